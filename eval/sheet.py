@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Style, Verbose, check_style, print_rows, run
+from lexvl_anserini.cli import DataDir, Style, Verbose, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import read_run_manifest
+from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 
@@ -98,11 +98,9 @@ def command(
 
     Example: python -m eval.sheet --query "two dogs on the beach" --index indexes/demo --output sheet.png
     """
-    check_style(style)
     index = index_path(index)
     about = index_manifest(index)
-    if about.kind != "impact":
-        raise UsageError(f"{index} is {about.kind}; only the score of an impact index is a sum over terms")
+    expect_lexical(index, about.kind, "only the score of an impact index is a sum over terms")
     if (run_file is None) == (not queries) or (queries and query_ids):
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
     from lexvl_anserini.data.dataset import dataset_of

@@ -27,9 +27,17 @@ from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, MissingExtra, UsageError
 from lexvl_anserini.ground.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import EXTRA_PACKAGES, missing_package
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES, door, missing_package
 
 Command = Callable[..., None]
+
+
+def checked_style(style: str) -> str:
+    """The format of what is printed; raises UsageError unless it is text or json."""
+    if style not in ("text", "json"):
+        raise UsageError(f"--format {style!r}: expected text or json")
+    return style
+
 
 # Options of many commands.
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the traceback of an error and debug log lines.")]
@@ -38,7 +46,9 @@ DataDir = Annotated[
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished output of another request.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
-Style = Annotated[str, typer.Option("--format", help="Format of what is printed: text or json.")]
+Style = Annotated[
+    str, typer.Option("--format", callback=checked_style, help="Format of what is printed: text or json.")
+]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 Runtime = Annotated[
     str | None,
@@ -169,11 +179,7 @@ class QueryEncoderOptions:
     runtime: Runtime = None
 
     def changes(self) -> dict[str, Any]:
-        """The options that replace those of the index.
-
-        Raises:
-            UsageError: a setting is not KEY=VALUE.
-        """
+        """The options that replace those of the index."""
         return encoder_settings(self.settings, self.runtime)
 
 
@@ -197,16 +203,16 @@ class RunnerOptions:
         """Parts are done by this runner within the block.
 
         Raises:
-            UnknownName: no such runner.
             UsageError: options of ray without it.
-            LexvlError: no such cluster, or one that does not fit.
         """
-        from lexvl_anserini.ground.runners import RunnerSettings, running_on
-
-        settings = RunnerSettings(self.address, self.workers, self.gpus, self.retries, self.insecure)
-        if self.runner == "local" and settings != RunnerSettings():
-            raise UsageError("--address, --workers, --gpus, --retries and --insecure are for --runner ray")
-        with running_on(self.runner, settings):
+        if self.runner == "local":
+            if self != RunnerOptions():
+                raise UsageError("--address, --workers, --gpus, --retries and --insecure are for --runner ray")
+            yield
+            return
+        runners = door("cluster.runners")
+        settings = runners.RunnerSettings(self.address, self.workers, self.gpus, self.retries, self.insecure)
+        with runners.running_on(self.runner, settings):
             yield
 
 
@@ -426,18 +432,8 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def encoder_settings(settings: Iterable[str] | None, runtime: str | None) -> dict[str, Any]:
-    """The options of an encoder: its settings, and the runtime where the user names one.
-
-    Raises:
-        UsageError: a setting is not KEY=VALUE.
-    """
+    """The options of an encoder: its settings, and the runtime where the user names one."""
     return parse_settings(settings or ()) | ({"runtime": runtime} if runtime else {})
-
-
-def check_style(style: str) -> None:
-    """Raises UsageError unless `style` is text or json."""
-    if style not in ("text", "json"):
-        raise UsageError(f"--format {style!r}: expected text or json")
 
 
 def print_rows(rows: Mapping[str, Any], style: str) -> None:

@@ -14,30 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from lexvl_anserini.cli import (
-    BackboneConfig,
-    BatchSize,
-    Checkpoint,
-    DataDir,
-    Device,
-    DryRun,
-    Overwrite,
-    RunnerOptions,
-    Runtime,
-    Settings,
-    Style,
-    Tokenizer,
-    Verbose,
-    check_style,
-    corpus_names,
-    encoder_names,
-    encoder_settings,
-    expanded,
-    file_name,
-    print_rows,
-    progress_bar,
-    run,
-)
+from lexvl_anserini import cli
 from lexvl_anserini.data.pictures.images import FAIL, ON_ERROR, OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
     ENCODERS,
@@ -86,11 +63,7 @@ def list_encoders(style: str = "text") -> str:
 
 
 def describe_encoder(name: str, style: str = "text") -> str:
-    """Everything about one encoder: equation, paper, checkpoints, options for --set, an example.
-
-    Raises:
-        UnknownName: no such encoder.
-    """
+    """Everything about one encoder: equation, paper, checkpoints, options for --set, an example."""
     from lexvl_anserini.encoders.describing import describe
 
     description = describe(name)
@@ -159,13 +132,13 @@ class InputOptions:
         str,
         typer.Option(
             help="demo, beir/<name>, coco, flickr30k, flickr8k, beir:<path> or folder:<path>.",
-            autocompletion=corpus_names,
+            autocompletion=cli.corpus_names,
         ),
     ] = "demo"
     encoder: Annotated[
-        str | None, typer.Option(help="A row of --list-encoders; default by corpus.", autocompletion=encoder_names)
+        str | None, typer.Option(help="A row of --list-encoders; default by corpus.", autocompletion=cli.encoder_names)
     ] = None
-    checkpoint: Checkpoint = None
+    checkpoint: cli.Checkpoint = None
     output: Annotated[str | None, typer.Option(help="Folder of the shards; default impacts/<corpus>.<encoder>.")] = None
     topics: Annotated[
         str | None,
@@ -176,7 +149,7 @@ class InputOptions:
         str | None,
         typer.Option(help="For captioned images: text-to-image, image-to-text or text-to-text; default by corpus."),
     ] = None
-    data_dir: DataDir = None
+    data_dir: cli.DataDir = None
     escape_ids: Annotated[bool, typer.Option("--escape-ids", help="Percent-encode ids that have white space.")] = False
 
     def check(self) -> None:
@@ -205,34 +178,32 @@ class InputOptions:
     def target(self, encoder: str, part: Part | None) -> Path:
         """The output."""
         suffix = f".part-{part.number}-of-{part.of}" if part else ""
-        return place(self.output) if self.output else Path("impacts") / f"{file_name(self.corpus)}.{encoder}{suffix}"
+        return (
+            place(self.output) if self.output else Path("impacts") / f"{cli.file_name(self.corpus)}.{encoder}{suffix}"
+        )
 
 
 @dataclass(frozen=True)
 class EncoderOptions:
     """How the encoder is loaded and run."""
 
-    tokenizer: Tokenizer = None
-    backbone_config: BackboneConfig = None
-    device: Device = "auto"
-    runtime: Runtime = None
-    batch_size: BatchSize = 32
+    tokenizer: cli.Tokenizer = None
+    backbone_config: cli.BackboneConfig = None
+    device: cli.Device = "auto"
+    runtime: cli.Runtime = None
+    batch_size: cli.BatchSize = 32
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens read per document; per text where there is one limit.")
     ] = None
     query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None
-    settings: Settings = None
+    settings: cli.Settings = None
 
     def request(self, given: InputOptions, direction: str) -> EncoderRequest:
-        """The encoder for a dataset of this direction, before it is loaded.
-
-        Raises:
-            LexvlError: it has no such option.
-        """
+        """The encoder for a dataset of this direction, before it is loaded."""
         from lexvl_anserini.encoders.loading import EncoderRequest
 
         name, default_checkpoint = default_encoder(given.corpus, direction, given.encoder)
-        options = {**direction_option(name, direction), **encoder_settings(self.settings, self.runtime)}
+        options = {**direction_option(name, direction), **cli.encoder_settings(self.settings, self.runtime)}
         chosen = str(options.get("direction", direction))
         options |= length_options(name, chosen, self.max_length, self.query_max_length)
         checkpoint = given.checkpoint or default_checkpoint
@@ -252,11 +223,7 @@ class QuantiserOptions:
     ] = 100.0
 
     def load(self) -> Quantiser:
-        """The quantiser.
-
-        Raises:
-            UsageError: the values do not fit.
-        """
+        """The quantiser."""
         from lexvl_anserini.ground.quantise import Quantiser
 
         return Quantiser.named(self.quantiser, self.bits, self.query_bits, self.scale, self.percentile)
@@ -277,11 +244,7 @@ class ShardOptions:
     ] = False
 
     def layout(self) -> Layout:
-        """The layout of the shards.
-
-        Raises:
-            UsageError: the values do not fit.
-        """
+        """The layout of the shards."""
         from lexvl_anserini.shards.layout import Layout
 
         return Layout(*astuple(self))
@@ -358,34 +321,30 @@ class CatalogueOptions:
 
     list_all: Annotated[bool, typer.Option("--list-encoders", help="List the encoders and stop.")] = False
     described: Annotated[
-        str | None, typer.Option("--describe", help="Describe one encoder and stop.", autocompletion=encoder_names)
+        str | None, typer.Option("--describe", help="Describe one encoder and stop.", autocompletion=cli.encoder_names)
     ] = None
 
     def text(self, style: str) -> str | None:
-        """What to print; None to encode.
-
-        Raises:
-            UnknownName: no such encoder.
-        """
+        """What to print; None to encode."""
         if self.described:
             return describe_encoder(self.described, style)
         return list_encoders(style) if self.list_all else None
 
 
-@expanded
+@cli.expanded
 def command(
     given: InputOptions,
     encoder: EncoderOptions,
     quantised: QuantiserOptions,
     shards: ShardOptions,
     parts: PartOptions,
-    runner: RunnerOptions,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
+    runner: cli.RunnerOptions,
+    overwrite: cli.Overwrite = False,
+    dry_run: cli.DryRun = False,
     *,
     catalogue: CatalogueOptions,
-    style: Style = "text",
-    verbose: Verbose = False,
+    style: cli.Style = "text",
+    verbose: cli.Verbose = False,
 ) -> None:
     """Encode a corpus (or topics) into vectors on disk.
 
@@ -393,7 +352,6 @@ def command(
     """
     from lexvl_anserini.data.dataset import begun
 
-    check_style(style)
     if (text := catalogue.text(style)) is not None:
         typer.echo(text)
         return
@@ -401,7 +359,7 @@ def command(
     part = parts.part(given.topics, given.output)
     if parts.all_parts(given.topics) and not dry_run:
         with runner.running():
-            print_rows(encode_all_parts(given, encoder, quantised.load(), shards.layout(), parts, overwrite), style)
+            cli.print_rows(encode_all_parts(given, encoder, quantised.load(), shards.layout(), parts, overwrite), style)
         return
     topics, dataset = given.load_topics(), given.load_corpus()
     quantiser, layout = quantised.load(), shards.layout()
@@ -431,7 +389,7 @@ def command(
         rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite)
     else:
         rows = encode_corpus(dataset, model, target, (quantiser, layout), batch_size, overwrite, parts, part)
-    print_rows(rows, style)
+    cli.print_rows(rows, style)
 
 
 def encode_corpus(
@@ -450,7 +408,7 @@ def encode_corpus(
 
     started, corpus_plan = time.perf_counter(), parts.corpus_plan()
     parts_of_plan = corpus_plan.with_threads().part(part) if corpus_plan and part else part
-    with progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
+    with cli.progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
         try:
             with published(target):
                 manifest = write_impacts(
@@ -479,7 +437,7 @@ def encode_all_parts(
     request = door("cluster.parts").PartsRequest(
         place(parts.plan), output, ref, loaded, quantiser, layout, encoder.batch_size, parts.on_error, overwrite
     )
-    with progress_bar(f"encode {dataset.name} with {loaded.name}", corpus_plan.summary.documents) as progress:
+    with cli.progress_bar(f"encode {dataset.name} with {loaded.name}", corpus_plan.summary.documents) as progress:
         collection = door("cluster.parts").encode_parts(request, progress)
     rows = {"output": str(output), "encoder": loaded.name, "parts": collection.parts, **collection.manifest.counts}
     return {**rows, "seconds": round(time.perf_counter() - started, 2)}
@@ -502,4 +460,4 @@ def plan(given: InputOptions, target: Path, model: Encoder) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(command)
+    cli.run(command)

@@ -14,7 +14,7 @@ from typing import Annotated
 import orjson
 import typer
 
-from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, check_style, expanded, run
+from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, expanded, run
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
@@ -70,11 +70,7 @@ class ExplainedOptions:
     def find(
         self, path: Path, about: Manifest, run: RunManifest | None, encoder: QueryEncoderOptions
     ) -> Topic | ImpactQuery:
-        """The query: typed, or one of the topics of an index's folder.
-
-        Raises:
-            LexvlError: there is no such image or topic, or the topics cannot be read.
-        """
+        """The query: typed, or one of the topics of an index's folder."""
         if self.query_id is None:
             return typed_topic(self.query, self.query_image)
         topics = self.topics or (f"{run.dataset}/{run.split}" if run and run.dataset else None)
@@ -96,7 +92,6 @@ def command(
 
     Example: python -m lexvl_anserini.explain --index indexes/demo --query "a ship in the moonlight" --hits 2
     """
-    check_style(style)
     chosen.check()
     path = index_path(chosen.index)
     about = index_manifest(path, Path(encoder.manifest) if encoder.manifest else None)

@@ -8,41 +8,27 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import (
-    BackboneConfig,
-    Checkpoint,
-    Overwrite,
-    Settings,
-    Style,
-    Tokenizer,
-    Verbose,
-    check_style,
-    encoder_names,
-    parse_settings,
-    print_rows,
-    run,
-)
+from lexvl_anserini import cli
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.registry import door
 
 
 def command(
-    encoder: Annotated[str, typer.Option(help="A row of encode --list-encoders.", autocompletion=encoder_names)],
+    encoder: Annotated[str, typer.Option(help="A row of encode --list-encoders.", autocompletion=cli.encoder_names)],
     output: Annotated[Path, typer.Option(help="Folder of the graphs; later the --checkpoint of --runtime onnx.")],
-    checkpoint: Checkpoint = None,
-    tokenizer: Tokenizer = None,
-    backbone_config: BackboneConfig = None,
-    settings: Settings = None,
-    overwrite: Overwrite = False,
-    style: Style = "text",
-    verbose: Verbose = False,
+    checkpoint: cli.Checkpoint = None,
+    tokenizer: cli.Tokenizer = None,
+    backbone_config: cli.BackboneConfig = None,
+    settings: cli.Settings = None,
+    overwrite: cli.Overwrite = False,
+    style: cli.Style = "text",
+    verbose: cli.Verbose = False,
 ) -> None:
     """Export an encoder as ONNX graphs, for --runtime onnx.
 
     Example: python -m lexvl_anserini.export_onnx --encoder vdr --checkpoint minilm --output exports/minilm
     """
-    check_style(style)
     from lexvl_anserini.encoders.loading import load_encoder
 
     exports, exporting = door("onnx.export_folder"), door("onnx.exporting")
@@ -50,7 +36,7 @@ def command(
     started = time.perf_counter()
     if output.exists() and not exports.is_export(output) and (output.is_file() or any(output.iterdir())):
         raise ArtefactError(f"{output}: holds something else than an exported encoder; name another --output")
-    model = load_encoder(encoder, checkpoint, tokenizer, backbone_config, "cpu", **parse_settings(settings or ()))
+    model = load_encoder(encoder, checkpoint, tokenizer, backbone_config, "cpu", **cli.parse_settings(settings or ()))
     exported = exports.Export.read(output) if exports.is_export(output) else None
     request = model.identity().without_places()
     there = exported.encoder.without_places() if exported else None
@@ -60,8 +46,8 @@ def command(
     rows |= {side: getattr(exported, side).graph or "a bag of tokens, no graph" for side in exports.SIDES}
     rows["bytes"] = sum((output / name).stat().st_size for name in exported.files)
     rows["seconds"] = round(time.perf_counter() - started, 2)
-    print_rows(rows, style)
+    cli.print_rows(rows, style)
 
 
 if __name__ == "__main__":
-    run(command)
+    cli.run(command)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import Overwrite, Style, Verbose, check_style, print_rows, run
+from lexvl_anserini.cli import Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_runs, fused_manifest
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
@@ -31,7 +31,6 @@ def command(
 
     Example: python -m lexvl_anserini.fuse --run runs/demo.bm25.trec --run runs/demo.vdr.trec --output runs/fused.trec
     """
-    check_style(style)
     if len(runs) < 2:
         raise UsageError("give --run twice or more")
     fusion = Fusion(method, tuple(weights or ()), k, normalisation)

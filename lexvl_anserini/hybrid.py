@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, check_style, print_rows, run
+from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
@@ -50,7 +50,6 @@ def command(
 
     Example: python -m lexvl_anserini.hybrid --run runs/demo.vdr.trec --run runs/demo.sentence.trec --output runs/h.trec
     """
-    check_style(style)
     if weights and len(weights) != len(runs):
         raise UsageError(f"{len(weights)} weights for {len(runs)} runs; give one for each, or none")
     weights = weights or [1.0] * len(runs)

@@ -14,18 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import (
-    Overwrite,
-    RunnerOptions,
-    Style,
-    Verbose,
-    check_style,
-    expanded,
-    parse_settings,
-    print_rows,
-    progress_bar,
-    run,
-)
+from lexvl_anserini import cli
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of, is_store_url
 from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
@@ -113,7 +102,7 @@ class BuildOptions:
         given: dict[str, Any] = {name: True for name, on in switches.items() if on}
         given |= {} if self.metadata else {"metadata": False}
         given |= {"faiss": self.faiss} if self.faiss else {}
-        return given | parse_settings(self.settings or ())
+        return given | cli.parse_settings(self.settings or ())
 
     def refuse_with(self, action: str) -> None:
         """Refuses options that only a build reads.
@@ -134,7 +123,7 @@ class BuildOptions:
             raise UsageError(f"{action} keeps what the index was built with; {given[0]} is for building one")
 
 
-@expanded
+@cli.expanded
 def command(
     shards: Annotated[
         list[str] | None, typer.Argument(help="Folder that encode wrote; several (or indexes) become one index.")
@@ -145,11 +134,11 @@ def command(
     *,
     change: ChangeOptions,
     build: BuildOptions,
-    runner: RunnerOptions,
-    overwrite: Overwrite = False,
+    runner: cli.RunnerOptions,
+    overwrite: cli.Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done.")] = False,
-    style: Style = "text",
-    verbose: Verbose = False,
+    style: cli.Style = "text",
+    verbose: cli.Verbose = False,
 ) -> None:
     """Build the index of an encoded corpus; or append to it, delete from it, check it.
 
@@ -157,12 +146,11 @@ def command(
     """
     from lexvl_anserini.engines.jvm import INDEXING_OPTIONS
 
-    check_style(style)
     os.environ.setdefault("LEXVL_JAVA_OPTIONS", INDEXING_OPTIONS)
     action = change.action()
     if not action:
         with runner.running():
-            print_rows(built(shards or (), index, build, overwrite, dry_run, style), style)
+            cli.print_rows(built(shards or (), index, build, overwrite, dry_run, style), style)
         return
     if index is None or overwrite:
         raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
@@ -172,12 +160,12 @@ def command(
     if change.delete_ids is not None:
         if shards:
             raise UsageError(f"--delete-ids takes no shards, but {shards[0]!r} was given")
-        print_rows(deleted(Path(index), Path(change.delete_ids), dry_run, style), style)
+        cli.print_rows(deleted(Path(index), Path(change.delete_ids), dry_run, style), style)
         return
     build.refuse_with(action)
     if change.repair and not dry_run and repair_index(index):
         log.info("%s: %s written again", index, RESIDENT)
-    print_rows(changed(shards or (), Path(index), action, build.threads, dry_run, style), style)
+    cli.print_rows(changed(shards or (), Path(index), action, build.threads, dry_run, style), style)
 
 
 def built(
@@ -190,7 +178,7 @@ def built(
     if dry_run:
         where = {"index": str(getattr(plan.options, "place", plan.index))}
         return {**estimate(first, plan.index, plan.manifest), **where, "todo": "build", "finished": plan.finished}
-    with progress_bar(f"index {first}", plan.manifest.counts.documents) as progress:
+    with cli.progress_bar(f"index {first}", plan.manifest.counts.documents) as progress:
         found = carry_out(plan, checked_threads(build.threads), progress)
     return report(found, None if plan.finished else time.perf_counter() - started, style)
 
@@ -204,7 +192,7 @@ def changed(
     manifest = planned_manifest(sources)
     if dry_run:
         return {**estimate(sources[0], index, manifest), "todo": action[2:], "finished": False}
-    with progress_bar(f"index {sources[0]}", manifest.counts.documents) as progress:
+    with cli.progress_bar(f"index {sources[0]}", manifest.counts.documents) as progress:
         if action == "--check":
             return check_index(index, sources, progress)
         changed_index = append_index(index, sources, action == "--replace", threads, progress)
@@ -283,4 +271,4 @@ def read_ids(path: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    run(command)
+    cli.run(command)

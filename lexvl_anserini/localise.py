@@ -14,19 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import orjson
 import typer
 
-from lexvl_anserini.cli import (
-    BackboneConfig,
-    Checkpoint,
-    Device,
-    Settings,
-    Style,
-    Tokenizer,
-    Verbose,
-    check_style,
-    encoder_names,
-    parse_settings,
-    run,
-)
+from lexvl_anserini import cli
 from lexvl_anserini.encoders.cards import default_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import atomic_write
@@ -86,29 +74,30 @@ def command(
     query: Annotated[list[str], typer.Option(help="A text; the maps of several tokens are averaged. Repeatable.")],
     encoder: Annotated[
         str | None,
-        typer.Option(help="One that reads images; default as for a folder of photos.", autocompletion=encoder_names),
+        typer.Option(
+            help="One that reads images; default as for a folder of photos.", autocompletion=cli.encoder_names
+        ),
     ] = None,
-    checkpoint: Checkpoint = None,
-    tokenizer: Tokenizer = None,
-    backbone_config: BackboneConfig = None,
-    device: Device = "auto",
-    settings: Settings = None,
+    checkpoint: cli.Checkpoint = None,
+    tokenizer: cli.Tokenizer = None,
+    backbone_config: cli.BackboneConfig = None,
+    device: cli.Device = "auto",
+    settings: cli.Settings = None,
     values: Annotated[str, typer.Option(help="logit or activation.")] = "logit",
     output: Annotated[str | None, typer.Option(help="Folder for a PNG per map; default none.")] = None,
-    style: Style = "text",
-    verbose: Verbose = False,
+    style: cli.Style = "text",
+    verbose: cli.Verbose = False,
 ) -> None:
     """Show where in images queries are.
 
     Example: python -m lexvl_anserini.localise --image beach.jpg --query "a dog" --output maps
     """
-    check_style(style)
     if values not in VALUES:
         raise UsageError(f"--values {values!r}: expected {' or '.join(VALUES)}")
     from lexvl_anserini.encoders.loading import load_encoder
 
     name, default_checkpoint = default_encoder("folder", "text-to-image", encoder)
-    options = parse_settings(settings or ())
+    options = cli.parse_settings(settings or ())
     model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
     for number, map_of_query in enumerate(localise_queries(model, image, query, values)):
         print_map(map_of_query, style)
@@ -119,4 +108,4 @@ def command(
 
 
 if __name__ == "__main__":
-    run(command)
+    cli.run(command)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Overwrite, Style, Verbose, check_style, print_rows, run
+from lexvl_anserini.cli import DataDir, Overwrite, Style, Verbose, print_rows, run
 
 
 def command(
@@ -29,7 +29,6 @@ def command(
 
     Example: python -m lexvl_anserini.mine --run runs/train.trec --corpus beir/scifact/train --output mined.jsonl
     """
-    check_style(style)
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.ground.errors import ArtefactError, UsageError
     from lexvl_anserini.ground.manifest import read_run_manifest

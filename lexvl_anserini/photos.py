@@ -59,11 +59,7 @@ def default_output(folder: Path, here: Path) -> Path:
 
 
 def pictures_in(folder: Path) -> Dataset:
-    """The pictures of a folder (or tar), by its absolute path; names may have spaces.
-
-    Raises:
-        DataError: no such folder, or no picture in it.
-    """
+    """The pictures of a folder (or tar), by its absolute path; names may have spaces."""
     from lexvl_anserini.data.corpora.folder import load_pictures
 
     return load_pictures(CorpusRef(f"folder:{folder}", escape_ids=True, direction=DIRECTION))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lexvl_anserini.cli import Overwrite, Style, Verbose, check_style, print_rows, progress_bar, run
+from lexvl_anserini.cli import Overwrite, Style, Verbose, print_rows, progress_bar, run
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.refine import read_terms
 from lexvl_anserini.shards.pruning import Pruning, prune_shards
@@ -32,7 +32,6 @@ def command(
 
     Example: python -m lexvl_anserini.prune impacts/demo --output impacts/demo-64 --document-terms 64
     """
-    check_style(style)
     pruning = Pruning(
         only_terms=read_terms(Path(only_terms)) if only_terms else None,
         without_terms=read_terms(Path(without_terms)) if without_terms else frozenset(),

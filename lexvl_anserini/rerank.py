@@ -57,7 +57,6 @@ def command(
     """
     from lexvl_anserini.data.dataset import dataset_of
 
-    cli.check_style(style)
     about = manifest_of_run(run)
     model = reranking_encoder(about, checkpoint, tokenizer, device, cli.parse_settings(settings or ()))
     wanted = reranked_manifest(about, model, depth)

@@ -13,21 +13,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from lexvl_anserini.cli import (
-    BatchSize,
-    DryRun,
-    Overwrite,
-    QueryEncoderOptions,
-    RunnerOptions,
-    Style,
-    Verbose,
-    check_style,
-    expanded,
-    file_name,
-    print_rows,
-    progress_bar,
-    run,
-)
+from lexvl_anserini import cli
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
@@ -98,11 +84,7 @@ class QueryOptions:
         return name, value
 
     def tree(self) -> Clause | None:
-        """The query tree that the user typed; None for other queries.
-
-        Raises:
-            UsageError: the expression is malformed.
-        """
+        """The query tree that the user typed; None for other queries."""
         return None if self.match is None else parse(self.match)
 
 
@@ -122,7 +104,7 @@ class RunOptions:
     def path(self, about: Manifest) -> Path:
         """The run's file, for an index with this manifest."""
         suffix = "trec" if self.output_format == "trec" else "tsv"
-        name = f"{file_name(about.corpus.name)}.{about.encoder['name']}.{suffix}"
+        name = f"{cli.file_name(about.corpus.name)}.{about.encoder['name']}.{suffix}"
         return Path(self.output) if self.output else Path("runs") / name
 
 
@@ -190,12 +172,7 @@ class RefinementOptions:
     feedback: FeedbackOptions = FeedbackOptions()
 
     def refinement(self) -> Refinement | None:
-        """The refinement; None if no option is given.
-
-        Raises:
-            UsageError: an expression is malformed.
-            DataError: a list of terms cannot be read.
-        """
+        """The refinement; None if no option is given."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["where"] = filter_of(self.where or (), values.pop("require") or (), values.pop("forbid") or ())
         values["only_terms"] = read_terms(Path(self.only_terms)) if self.only_terms else None
@@ -217,11 +194,7 @@ class RefinementOptions:
 
 
 def filter_of(where: Sequence[str], require: Sequence[str], forbid: Sequence[str]) -> Clause | None:
-    """What a document must match: expressions, terms it must have, terms it must not have; None if nothing.
-
-    Raises:
-        UsageError: an expression is malformed.
-    """
+    """What a document must match: expressions, terms it must have, terms it must not have; None if nothing."""
     clauses: list[Clause] = [*map(parse, where), *map(Term, require), *(Not(Term(term)) for term in forbid)]
     return clauses[0] if len(clauses) == 1 else All(tuple(clauses)) if clauses else None
 
@@ -246,26 +219,25 @@ class ListOptions:
     ] = False
 
 
-@expanded
+@cli.expanded
 def command(
     queries: QueryOptions,
     runs: RunOptions,
     refined: RefinementOptions,
     lists: ListOptions,
-    encoder: QueryEncoderOptions,
-    runner: RunnerOptions,
-    batch_size: BatchSize = 32,
+    encoder: cli.QueryEncoderOptions,
+    runner: cli.RunnerOptions,
+    batch_size: cli.BatchSize = 32,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine, for batches of topics.")] = 1,
-    overwrite: Overwrite = False,
-    dry_run: DryRun = False,
-    style: Style = "text",
-    verbose: Verbose = False,
+    overwrite: cli.Overwrite = False,
+    dry_run: cli.DryRun = False,
+    style: cli.Style = "text",
+    verbose: cli.Verbose = False,
 ) -> None:
     """Search an index and write a run, or print the hits of one query.
 
     Example: python -m lexvl_anserini.search --index indexes/demo --topics demo/test --output runs/demo.trec
     """
-    check_style(style)
     runs.check()
     typed = queries.typed(runs.output)
     refinement, settings = refined.refinement(), encoder.changes()
@@ -287,9 +259,9 @@ def command(
     if typed is None:
         source = topic_source(queries.topics, path, about, encoder.data_dir, vocabulary, queries.split)
         with runner.running():
-            print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
+            cli.print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
     elif dry_run:
-        print_rows({"index": str(path), "documents": search.index.documents, typed[0]: typed[1]}, style)
+        cli.print_rows({"index": str(path), "documents": search.index.documents, typed[0]: typed[1]}, style)
     elif queries.interactive:
         with runner.running():
             answer_lines(search, runs.hits or DEFAULT_HITS_SHOWN, lists, encoder.data_dir, style)
@@ -316,7 +288,7 @@ def search_topics(
     def write() -> RunManifest:
         # A file of encoded queries may have millions of lines, and is not read twice for a total.
         total = None if source.encoded else source.count()
-        with progress_bar(f"search {search.index.path}", total, "topics") as progress:
+        with cli.progress_bar(f"search {search.index.path}", total, "topics") as progress:
             return search.write(source, wanted, target, progress)
 
     written = ensure_run(target, wanted, overwrite, write)
@@ -378,4 +350,4 @@ def show(documents: list[ScoredDoc], texts: Mapping[str, str], style: str) -> No
 
 
 if __name__ == "__main__":
-    run(command)
+    cli.run(command)

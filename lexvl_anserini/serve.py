@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import (
-    DataDir,
-    Device,
-    Runtime,
-    Style,
-    Verbose,
-    check_style,
-    encoder_settings,
-    print_rows,
-    run,
-)
+from lexvl_anserini import cli
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.registry import door
 
@@ -42,11 +32,7 @@ WARMING = 5
 
 
 def tried(service: Service) -> dict[str, Any]:
-    """What a first query finds, per index.
-
-    Raises:
-        LexvlError: an index cannot answer.
-    """
+    """What a first query finds, per index."""
     question = door("serving.messages").Question
     description = service.description()
     query = next(iter(description.examples), TRIED)
@@ -102,35 +88,34 @@ def command(
         list[str] | None, typer.Option(help="Where the encoder's checkpoint is now; once for each index, in order.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Open all, answer one query, print, and end.")] = False,
-    data_dir: DataDir = None,
-    device: Device = "auto",
-    runtime: Runtime = None,
-    style: Style = "text",
-    verbose: Verbose = False,
+    data_dir: cli.DataDir = None,
+    device: cli.Device = "auto",
+    runtime: cli.Runtime = None,
+    style: cli.Style = "text",
+    verbose: cli.Verbose = False,
 ) -> None:
     """Serve a search page and a JSON API over indexes.
 
     Example: python -m lexvl_anserini.serve --index indexes/demo
     """
-    check_style(style)
     if len(index) > MOST_INDEXES:
         raise UsageError(f"{len(index)} indexes; a page has at most {MOST_INDEXES} columns")
     app, opened, server = door("serving.app"), door("serving.opened"), door("serving.server")
     started = time.perf_counter()
-    indexes = opened.served_indexes(index, checkpoint or [], device, data_dir, encoder_settings((), runtime))
+    indexes = opened.served_indexes(index, checkpoint or [], device, data_dir, cli.encoder_settings((), runtime))
     listener = None if check else server.listening(host, port)
     shelf = opened.Shelf(indexes)
     try:
         service = app.Service.over(shelf, example or [])
         rows = tried(service)
         if listener is None:
-            print_rows(rows, style)
+            cli.print_rows(rows, style)
             return
         warm(service)
         log.info("%s after %.1f s, Ctrl-C ends", ", ".join(shelf.names), time.perf_counter() - started)
         warn_of_guests(host)
         url = server.url_of(listener)
-        print_rows({"page": url, "api": f"{url}openapi.json"}, style)
+        cli.print_rows({"page": url, "api": f"{url}openapi.json"}, style)
         sys.stdout.flush()
         server.raise_open_files()
         with suppress(KeyboardInterrupt):  # the usual end
@@ -142,4 +127,4 @@ def command(
 
 
 if __name__ == "__main__":
-    run(command)
+    cli.run(command)

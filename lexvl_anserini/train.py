@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Device, Overwrite, Style, Verbose, check_style, parse_settings, print_rows, run
+from lexvl_anserini.cli import DataDir, Device, Overwrite, Style, Verbose, parse_settings, print_rows, run
 from lexvl_anserini.ground.installed import check_model_libraries
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def command(
 
     Example: python -m lexvl_anserini.train --recipe runs/recipes/demo-vdr.yaml --set optimisation.steps=200
     """
-    check_style(style)
     check_model_libraries()
     from lexvl_anserini.training.recipe import read_recipe
 

@@ -13,6 +13,7 @@ from scipy import sparse
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import FAIL, OnError, open_source
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document
@@ -64,6 +65,8 @@ class Stored(Bytes):
 class Model:
     """What `write_impacts` needs of an encoder."""
 
+    vocabulary = Encoder.vocabulary
+    fitted = Encoder.fitted
     query: Any = field(default_factory=Bytes)
     document: Any = field(default_factory=Bytes)
     kind: str = "impact"

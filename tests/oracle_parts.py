@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, linear, softmax
+from torch.nn.functional import conv2d, gelu, layer_norm, linear, softmax
 
 SEEDS = (101, 202, 303)
+
+Shapes = dict[str, tuple[int, ...]]
 
 TEXTS = [
     "A Man, riding a HORSE on a beach -- near the ocean!",
@@ -37,48 +39,70 @@ def draw(seed: int, *choices: Any) -> Any:
     return choices[seed % len(choices)]
 
 
-def random_weights(shapes: dict[str, tuple[int, ...]], seed: int, spread: float = 0.25) -> dict[str, Tensor]:
+def random_weights(shapes: Shapes, seed: int) -> dict[str, Tensor]:
     """Normal weights by name; those of LayerNorms (one dimension, `weight`) around 1."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in shapes.items():
-        value = spread * torch.randn(shape, generator=generator)
+        value = 0.25 * torch.randn(shape, generator=generator)
         weights[name] = value + 1 if len(shape) == 1 and name.endswith("weight") else value
     return weights
 
 
-def randomise(model: nn.Module, seed: int, spread: float = 0.25) -> Any:
+def randomise(model: nn.Module, seed: int) -> Any:
     """The model in eval mode with such weights (tied ones stay tied)."""
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    weights = random_weights(shapes, seed, spread)
+    weights = random_weights(shapes, seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
     return model.eval()
 
 
-def write_wordpieces(vocabulary: Path, folder: Path, size: int) -> Any:
-    """The first `size` lines of a BERT vocabulary as a tokenizer's folder; returns transformers' tokenizer."""
+def write_wordpieces(golden: Path, folder: Path, size: int) -> Any:
+    """The first `size` lines of the tiny BERT vocabulary as a tokenizer's folder; returns transformers' tokenizer."""
     from transformers import AutoTokenizer
 
     folder.mkdir(parents=True, exist_ok=True)
-    lines = vocabulary.read_text(encoding="utf-8").splitlines()[:size]
+    lines = (golden / "common/tokenizer_bert_tiny/vocab.txt").read_text(encoding="utf-8").splitlines()[:size]
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    about = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 512}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about))
-    if not (folder / "config.json").is_file():
-        (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": size}))
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
-        (folder / "config.json").unlink()
-    else:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 512}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    config = folder / "config.json"
+    alone = not config.is_file()
+    if alone:
+        config.write_text(json.dumps({"model_type": "bert", "vocab_size": size}))
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    if alone:
+        config.unlink()
     assert len(tokenizer) == size
     return tokenizer
 
 
-def padded(rows: list[list[int]], length: int, pad: int = 0) -> tuple[Tensor, Tensor]:
+def bert_config(seed: int, size: int, **options: Any) -> Any:
+    """A BERT of drawn sizes."""
+    from transformers import BertConfig
+
+    drawn = {
+        "hidden_size": draw(seed, 24, 36, 20),
+        "num_hidden_layers": draw(seed, 1, 3, 2),
+        "num_attention_heads": draw(seed, 3, 2, 4),
+        "intermediate_size": draw(seed, 40, 20, 96),
+        "max_position_embeddings": draw(seed, 64, 96, 48),
+    }
+    return BertConfig(vocab_size=size, **drawn, **options)
+
+
+def byte_symbols() -> dict[int, str]:
+    """The letter by which CLIP's byte-level BPE writes each byte, in the order of its vocabulary."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+
+
+def padded(rows: list[list[int]], length: int) -> tuple[Tensor, Tensor]:
     """Ids and attention, int64 [n, length]."""
-    ids = torch.tensor([row + [pad] * (length - len(row)) for row in rows])
+    ids = torch.tensor([row + [0] * (length - len(row)) for row in rows])
     attention = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows])
     return ids, attention
 
@@ -169,28 +193,58 @@ def clip_blocks(
     return x
 
 
-def clip_block_shapes(prefix: str, width: int, layers: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of such blocks."""
-    shapes: dict[str, tuple[int, ...]] = {}
+def clip_vision(pixels: Tensor, weights: dict[str, Tensor], prefix: str, layers: int, heads: int) -> Tensor:
+    """States [B, L, D] of OpenAI's ViT before its last LayerNorm; with a class token if the weights have one."""
+    kernel = weights[f"{prefix}conv1.weight"]
+    x = conv2d(pixels, kernel, stride=kernel.shape[-1]).flatten(2).transpose(1, 2)
+    if f"{prefix}class_embedding" in weights:
+        x = torch.cat([weights[f"{prefix}class_embedding"].expand(len(x), 1, -1), x], dim=1)
+    x = ln(x + weights[f"{prefix}positional_embedding"], weights, f"{prefix}ln_pre", 1e-5)
+    return clip_blocks(x, weights, prefix, layers, heads)
+
+
+def later_positions(length: int) -> Tensor:
+    """A bias of attention [1, 1, L, L] that hides later positions."""
+    return torch.full((length, length), -torch.inf).triu(1)[None, None]
+
+
+def dense_shapes(name: str, rows: int, columns: int) -> Shapes:
+    """A linear layer."""
+    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
+
+
+def norm_shapes(width: int, *names: str) -> Shapes:
+    """LayerNorms."""
+    return {f"{name}.{kind}": (width,) for name in names for kind in ("weight", "bias")}
+
+
+def clip_block_shapes(prefix: str, width: int, layers: int) -> Shapes:
+    """Names and shapes of CLIP's blocks."""
+    shapes: Shapes = {}
     for layer in range(layers):
         at = f"{prefix}transformer.resblocks.{layer}."
-        shapes |= {
-            f"{at}attn.in_proj_weight": (3 * width, width),
-            f"{at}attn.in_proj_bias": (3 * width,),
-            f"{at}attn.out_proj.weight": (width, width),
-            f"{at}attn.out_proj.bias": (width,),
-            f"{at}mlp.c_fc.weight": (4 * width, width),
-            f"{at}mlp.c_fc.bias": (4 * width,),
-            f"{at}mlp.c_proj.weight": (width, 4 * width),
-            f"{at}mlp.c_proj.bias": (width,),
-        }
-        shapes |= {f"{at}{name}.{kind}": (width,) for name in ("ln_1", "ln_2") for kind in ("weight", "bias")}
+        shapes |= {f"{at}attn.in_proj_weight": (3 * width, width), f"{at}attn.in_proj_bias": (3 * width,)}
+        shapes |= dense_shapes(f"{at}attn.out_proj", width, width)
+        shapes |= dense_shapes(f"{at}mlp.c_fc", 4 * width, width) | dense_shapes(f"{at}mlp.c_proj", width, 4 * width)
+        shapes |= norm_shapes(width, f"{at}ln_1", f"{at}ln_2")
     return shapes
 
 
-def bert_shapes(prefix: str, size: int, width: int, layers: int, inner: int, positions: int) -> dict[str, tuple]:
+def clip_vision_shapes(prefix: str, width: int, layers: int, side: int, patch: int, class_token: bool) -> Shapes:
+    """Names and shapes of OpenAI's ViT, without its projection."""
+    shapes: Shapes = {
+        f"{prefix}conv1.weight": (width, 3, patch, patch),
+        f"{prefix}positional_embedding": ((side // patch) ** 2 + class_token, width),
+    }
+    if class_token:
+        shapes[f"{prefix}class_embedding"] = (width,)
+    norms = norm_shapes(width, f"{prefix}ln_pre", f"{prefix}ln_post")
+    return shapes | norms | clip_block_shapes(prefix, width, layers)
+
+
+def bert_shapes(prefix: str, size: int, width: int, layers: int, inner: int, positions: int) -> Shapes:
     """Names and shapes of BERT's encoder without pooler."""
-    shapes: dict[str, tuple[int, ...]] = {
+    shapes: Shapes = {
         f"{prefix}embeddings.word_embeddings.weight": (size, width),
         f"{prefix}embeddings.position_embeddings.weight": (positions, width),
         f"{prefix}embeddings.token_type_embeddings.weight": (2, width),
@@ -206,9 +260,9 @@ def bert_shapes(prefix: str, size: int, width: int, layers: int, inner: int, pos
             ("intermediate.dense", inner, width),
             ("output.dense", width, inner),
         ):
-            shapes |= {f"{at}{name}.weight": (rows, columns), f"{at}{name}.bias": (rows,)}
+            shapes |= dense_shapes(f"{at}{name}", rows, columns)
         norms += [f"{at}attention.output.LayerNorm", f"{at}output.LayerNorm"]
-    return shapes | {f"{norm}.{kind}": (width,) for norm in norms for kind in ("weight", "bias")}
+    return shapes | norm_shapes(width, *norms)
 
 
 def bert(
@@ -218,7 +272,6 @@ def bert(
     mask: Tensor,
     layers: int,
     heads: int,
-    types: Tensor | None = None,
     token_types: bool = True,
     eps: float = 1e-12,
 ) -> Tensor:
@@ -226,12 +279,7 @@ def bert(
     x = weights[f"{prefix}embeddings.word_embeddings.weight"][ids]
     x = x + weights[f"{prefix}embeddings.position_embeddings.weight"][: ids.shape[1]]
     if token_types:
-        x = (
-            x
-            + weights[f"{prefix}embeddings.token_type_embeddings.weight"][
-                torch.zeros_like(ids) if types is None else types
-            ]
-        )
+        x = x + weights[f"{prefix}embeddings.token_type_embeddings.weight"][torch.zeros_like(ids)]
     x = ln(x, weights, f"{prefix}embeddings.LayerNorm", eps)
     bias = torch.zeros(mask.shape).masked_fill(mask == 0, -torch.inf)[:, None, None, :]
     for layer in range(layers):
@@ -244,6 +292,11 @@ def bert(
     return x
 
 
+def elu1p(x: Tensor) -> Tensor:
+    """VDR's activation."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+
+
 def unit(x: Tensor) -> Tensor:
     """Rows of unit length."""
     return x / x.norm(dim=-1, keepdim=True)
@@ -254,6 +307,6 @@ def top_columns(row: Tensor, k: int) -> set[int]:
     return set(sorted(range(len(row)), key=lambda column: (-row[column].item(), column))[:k])
 
 
-def close(found: Any, wanted: Any, atol: float = 2e-5, rtol: float = 1e-5) -> None:
+def close(actual: Any, expected: Any, atol: float = 2e-5, rtol: float = 1e-5) -> None:
     """Fails unless two arrays agree; shows by how much they do not."""
-    np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), atol=atol, rtol=rtol)
+    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), atol=atol, rtol=rtol)

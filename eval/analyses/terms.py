@@ -28,7 +28,7 @@ import typer
 from lexvl_anserini.cli import Verbose, expanded, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 
 from .. import options
 from ..report.image_tables import document_term_table, term_table
@@ -199,8 +199,7 @@ def stored_vectors(folder: Path) -> StoredVectors:
     from lexvl_anserini.shards.reading import read_vocabulary
 
     about = read_manifest(folder)
-    if about.kind != "impact":
-        raise UsageError(f"{folder} is {about.kind}; only vectors of impacts have terms")
+    expect_lexical(folder, about.kind, "only vectors of impacts have terms")
     return StoredVectors(folder, about, read_vocabulary(folder, about))
 
 
@@ -273,9 +272,7 @@ def terms_of_images(model: Encoder, images: Sequence[str], batch_size: int = 32)
         UsageError: the encoder has no terms.
         DataError: an image cannot be read.
     """
-    from lexvl_anserini.encoders.encoder import as_lexical
-
-    rows = model.decode(as_lexical(model.document).weights(images, batch_size))
+    rows = model.decode(model.encode_document(images, batch_size))
     return [term for image, row in zip(images, rows, strict=True) for term in document_terms(image, dict(row))]
 
 

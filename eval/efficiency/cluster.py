@@ -29,18 +29,18 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import Style, Verbose, check_style, expanded, print_rows, progress_bar, run
+from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, progress_bar, run
 from lexvl_anserini.data.corpora.demo import demo_files
 from lexvl_anserini.data.corpora.karpathy import read_karpathy
 from lexvl_anserini.doors.cluster.partitions.searcher import SentList, merged
 from lexvl_anserini.doors.cluster.ray_connect import OBJECT_STORE, import_ray
+from lexvl_anserini.doors.cluster.runners import RunnerSettings, running_on
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.runners import RunnerSettings, running_on
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
@@ -342,7 +342,6 @@ def command(
 
     Example: python -m eval.efficiency.cluster demo --pictures 400 --nodes 3 --kill
     """
-    check_style(style)
     actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, given), "merge": merge_costs}
     if what not in actions:
         raise UnknownName("action", what, actions)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.lines import without_packing
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import CorpusRef, manifest_path, read_run_manifest
+from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical, manifest_path, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Qrel
 
 log = logging.getLogger(__name__)
@@ -182,8 +182,7 @@ def encoded_queries(
     from lexvl_anserini.queries.query_vectors import encode_queries
 
     manifest = read_manifest(shards)
-    if manifest.kind != "impact":
-        raise UsageError(f"{shards} is {manifest.kind}; expected lexical vectors (kind 'impact')")
+    expect_lexical(shards, manifest.kind, "expected lexical vectors (kind 'impact')")
     source = topic_source(topics, shards, manifest, data_dir, vocabulary_file(shards, None))
     queries: list[Any] = list(source.stream())
     if not queries:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
@@ -100,8 +99,7 @@ def item_of(record: Document | Topic) -> Item:
 
 def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[str]]:
     """Document id -> its heaviest terms."""
-    weights = as_lexical(model.document).weights([model.document.read(document) for document in documents])
-    terms = model.decode(weights, OWN_TERMS)
+    terms = model.decode(model.encode_document(documents), OWN_TERMS)
     return {d.doc_id: [term for term, _ in own] for d, own in zip(documents, terms, strict=True)}
 
 

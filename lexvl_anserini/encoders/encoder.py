@@ -18,7 +18,7 @@ import numpy as np
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.inputs import OtherModality, inputs_of
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import EncoderRef, Manifest
+from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.progress import Progress, progress_bar, silent
 from lexvl_anserini.ground.records import Document, Measurement, Topic
 from lexvl_anserini.ground.registry import door
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
+    from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.ground.vocabulary import Vocabulary
 
 Kind = Literal["impact", "dense", "text"]
@@ -270,6 +271,19 @@ class Encoder:
             options=dict(self.options),
         )
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The terms of a lexical encoder, which both towers have.
+
+        Raises:
+            UsageError: the encoder is not lexical.
+        """
+        return as_lexical(self.document).vocabulary
+
+    def fitted(self, quantiser: Quantiser) -> Quantiser:
+        """The quantiser, with the scheme "binary" for each tower of a lexical encoder whose weights are all 1."""
+        return quantiser.for_towers(as_lexical(self.query).binary, as_lexical(self.document).binary)
+
     @overload
     def encode_query(
         self,
@@ -360,14 +374,13 @@ class Encoder:
         from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
         from lexvl_anserini.ground.quantise import Quantiser
 
-        if self.kind != "impact":
-            raise UsageError(f"encoder {self.name!r} is {self.kind}; an impact index answers lexical queries")
-        query = as_lexical(self.query)
+        expect_lexical(f"encoder {self.name!r}", self.kind, "an impact index answers lexical queries")
         if manifest is not None and manifest.quantiser:
             quantiser = Quantiser.from_json(manifest.quantiser)
         else:
-            quantiser = Quantiser().for_towers(query.binary, as_lexical(self.document).binary)
-        return StockQueryEncoder(query, quantiser, manifest.counts.max_impact if manifest else None, batch_size)
+            quantiser = self.fitted(Quantiser())
+        bound = manifest.counts.max_impact if manifest else None
+        return StockQueryEncoder(as_lexical(self.query), quantiser, bound, batch_size)
 
     def save_pretrained(
         self,
@@ -441,7 +454,7 @@ class Encoder:
         Raises:
             UsageError: the encoder is not lexical.
         """
-        terms = as_lexical(self.document).vocabulary.terms
+        terms = self.vocabulary.terms
         vectors = cast("sparse.csr_matrix", vectors)
         rows = []
         for row in range(vectors.shape[0]):

@@ -16,7 +16,7 @@ from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
 from lexvl_anserini.encoders.checkpoints.saved import SAVED, SavedEncoder, read_saved
-from lexvl_anserini.encoders.encoder import Encoder, as_lexical
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
@@ -264,7 +264,7 @@ def load_encoder_of(
             f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
             f"{str(ref.checkpoint_digest)[:16]}; name that checkpoint with --checkpoint or encode again"
         )
-    own = as_lexical(model.query).vocabulary.digest if model.kind == "impact" else None
+    own = model.vocabulary.digest if model.kind == "impact" else None
     if own and vocabulary and own != vocabulary:
         raise ArtefactError(
             f"encoder {model.name!r} has vocabulary {own[:16]}, the index was made with "

@@ -117,11 +117,7 @@ class BM25Engine(Engine):
         return BuiltIndex(index, manifest, counts["documents"])
 
     def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per topic, in batches on `threads` threads; a topic whose words are all stop words has none.
-
-        Raises:
-            UsageError: a topic has no text, or `hits` is below 1.
-        """
+        """One list per topic, in batches on `threads` threads; a topic whose words are all stop words has none."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
         stream = iter(queries)
@@ -129,11 +125,7 @@ class BM25Engine(Engine):
             yield from self._search_batch(batch, hits, threads)
 
     def verified(self) -> None:
-        """Waits until all of Lucene's files are compared with their checksums.
-
-        Raises:
-            ArtefactError: one is damaged.
-        """
+        """Waits until all of Lucene's files are compared with their checksums."""
         self.verification.wait()
 
     def close(self) -> None:

@@ -68,11 +68,7 @@ class VectorSearch:
         self.longest = store.longest() if store.layout.exhaustive else 0.0
 
     def search(self, queries: Iterable[DenseQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query, in batches on `threads` threads.
-
-        Raises:
-            UsageError: `hits` is below 1, or a query has another number of dimensions or is not finite.
-        """
+        """One list per query, in batches on `threads` threads."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
         stream = iter(queries)

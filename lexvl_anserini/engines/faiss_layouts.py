@@ -164,11 +164,7 @@ class Store:
 
     @classmethod
     def read(cls, path: Path, name: str, dimensions: int | None, parameters: Parameters) -> Store:
-        """From a file that `write` wrote; only a binary one does not know its dimensions itself.
-
-        Raises:
-            RuntimeError: FAISS cannot read it.
-        """
+        """From a file that `write` wrote; only a binary one does not know its dimensions itself."""
         index = (core.read_index_binary if name == "binary" else core.read_index)(str(path))
         store = cls(name, index, dimensions or index.d, parameters)
         store.map_positions()  # now, not at the first search, which threads may make at once

@@ -97,9 +97,6 @@ def new_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
     """Yields `INDEX.part` for the engine to fill, then gives it its name; an exception leaves nothing.
 
     An older index of that name stays until the new one is whole.
-
-    Raises:
-        ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
     """
     with new_folder(index) as part:
         yield part
@@ -114,9 +111,6 @@ def changed_index(index: Path) -> Iterator[Path]:
 
     The files are links, not copies: an engine that never writes to a finished file, such as Lucene, may add and remove
     files. A process that has the older index open continues to read it.
-
-    Raises:
-        ArtefactError: as `new_index`.
     """
     with new_folder(index) as part:
         for file in index.iterdir():
@@ -143,11 +137,7 @@ def state_of_index(path: Path) -> IndexState | None:
 
 
 def read_report(index: Path) -> IndexReport:
-    """The content of index.json; empty for an index that another program built.
-
-    Raises:
-        ArtefactError: it is damaged, or a value has another type than `IndexReport` says.
-    """
+    """The content of index.json; empty for an index that another program built."""
     path = index / REPORT
     if not path.exists():
         return IndexReport()

@@ -186,10 +186,6 @@ def start() -> None:
     """Starts the virtual machine with Pyserini's jar, once; a second call does nothing.
 
     A machine that another library started (Pyserini imported first) is used if it fits.
-
-    Raises:
-        JavaError: there is no usable runtime, it refuses its options, the machine that runs already is too old or
-            lacks Anserini, or this process was forked from one whose machine was running (use spawn).
     """
     if _Started.pid is None:
         with _Started.lock:
@@ -267,9 +263,6 @@ def java_calls() -> Iterator[None]:
     pyjnius stores the object of a call in the method, which belongs to the class, so that of two threads that call one
     method one would get the other's object. Static methods have no object and need no such block; what takes long and
     threads do at once is a static method of our classes.
-
-    Raises:
-        JavaError: as `attend`.
     """
     attend()
     with _Started.lock:
@@ -396,11 +389,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
 
 
 def _usable(home: Path, source: str) -> Runtime:
-    """The runtime at `home`.
-
-    Raises:
-        JavaError: it has no `bin/java` or no virtual machine library, or is too old.
-    """
+    """The runtime at `home`."""
     if not (home / "bin" / "java").is_file():
         raise JavaError(f"{source}: {home} has no bin/java, expected the folder of a Java >= {MINIMUM_VERSION} runtime")
     version = java_version(home)
@@ -447,11 +436,7 @@ def environment(**values: str | None) -> Iterator[None]:
 
 
 def _add_to_class_path(jar: Path, name: str) -> None:
-    """Adds a jar to the class path of the machine that will start.
-
-    Raises:
-        JavaError: another jar of that name (a pattern) is there, and its classes would come first.
-    """
+    """Adds a jar to the class path of the machine that will start."""
     import jnius_config
 
     there = [Path(path) for path in jnius_config.classpath or ()]
@@ -464,11 +449,7 @@ def _add_to_class_path(jar: Path, name: str) -> None:
 
 
 def _check_running() -> None:
-    """Checks that the machine in this process is new enough and holds an Anserini that we work with.
-
-    Raises:
-        JavaError: it is not; then another library started it.
-    """
+    """Checks that the machine in this process is new enough and holds an Anserini that we work with."""
     remedy = START_FIRST
     try:
         version = str(java_class("java.lang.System").getProperty("java.specification.version"))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from lexvl_anserini.engines.engine import ChangingEngine, Engine, ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 from lexvl_anserini.ground.places import fetched, place, refreshed
 from lexvl_anserini.ground.registry import DEFAULT_ENGINES, DOORS_HOME, ENGINES, door, resolve
 
@@ -38,21 +38,13 @@ def engine_name(kind: str, wanted: str | None = None) -> str:
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The class of a registered engine.
-
-    Raises:
-        UnknownName: no such engine.
-    """
+    """The class of a registered engine."""
     found: type[Engine] = resolve("engine", name, {name: row.home for name, row in ENGINES.items()})
     return found
 
 
 def engine_of(index: Path, kind: str) -> type[Engine]:
-    """The class of the engine that built an index; of an index without index.json the default for its kind.
-
-    Raises:
-        UnknownName, UsageError: index.json names an engine that is not registered, or not for that kind.
-    """
+    """The class of the engine that built an index; of an index without index.json the default for its kind."""
     return engine_class(engine_name(kind, read_report(index).get("engine")))
 
 
@@ -70,11 +62,7 @@ def open_index(index: Path, manifest: Manifest) -> Engine:
 
 @contextmanager
 def verified(engine: OpenEngine) -> Iterator[OpenEngine]:
-    """Closes an engine at the end, whose answers count only if none of its files turned out to be damaged.
-
-    Raises:
-        ArtefactError: a file is damaged.
-    """
+    """Closes an engine at the end, whose answers count only if none of its files turned out to be damaged."""
     try:
         yield engine
         engine.verified()
@@ -88,8 +76,7 @@ def open_impact_index(index: Path, manifest: Manifest) -> ImpactEngine:
     Raises:
         UsageError: it is of another kind.
     """
-    if manifest.kind != "impact":
-        raise UsageError(f"{index} is {manifest.kind}; expected an impact index")
+    expect_lexical(index, manifest.kind, "expected an impact index")
     return cast(ImpactEngine, open_index(index, manifest))
 
 
@@ -138,27 +125,16 @@ def index_name(index: str | Path) -> str:
 
 
 def index_path(index: Path | str) -> Path:
-    """The folder of an index: a folder as it is, the local copy of one in storage, or that of an index in a store.
-
-    Raises:
-        UsageError: a malformed URL, or the client of the store is not installed.
-        ArtefactError: the store has no such index.
-        StoreError: the store cannot be reached.
-    """
+    """The folder of an index: a folder as it is, the local copy of one in storage, or that of an index in a store."""
     if is_store_url(index):
-        folder: Path = door("stores.resolving").copied(index)
+        folder: Path = door("stores.folder").copied(index)
         return folder
     return fetched(place(index))
 
 
 def target_of(index: Path | str, engine: str | None, options: Mapping[str, Any]) -> Target:
-    """Where an index is to be written; the local folder of a URL holds what the store has, nothing if it has nothing.
-
-    Raises:
-        UsageError: the engine is not the URL's.
-        LexvlError: as `index_path`.
-    """
+    """Where an index is to be written; the local folder of a URL has what the store has, or is absent."""
     if is_store_url(index):
-        target: Target = door("stores.resolving").target(index, engine, options)
+        target: Target = door("stores.folder").target(index, engine, options)
         return target
     return Target(refreshed(place(index)), engine, dict(options))

@@ -42,11 +42,7 @@ class BuildPlan:
     finished: bool = False
 
     def looked_at(self) -> BuildPlan:
-        """The plan with a fresh look at what is there.
-
-        Raises:
-            ArtefactError: as `is_built`.
-        """
+        """The plan with a fresh look at what is there."""
         there = is_built(self.index, self.manifest, self.engine, self.options, self.overwrite)
         return replace(self, finished=there)
 
@@ -58,11 +54,7 @@ def plan_index(
     options: Mapping[str, Any],
     overwrite: bool,
 ) -> BuildPlan:
-    """What `build_index` would do; nothing is written.
-
-    Raises:
-        ArtefactError, UsageError: as `build_index`.
-    """
+    """What `build_index` would do; nothing is written."""
     sources = folders_of(shards)
     named = shards if isinstance(shards, Path | str) else shards[0]
     target = target_of(default_index(place(named)) if index is None else index, engine, options)
@@ -92,12 +84,7 @@ def folders_of(shards: Folders) -> list[Path]:
 
 
 def planned_manifest(sources: Sequence[Path], engine: str | None = None) -> Manifest:
-    """The manifest of an index of these folders.
-
-    Raises:
-        ArtefactError: one is not finished, or they do not go together.
-        UsageError: several folders, and an engine that does not merge.
-    """
+    """The manifest of an index of these folders."""
     if len(sources) == 1:
         return read_manifest(sources[0])
     from lexvl_anserini.shards.collection import combined  # imports scipy

@@ -84,12 +84,7 @@ class StockPostings(LucenePostings):
 
 
 class PyseriniEngine(ImpactEngine):
-    """Searches an impact index that stock Pyserini built, with stock Pyserini.
-
-    Raises:
-        ArtefactError: the folder is no Lucene index, or holds another number of documents than the manifest says.
-        JavaError: no usable Java.
-    """
+    """Searches an impact index that stock Pyserini built, with stock Pyserini."""
 
     reads_shards = False
 
@@ -138,12 +133,7 @@ class PyseriniEngine(ImpactEngine):
         return BuiltIndex(index, manifest, counts["documents"])
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query, of stock's `batch_search`.
-
-        Raises:
-            UsageError: a weight is no integer >= 1, or `hits` is below 1.
-            ArtefactError: a score could reach 2^24, from where float32 rounds; the message proposes bits.
-        """
+        """One list per query, of stock's `batch_search`."""
         lists = self.batches.search(queries, hits, threads)
         while True:
             with self.lucene.verification.reading():
@@ -173,11 +163,7 @@ class PyseriniEngine(ImpactEngine):
         return self.batches.bound(vector)
 
     def verified(self) -> None:
-        """Waits until all of Lucene's files are compared with their checksums.
-
-        Raises:
-            ArtefactError: one is damaged.
-        """
+        """Waits until all of Lucene's files are compared with their checksums."""
         self.lucene.verified()
 
     def close(self) -> None:

@@ -71,9 +71,6 @@ def prepare() -> None:
     puts that Java first on $PATH, for the `java` that Pyserini's trec_eval calls. It sets $OPENAI_API_KEY, if it is
     unset, to a word that is no key: Pyserini 1.6 creates a client of OpenAI when it is imported. The catalogues of
     indexes that Pyserini 2.4 downloads when it is imported are downloaded when one is looked up: folders need none.
-
-    Raises:
-        JavaError: there is no usable Java, or no Pyserini.
     """
     os.environ.setdefault("OPENAI_API_KEY", "none")
     quarter = f"{jvm.quarter_of_memory() >> 20}m"

@@ -74,20 +74,12 @@ class Verification:
             raise ArtefactError(self._problem)
 
     def wait(self) -> None:
-        """Waits until all files are compared.
-
-        Raises:
-            ArtefactError: one is damaged.
-        """
+        """Waits until all files are compared."""
         self._thread.join()
         self.check()
 
     def wait_for(self, name: str) -> None:
-        """Waits until a file of `remedies` is compared.
-
-        Raises:
-            ArtefactError: it is damaged, or another file that was compared before it.
-        """
+        """Waits until a file of `remedies` is compared."""
         self._compared[name].wait()
         self.check()
 
@@ -98,11 +90,7 @@ class Verification:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Around reading the index: where a damaged file makes that fail, the error is about the file.
-
-        Raises:
-            ArtefactError: a file is damaged, or whatever is raised inside.
-        """
+        """Around reading the index: where a damaged file makes that fail, the error is about the file."""
         self.check()
         try:
             yield
@@ -134,11 +122,7 @@ class Verification:
 
 
 def is_sound(path: Path) -> bool:
-    """Returns True if a file has the checksum of its bytes at its end.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Returns True if a file has the checksum of its bytes at its end."""
     with path.open("rb") as file:
         return compare_checksum(file, Event()) is not None
 

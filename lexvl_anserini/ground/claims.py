@@ -116,9 +116,6 @@ def ensure(
     Args:
         output: a file, or a folder that appears whole.
         look: what is finished there; None if it is to be written.
-
-    Raises:
-        LexvlError: as `look` and `write`, or another process is writing the output.
     """
     finished = look()
     if finished is None:

@@ -161,9 +161,6 @@ def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
     Args:
         folder: exists.
         wait: waits for another process that holds it, instead of raising an error.
-
-    Raises:
-        ArtefactError: another process holds it.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -174,11 +171,7 @@ def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
 
 
 def _lock(handle: int, path: Path, wait: bool = False) -> None:
-    """Locks an open file or folder; the lock ends when the last handle of this opening is closed.
-
-    Raises:
-        ArtefactError: another process, or another opening of this process, has the lock.
-    """
+    """Locks an open file or folder; the lock ends when the last handle of this opening is closed."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError as error:
@@ -202,9 +195,6 @@ def sole_writer(path: Path, folder: bool = False) -> Iterator[None]:
     """Nobody else writes a file or folder until the end of the block; within it, `atomic_write` or `new_folder` may.
 
     The temporary name `path.part` is the lock, so that a killed process leaves neither a lock nor more than this.
-
-    Raises:
-        ArtefactError: another process is writing it, it cannot be written, or something else has that name.
     """
     with _claimed(path, folder) as (part, handle), _holding({**_HELD.get(), part.absolute(): handle}):
         yield
@@ -221,11 +211,7 @@ def _holding(held: Mapping[Path, int]) -> Iterator[None]:
 
 @contextmanager
 def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
-    """Yields `path.part`, a file or folder, and the handle by which it is locked; removes it unless it is published.
-
-    Raises:
-        ArtefactError: as `sole_writer`.
-    """
+    """Yields `path.part`, a file or folder, and the handle by which it is locked; removes it unless it is published."""
     part, held = part_of(path), _HELD.get()
     handle = held.get(part.absolute())
     if handle is not None and _names(part, handle):
@@ -248,11 +234,7 @@ def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
 
 
 def _locked(part: Path, path: Path, folder: bool) -> int:
-    """Opens the temporary file or folder, makes it if there is none, and locks it; its content stays.
-
-    Raises:
-        ArtefactError: another process has the lock.
-    """
+    """Opens the temporary file or folder, makes it if there is none, and locks it; its content stays."""
     flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT
     while True:
         if folder:
@@ -319,11 +301,7 @@ def publish(part: Path, path: Path) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Writes `path` through `path.part`, fsync and rename; an exception leaves neither.
-
-    Raises:
-        ArtefactError: the disk is full, the folder cannot be written, or another process is writing the file.
-    """
+    """Writes `path` through `path.part`, fsync and rename; an exception leaves neither."""
     with disk_errors(path), _claimed(path, folder=False) as (part, _):
         with open(part, "wb") as out:
             yield out
@@ -336,9 +314,6 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yields the empty folder `FOLDER.part`, which replaces `folder` at the end; an exception removes it.
 
     An older folder of that name stays until the new one is complete and on the disk.
-
-    Raises:
-        ArtefactError: the disk is full, the folder cannot be written, or another process is writing it.
     """
     with disk_errors(folder), _claimed(folder, folder=True) as (part, _):
         _clear(part)

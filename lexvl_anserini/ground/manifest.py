@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, BinaryIO, ClassVar, Self
 
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, json_bytes, read_json, sync_path, sync_to
 from lexvl_anserini.ground.typed import Entry, Key, check
 
@@ -71,21 +71,12 @@ class EncoderRef(Entry):
 
     def without_places(self) -> dict[str, Any]:
         """The entry without the folders of the checkpoint and of its parts: only their content matters."""
-        kept = {key: value for key, value in self.items() if key != "checkpoint"}
-        return {**kept, "options": {key: value for key, value in self.options.items() if key not in PLACES}}
+        others = {key: value for key, value in self.items() if key != "checkpoint"}
+        return {**others, "options": {key: value for key, value in self.options.items() if key not in PLACES}}
 
 
-class CorpusPart(NamedTuple):
+class CorpusPart(Entry):
     """The part of a corpus that shards hold: its number, how many parts there are, its first document, its size."""
-
-    id: int
-    num: int
-    first: int
-    documents: int
-
-
-class PartEntry(Entry):
-    """A `CorpusPart` as a manifest stores it."""
 
     id: Key[int] = Key(0, required=True)
     num: Key[int] = Key(1, required=True)
@@ -113,22 +104,21 @@ class EncodedCorpus(Entry):
     digest: Key[str] = Key("")
     contents: Key[str | None] = Key(None)
     deleted: Key[int] = Key(0)
-    inside = MappingProxyType({"part": PartEntry})
+    inside = MappingProxyType({"part": CorpusPart})
 
     @property
     def ref(self) -> CorpusRef:
         """The dataset that the documents belong to."""
-        split, data_dir = self.get("split") or None, self.get("data_dir")
-        return CorpusRef(self.name, split, data_dir, self.escape_ids, self.direction)
+        return CorpusRef(self.name, self.split or None, self.data_dir, self.escape_ids, self.direction)
 
     @property
     def part(self) -> CorpusPart | None:
         """The part that the shards hold; None for the whole corpus."""
-        return CorpusPart(*(self["part"][name] for name in CorpusPart._fields)) if self.get("part") else None
+        return CorpusPart(self["part"]) if self.get("part") else None
 
 
-# All corpora of which one was merged.
-EncodedCorpus.inside = MappingProxyType({"part": PartEntry, "parts": list[EncodedCorpus]})
+# The corpora that were merged into one.
+EncodedCorpus.inside = MappingProxyType({"part": CorpusPart, "parts": list[EncodedCorpus]})
 
 
 class Counts(Entry):
@@ -156,7 +146,7 @@ class Counts(Entry):
     lines: Key[int] = Key(0)
 
 
-class ShardRecord(Entry):
+class ShardRecord(Counts):
     """One shard in a manifest; its name is a path inside the folder.
 
     `contents`, of its own documents as in `EncodedCorpus`, is noted while the shards are unfinished.
@@ -164,12 +154,6 @@ class ShardRecord(Entry):
 
     name: Key[str] = Key("", required=True)
     documents: Key[int] = Key(0, required=True)
-    empty: Key[int] = Key(0)
-    postings: Key[int] = Key(0)
-    clipped: Key[int] = Key(0)
-    dropped: Key[int] = Key(0)
-    skipped: Key[int] = Key(0)
-    max_impact: Key[int] = Key(0)
     bytes: Key[int] = Key(0, required=True)
     sha256: Key[str] = Key("", required=True)
     contents: Key[str | None] = Key(None)
@@ -183,11 +167,24 @@ class SideEntry(Entry):
     scale: Key[float | None] = Key(None)
     percentile: Key[float] = Key(100.0)
 
+    def requested(self) -> dict[str, Any]:
+        """The request of the user, without the scale that calibration found: equal requests give equal artefacts."""
+        return {**self, "scale": None if self.scheme == "calibrated" else self.scale}
+
+    def effect(self) -> dict[str, Any]:
+        """The values that impacts depend on: a calibrated scale equals the same scale given by the user."""
+        scheme = "fixed" if self.scheme == "calibrated" else self.scheme
+        return {"scheme": scheme, "bits": self.bits, "scale": self.scale}
+
 
 class QuantiserEntry(Entry):
     """A quantiser in a manifest; without keys where vectors are no impacts."""
 
     inside = MappingProxyType({"document": SideEntry, "query": SideEntry})
+
+    def sides(self) -> dict[str, SideEntry]:
+        """Its sides by name."""
+        return {name: SideEntry(self.get(name) or {}) for name in self.inside if self}
 
 
 class VocabularyEntry(Entry):
@@ -208,7 +205,49 @@ class LayoutEntry(Entry):
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ManifestFile:
+    """What both kinds of manifests share: they are read from JSON and written to it.
+
+    title     what the file is, for errors
+    remedies  what to do about a manifest of another version, and about a value of another type
+    optional  fields that a file may lack
+    inside    types of the fields that are plain dictionaries
+    """
+
+    title: ClassVar[str]
+    remedies: ClassVar[tuple[str, str]]
+    optional: ClassVar[frozenset[str]]
+    inside: ClassVar[Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        """Gives the plain dictionaries of a JSON file the types of their fields."""
+        for name, entry in (("encoder", EncoderRef), ("corpus", EncodedCorpus), ("counts", Counts)):
+            object.__setattr__(self, name, entry(getattr(self, name)))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary for `files.write_json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:
+        """Checks the fields, their types and the format.
+
+        Raises:
+            ArtefactError: a field is missing, unknown or of another type, or the format is of another version.
+        """
+        known = {entry.name: entry for entry in fields(cls)}
+        missing, unknown = known.keys() - cls.optional - data.keys(), data.keys() - known.keys()
+        if missing or unknown or data["format"] != known["format"].default:
+            raise ArtefactError(
+                f"{where}: not a {cls.title} of this version (missing {sorted(missing)}, unknown {sorted(unknown)}, "
+                f"format {data.get('format')!r}, expected {known['format'].default!r}); {cls.remedies[0]}"
+            )
+        check(data, cls, where, cls.remedies[1])
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class Manifest(ManifestFile):
     """What made shards, and the index that is built from them (`manifest.json`).
 
     kind        "impact" | "dense" | "text": what the shards hold, hence which engines can index them
@@ -232,40 +271,30 @@ class Manifest:
     shards: tuple[Mapping[str, Any], ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     format: str = "lexvl/1"
-    inside: ClassVar[Mapping[str, Any]] = {
-        "quantiser": QuantiserEntry,
-        "vocabulary": VocabularyEntry,
-        "layout": LayoutEntry,
-        "shards": list[ShardRecord],
-    }
-
-    def __post_init__(self) -> None:
-        _type_entries(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dictionary for `files.write_json`."""
-        return asdict(self)
+    title = "manifest"
+    remedies = ("encode again", "encode and index again")
+    optional = frozenset({"quantiser", "vocabulary", "layout", "shards", "versions"})
+    inside = MappingProxyType(
+        {
+            "quantiser": QuantiserEntry,
+            "vocabulary": VocabularyEntry,
+            "layout": LayoutEntry,
+            "shards": list[ShardRecord],
+        }
+    )
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Manifest:
-        """Checks the fields, their types and the format.
+    def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:
+        """As of every manifest; also the names of the shards.
 
         Raises:
-            ArtefactError: a field is missing, unknown or of another type, or the format is not `lexvl/1`.
+            ArtefactError: a shard is no file in `docs/`, or as of every manifest.
         """
-        known = {f.name for f in fields(cls)}
-        missing = {"kind", "encoder", "corpus", "counts", "format"} - set(data)
-        unknown = set(data) - known
-        if missing or unknown or data["format"] != "lexvl/1":
-            raise ArtefactError(
-                f"{where}: not a manifest of this version (missing {sorted(missing)}, unknown {sorted(unknown)}, "
-                f"format {data.get('format')!r}, expected 'lexvl/1'); encode again"
-            )
-        check(data, cls, where, "encode and index again")
-        for name in (shard["name"] for shard in data.get("shards", ())):
+        manifest = super().from_json(data, where)
+        for name in (shard["name"] for shard in manifest.shards):
             if not SHARD_NAME.fullmatch(name):
                 raise ArtefactError(f"{where}: shard {name[:80]!r}, expected docs/ and a file's name; encode again")
-        return cls(**{**data, "shards": tuple(data.get("shards", ()))})
+        return replace(manifest, shards=tuple(manifest.shards))
 
     @property
     def vocabulary_digest(self) -> str | None:
@@ -287,33 +316,28 @@ class Manifest:
 
         The folders of a checkpoint and of a dataset do not matter; their contents do.
         """
-        from lexvl_anserini.ground.quantise import Quantiser
-
-        quantiser = Quantiser.from_json(self.quantiser) if self.quantiser else None
+        sides = QuantiserEntry(self.quantiser).sides()
         return {
             "kind": self.kind,
             "encoder": self.encoder.without_places(),
             "corpus": {key: value for key, value in self.corpus.items() if key != "data_dir"},
             "layout": dict(self.layout),
             "vocabulary": dict(self.vocabulary),
-            "quantiser": quantiser
-            and {"document": quantiser.document.requested(), "query": quantiser.query.requested()},
+            "quantiser": {name: side.requested() for name, side in sides.items()} or None,
         }
 
     def meaning(self) -> dict[str, Any]:
         """What decides the meaning of an impact: scores can be compared only where this is equal."""
-        from lexvl_anserini.ground.quantise import Quantiser
-
         return {
             "kind": self.kind,
             "encoder": self.encoder.without_places(),
             "vocabulary": dict(self.vocabulary),
-            "quantiser": Quantiser.from_json(self.quantiser).effect() if self.quantiser else {},
+            "quantiser": {name: side.effect() for name, side in QuantiserEntry(self.quantiser).sides().items()},
         }
 
 
 @dataclass(frozen=True)
-class RunManifest:
+class RunManifest(ManifestFile):
     """What made a run (`<run>.manifest.json`).
 
     topics               as the user named them: `beir/scifact`, or the name of a topics file
@@ -345,32 +369,10 @@ class RunManifest:
     versions: Mapping[str, str] = field(default_factory=dict)
     sha256: str = ""
     format: str = "lexvl-run/1"
-    inside: ClassVar[Mapping[str, Any]] = {"quantiser": QuantiserEntry}
-
-    def __post_init__(self) -> None:
-        _type_entries(self)
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain dictionary for `files.write_json`."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any], where: str) -> RunManifest:
-        """Checks the fields and the format.
-
-        Raises:
-            ArtefactError: not the manifest of a run, or one of another version.
-        """
-        known = {f.name for f in fields(cls)}
-        # Fields that a later version added may be missing.
-        missing, unknown = known - {"sha256"} - set(data), set(data) - known
-        if missing or unknown or data["format"] != "lexvl-run/1":
-            raise ArtefactError(
-                f"{where}: not a run's manifest of this version (missing {sorted(missing)}, unknown {sorted(unknown)}, "
-                f"format {data.get('format')!r}, expected 'lexvl-run/1'); search again"
-            )
-        check(data, cls, where, "make the run again")
-        return cls(**data)
+    title = "run's manifest"
+    remedies = ("search again", "make the run again")
+    optional = frozenset({"sha256"})  # fields that a later version added
+    inside = MappingProxyType({"quantiser": QuantiserEntry})
 
     @property
     def judged(self) -> CorpusRef | None:
@@ -386,10 +388,10 @@ class RunManifest:
         return {name: value for name, value in self.to_json().items() if name not in measured}
 
 
-def _type_entries(manifest: Manifest | RunManifest) -> None:
-    """Gives the plain dictionaries of a JSON file the types of their fields."""
-    for name, entry in (("encoder", EncoderRef), ("corpus", EncodedCorpus), ("counts", Counts)):
-        object.__setattr__(manifest, name, entry(getattr(manifest, name)))
+def expect_lexical(what: object, kind: str, why: str) -> None:
+    """Refuses shards, an index or an encoder whose kind is another than "impact"; `why` ends the message."""
+    if kind != "impact":
+        raise UsageError(f"{what} is {kind}; {why}")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -413,7 +415,7 @@ def manifest_path(run: Path) -> Path:
     return run.with_name(run.name + ".manifest.json")
 
 
-def write_beside(path: Path, out: BinaryIO, about: Mapping[str, Any]) -> None:
+def write_beside(path: Path, out: BinaryIO, manifest: Mapping[str, Any]) -> None:
     """Writes the manifest of a file whose whole content is in `out`, before `atomic_write` gives it the name `path`.
 
     The older file goes first, when nothing but three renames is left to do: whoever finds a file and a manifest finds
@@ -421,17 +423,13 @@ def write_beside(path: Path, out: BinaryIO, about: Mapping[str, Any]) -> None:
     """
     sync_to(out)
     with atomic_write(manifest_path(path)) as beside:
-        beside.write(json_bytes(about))
+        beside.write(json_bytes(manifest))
         sync_to(beside)
         path.unlink(missing_ok=True)
         sync_path(path.parent)
 
 
 def read_run_manifest(run: Path) -> RunManifest | None:
-    """The manifest beside a run; None for a run that another system wrote.
-
-    Raises:
-        ArtefactError: the file is there and damaged.
-    """
+    """The manifest beside a run; None for a run that another system wrote."""
     path = manifest_path(run)
     return RunManifest.from_json(read_json(path, "run's manifest"), str(path)) if path.exists() else None

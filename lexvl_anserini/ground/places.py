@@ -67,11 +67,7 @@ def with_urls(text: str) -> str:
 
 
 def fetched(folder: Path, names: Iterable[str] | None = None) -> Path:
-    """The folder, whose published files (or those of these names that it has) are here; as they are, of a local folder.
-
-    Raises:
-        ArtefactError: nothing is published there, or a file differs from its digest.
-    """
+    """The folder, whose published files (or those of these names that it has) are here; a local one as it is."""
     if stored_url(folder):
         door("cluster.storage").fetch_folder(folder, names)
     return folder
@@ -92,11 +88,7 @@ def fetched_file(path: Path) -> Path:
 
 
 def publish(folder: Path) -> None:
-    """Copies the files of a folder to its URL.
-
-    Raises:
-        ArtefactError: it cannot be written.
-    """
+    """Copies the files of a folder to its URL."""
     if stored_url(folder):
         door("cluster.storage").publish_folder(folder)
 

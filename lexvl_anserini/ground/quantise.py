@@ -73,15 +73,6 @@ class SideQuantiser:
         top = float(np.percentile(peaks, self.percentile)) if len(peaks) else float(self.largest)
         return replace(self, scale=self.largest / top)
 
-    def requested(self) -> dict[str, Any]:
-        """The request of the user, without the scale that calibration found: equal requests give equal artefacts."""
-        return {**asdict(self), "scale": None if self.scheme == "calibrated" else self.scale}
-
-    def effect(self) -> dict[str, Any]:
-        """The values that impacts depend on, whether the scale was calibrated or given."""
-        scheme = "fixed" if self.scheme == "calibrated" else self.scheme
-        return {"scheme": scheme, "bits": self.bits, "scale": self.scale}
-
 
 class Quantised(NamedTuple):
     """Integer vectors, and the postings that quantising changed.
@@ -220,10 +211,6 @@ class Quantiser:
     def to_json(self) -> dict[str, Any]:
         """For the manifest."""
         return {"document": asdict(self.document), "query": asdict(self.query)}
-
-    def effect(self) -> dict[str, Any]:
-        """The values that impacts depend on: a calibrated scale equals the same scale given by the user."""
-        return {"document": self.document.effect(), "query": self.query.effect()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Quantiser:

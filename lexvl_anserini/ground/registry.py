@@ -58,7 +58,7 @@ ENGINES: dict[str, EngineRow] = {
 
 # Where the work on parts of a corpus is done.
 RUNNERS: Mapping[str, str] = {
-    "local": "lexvl_anserini.ground.runners:LocalRunner",
+    "local": "lexvl_anserini.doors.cluster.runners:LocalRunner",
     "ray": "lexvl_anserini.doors.cluster.ray_cluster:RayRunner",
 }
 
@@ -102,11 +102,7 @@ def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
 
 
 def door(module: str) -> Any:
-    """A module behind a door by its name below `doors`, such as `sharing.saving`.
-
-    Raises:
-        MissingExtra: the door, or a package that it needs, is not installed.
-    """
+    """A module behind a door by its name below `doors`, such as `sharing.saving`."""
     return import_home(f"{DOORS_HOME}.{module}")
 
 

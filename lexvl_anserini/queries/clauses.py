@@ -65,11 +65,7 @@ class Clause:
 
 @dataclass(frozen=True)
 class Impacts(Clause):
-    """An encoded query: term -> weight, integers from 1 to 2^24 - 1.
-
-    Raises:
-        UsageError: a weight is none.
-    """
+    """An encoded query: term -> weight, integers from 1 to 2^24 - 1."""
 
     vector: Mapping[str, int]
 
@@ -79,11 +75,7 @@ class Impacts(Clause):
 
 @dataclass(frozen=True)
 class Term(Clause):
-    """One term of the vocabulary; its weight is an integer from 1 to 2^24 - 1.
-
-    Raises:
-        UsageError: the weight is none.
-    """
+    """One term of the vocabulary; its weight is an integer from 1 to 2^24 - 1."""
 
     term: str
     weight: int = 1
@@ -94,11 +86,7 @@ class Term(Clause):
 
 @dataclass(frozen=True)
 class Text(Clause):
-    """Words for the ordinary text field, with the analysis of the index.
-
-    Raises:
-        UsageError: the weight is not a number from 0 to 2^24 - 1.
-    """
+    """Words for the ordinary text field, with the analysis of the index."""
 
     string: str
     weight: float = 1.0
@@ -157,11 +145,7 @@ class Not(Clause):
 
 @dataclass(frozen=True)
 class Boost(Clause):
-    """Multiplies a score; scores are integers only if the factor is an integer.
-
-    Raises:
-        UsageError: the factor is not a number from 0 to 2^24 - 1.
-    """
+    """Multiplies a score; scores are integers only if the factor is an integer."""
 
     clause: Clause
     weight: float
@@ -294,11 +278,7 @@ def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float
 
 
 def _weight(term: str, weight: int) -> int:
-    """The weight as a Python integer, numpy's included.
-
-    Raises:
-        UsageError: it is not an integer, below 1, or too large for any exact score.
-    """
+    """The weight as a Python integer, numpy's included."""
     number = isinstance(weight, Real) and not isinstance(weight, bool) and weight // 1 == weight
     value = int(weight) if number else 0
     if not 1 <= value < SCORE_LIMIT:

@@ -113,11 +113,7 @@ class ShardVectors:
                 self.spans[document.doc_id] = slice(start, len(self.dims))
 
     def __call__(self, doc_id: str) -> dict[str, int]:
-        """The document's vector.
-
-        Raises:
-            DataError: there is no such document.
-        """
+        """The document's vector."""
         if doc_id not in self.spans:
             raise DataError(f"no document {doc_id!r} in the shards")
         span = self.spans[doc_id]

@@ -56,11 +56,7 @@ class Token(NamedTuple):
 
 
 def parse(expression: str) -> Clause:
-    """The tree of an expression.
-
-    Raises:
-        UsageError: the expression is empty, malformed or nested too deep; the message says where.
-    """
+    """The tree of an expression."""
     clause = _Parser(expression).whole()
     check_tree(clause)
     return clause

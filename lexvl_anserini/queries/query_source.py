@@ -164,11 +164,7 @@ def topic_source(
 
 
 def load_topics(ref: CorpusRef) -> TopicSource:
-    """The topics of a dataset's split, or of a file if there is one of that name.
-
-    Raises:
-        LexvlError: as `load_dataset` and `read_topics`.
-    """
+    """The topics of a dataset's split, or of a file if there is one of that name."""
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
@@ -213,11 +209,7 @@ def check_readable(topic: Topic, model: Encoder) -> None:
 
 
 def known_terms(vocabulary: Path, manifest: Manifest) -> Sequence[str]:
-    """The terms in `vocab.txt` of an index.
-
-    Raises:
-        ArtefactError: it cannot be read, or is not the vocabulary of the manifest.
-    """
+    """The terms in `vocab.txt` of an index."""
     from lexvl_anserini.shards.reading import read_vocabulary
 
     return read_vocabulary(vocabulary.parent, manifest).terms
@@ -229,10 +221,6 @@ def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> 
     Args:
         vocabulary: `vocab.txt` of the index; without it nothing is refused.
         manifest: of the index.
-
-    Raises:
-        ArtefactError: as `known_terms`.
-        UsageError: a term of the tree is not in it.
     """
     if vocabulary is not None and any(True for _ in terms_of(clause)):
         check_known(clause, known_terms(vocabulary, manifest))
@@ -274,11 +262,7 @@ def _holds_vectors(path: Path) -> bool:
 
 
 def _query(row: dict[str, Any], where: str) -> ImpactQuery:
-    """One encoded query.
-
-    Raises:
-        DataError: no id or vector, or a weight is not an integer from 1 to 2^24 - 1.
-    """
+    """One encoded query."""
     query_id, vector = row.get("id"), row.get("vector")
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
         raise DataError(f"{where}: id {query_id!r}, expected a text without white space")
@@ -294,11 +278,7 @@ def _query(row: dict[str, Any], where: str) -> ImpactQuery:
 
 
 def _manifest_beside(path: Path) -> dict[str, Any]:
-    """The manifest that `encode --topics` writes beside encoded queries; empty where there is none.
-
-    Raises:
-        ArtefactError: it is damaged, or a value has another type.
-    """
+    """The manifest that `encode --topics` writes beside encoded queries; empty where there is none."""
     beside = manifest_path(path)
     if not beside.is_file():
         return {}
@@ -308,11 +288,7 @@ def _manifest_beside(path: Path) -> dict[str, Any]:
 
 
 def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
-    """Compares the manifest beside encoded queries, if there is one, with the index's.
-
-    Raises:
-        ArtefactError: the vocabulary or the quantiser differs.
-    """
+    """Compares the manifest beside encoded queries, if there is one, with the index's."""
     theirs = _manifest_beside(path)
     # Only the query side of the quantiser decides what a query looks like; the document side may not be calibrated.
     for part, key in (("vocabulary", "digest"), ("quantiser", "query")):

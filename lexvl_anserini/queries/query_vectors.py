@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -12,15 +12,15 @@ import orjson
 
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.ground.claims import claim, ensure
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write, packed, read_json, same_file
-from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, manifest_path, write_beside
+from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, expect_lexical, manifest_path, write_beside
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import check_text
 from lexvl_anserini.queries.clauses import Query
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.encoders.encoder import Encoder, Tower
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.queries.query_source import TopicSource
 
@@ -36,10 +36,6 @@ def encode_queries(
     """Topics -> queries for an engine of the model's kind, in order, with flat memory.
 
     Lexical queries are quantised by the manifest's quantiser, bounded by the largest impact in the manifest's counts.
-
-    Raises:
-        UsageError: a topic has no text.
-        LexvlError: a query's score could reach 2^24 whatever its bits.
     """
     from lexvl_anserini.ground.quantise import Quantiser
 
@@ -58,14 +54,26 @@ def quantised_queries(
             check_text(f"topic {topic.query_id!r}", one)
         if model.kind == "text":
             yield from piece
-        elif model.kind == "dense":
-            for topic, vector in zip(piece, as_dense(model.query).vectors(inputs, batch_size), strict=True):
-                yield DenseQuery(topic.query_id, vector)
         else:
-            tower = as_lexical(model.query)
-            impacts = quantiser.queries(tower.weights(inputs, batch_size), max_impact)
-            for topic, terms in zip(piece, impacts.by_term(tower.vocabulary.terms), strict=True):
-                yield ImpactQuery(topic.query_id, terms)
+            query_ids = [topic.query_id for topic in piece]
+            yield from queries_of(model.query, query_ids, inputs, quantiser, max_impact, batch_size)
+
+
+def queries_of(
+    tower: Tower,
+    query_ids: Sequence[str],
+    inputs: Sequence[Any],
+    quantiser: Quantiser,
+    max_impact: int | None,
+    batch_size: int = 32,
+) -> Iterator[ImpactQuery | DenseQuery]:
+    """The vectors of a tower's inputs as queries."""
+    if tower.kind == "dense":
+        yield from map(DenseQuery, query_ids, as_dense(tower).vectors(inputs, batch_size))
+    else:
+        side = as_lexical(tower)
+        impacts = quantiser.queries(side.weights(inputs, batch_size), max_impact)
+        yield from map(ImpactQuery, query_ids, impacts.by_term(side.vocabulary.terms))
 
 
 def encode_topics(
@@ -90,11 +98,8 @@ def encode_topics(
         ArtefactError: the file holds topics of another request, and `overwrite` is false; or another process is
             writing it.
     """
-    if model.kind != "impact":
-        raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical queries are written as terms")
-    query_tower = as_lexical(model.query)
-    quantiser = quantiser.for_towers(query_tower.binary, as_lexical(model.document).binary)
-    vocabulary = query_tower.vocabulary
+    expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
+    quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
     about = {
         "encoder": model.identity(),
         "quantiser": quantiser.to_json(),

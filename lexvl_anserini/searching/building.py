@@ -69,11 +69,7 @@ def build_index(
 
 
 def checked_threads(threads: int | None) -> int:
-    """The number of threads that writes an index: as given, or all cores that this process may use.
-
-    Raises:
-        UsageError: it is no number of threads.
-    """
+    """The number of threads that writes an index: as given, or all cores that this process may use."""
     if threads is None:
         return usable_cores()
     check_count("threads", threads, most=MOST_THREADS)
@@ -81,11 +77,7 @@ def checked_threads(threads: int | None) -> int:
 
 
 def carry_out(plan: BuildPlan, threads: int = 1, progress: Progress = silent) -> Index:
-    """Builds a planned index, unless it is finished.
-
-    Raises:
-        ArtefactError, JavaError: as `build_index`.
-    """
+    """Builds a planned index, unless it is finished."""
     clear_remains(plan.index)
     if plan.finished:
         return _finished(plan)
@@ -120,10 +112,6 @@ def append_index(
         shards: one folder or several, of the index's encoder, vocabulary and quantiser.
         replace: a new document replaces the one of its id; without, a common id raises.
         threads: default all cores that this process may use.
-
-    Raises:
-        ArtefactError: no index, folders that do not go with it, or an id that it holds already.
-        UsageError: an index of an engine that only builds.
     """
     threads = checked_threads(threads)
     sources = folders_of(shards)
@@ -132,12 +120,7 @@ def append_index(
 
 
 def delete_documents(index: Path | str, doc_ids: Iterable[str]) -> Index:
-    """Removes documents from an impact index by id.
-
-    Raises:
-        ArtefactError: no index, or an id that is not in it; then nothing is removed.
-        UsageError: an index of an engine that only builds.
-    """
+    """Removes documents from an impact index by id."""
     return Index.of(built_engine(Path(index), "delete from").delete(Path(index), doc_ids))
 
 
@@ -147,10 +130,6 @@ def metadata_texts(index: Path | str, key: str) -> dict[str, str]:
     Args:
         index: its folder.
         key: of the metadata that was stored with the shards; its values are texts without line feeds.
-
-    Raises:
-        ArtefactError: no index, or a damaged one.
-        UsageError: an index of an engine that only builds.
     """
     return built_engine(Path(index), "read").keywords(Path(index), key)
 
@@ -171,12 +150,7 @@ def check_index(index: Path | str, shards: Folders, progress: Progress = silent)
 
 
 def repair_index(index: Path | str) -> bool:
-    """Writes again what an impact index has beside its documents and lacks, or what is damaged; True if it did.
-
-    Raises:
-        ArtefactError: no index, or its documents are damaged.
-        UsageError: an index of an engine that only builds.
-    """
+    """Writes again what an impact index has beside its documents and lacks, or what is damaged; True if it did."""
     return built_engine(Path(index), "repair").repair(Path(index))
 
 

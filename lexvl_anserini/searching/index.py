@@ -116,9 +116,6 @@ class Index(BuiltIndex):
             k: the length of a list at most.
             model: encodes texts and topics; default the encoder in the index's manifest, which is loaded once.
             device: of the default model.
-
-        Raises:
-            LexvlError: as `search_index`.
         """
         queries = list(query) if isinstance(query, Iterator) else query  # a second attempt reads them again
         while True:

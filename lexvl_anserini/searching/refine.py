@@ -127,9 +127,6 @@ def search_refined(
         engine: an open impact index.
         vector_of: a document's vector, for feedback.
         remove_query: feedback ignores a document whose id is the query's.
-
-    Raises:
-        UsageError: a query tree with feedback or two phases, or BM25 for a query without a text.
     """
 
     def lists(piece: Sequence[RefinedQuery], hits: int) -> Iterator[list[ScoredDoc]]:

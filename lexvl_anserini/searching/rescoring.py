@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import card_of
+from lexvl_anserini.encoders.encoder import encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
@@ -128,8 +129,7 @@ def vectors(tower: Any, inputs: Iterable[Any], batch_size: int) -> Any:
     """
     if tower.kind == "text":
         raise UsageError("bm25 has no vectors to score with; mix its run with python -m lexvl_anserini.fuse")
-    encode = tower.vectors if tower.kind == "dense" else tower.weights
-    return encode(list(inputs), batch_size)
+    return encode_inputs(tower, list(inputs), batch_size)
 
 
 def products(documents: Any, query: Any) -> np.ndarray:
@@ -148,11 +148,7 @@ def _rounded(scores: Any) -> list[float]:
 
 
 def candidates_of(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
-    """The first `depth` documents of every run, each once, in the order in which the runs name them.
-
-    Raises:
-        DataError: a run cannot be read.
-    """
+    """The first `depth` documents of every run, each once, in the order in which the runs name them."""
     merged: dict[str, dict[str, None]] = {}
     for path in runs:
         for query_id, documents in lists_of(path).items():
@@ -171,9 +167,6 @@ def encoder_of_run(
         data_dir: folder of the datasets, instead of the run's.
         device: of the encoder.
         shards: those of the run's index, with the documents' vectors.
-
-    Raises:
-        ArtefactError: no manifest, or another checkpoint than the run's.
     """
     about = manifest_of_run(path)
     vocabulary = None if shards is None else read_manifest(shards).vocabulary_digest
@@ -241,9 +234,6 @@ def hybrid_manifest(
         candidates: taken from each run, per topic.
         hits: of the hybrid run, per topic.
         shards: those that are read, one (or None) for each run; empty for none.
-
-    Raises:
-        UsageError: the runs answer different topics.
     """
     shared = fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
     options = {"weights": list(weights), "candidates": candidates, "runs": shared.encoder.options["runs"]}
@@ -267,10 +257,6 @@ def rerank_lists(
     Args:
         lists: per topic the documents of the first search, in rank order.
         documents: the corpus, from the start at each call; only documents that are scored are encoded.
-
-    Raises:
-        UsageError: the model has no vectors.
-        DataError: a document of the lists is not in the corpus.
     """
     candidates = {query_id: [d.doc_id for d in hits[:depth]] for query_id, hits in lists.items()}
     encoders = [WeightedEncoder(model, 1.0, documents)]
@@ -288,11 +274,7 @@ def below(rest: Sequence[ScoredDoc], first: Sequence[ScoredDoc]) -> list[ScoredD
 def reranking_encoder(
     about: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
 ) -> Encoder:
-    """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings.
-
-    Raises:
-        ArtefactError: the checkpoint is not the one that made the run.
-    """
+    """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings."""
     settings = {**card_of(about.encoder.name).rerank_options, **settings}
     # No vocabulary: it may differ from the index's.
     return load_encoder_of(own_encoder(about), checkpoint, tokenizer, device, settings)

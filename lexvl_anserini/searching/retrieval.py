@@ -101,9 +101,6 @@ class IndexSearch:
         Args:
             vocabulary: `vocab.txt` of the index, if there is one.
             tree: a query that the user typed.
-
-        Raises:
-            UsageError: the index holds no impacts, or a term that the user named is not in its vocabulary.
         """
         if self.refinement is not None:
             refuse_other_kinds(self.index.manifest, self.index.path)
@@ -116,11 +113,7 @@ class IndexSearch:
         return Searcher(self.index, encoder=self.encoder)
 
     def one(self, query: Clause | Topic, hits: int, searcher: Searcher) -> list[ScoredDoc]:
-        """The hits of a typed query: a query tree, or a topic that is encoded first.
-
-        Raises:
-            UsageError: the encoder's query side does not read such a topic.
-        """
+        """The hits of a typed query: a query tree, or a topic that is encoded first."""
         if isinstance(query, Topic):
             check_readable(query, searcher.model)
         typed = query if isinstance(query, Topic) else TreeQuery(TYPED, query)
@@ -177,11 +170,7 @@ class IndexSearch:
 
 
 def texts_of(documents: list[ScoredDoc], index: BuiltIndex, data_dir: str | None) -> dict[str, str]:
-    """The contents of some documents: stored in the index, else found by reading their corpus once.
-
-    Raises:
-        LexvlError: the corpus is not where it was.
-    """
+    """The contents of some documents: stored in the index, else found by reading their corpus once."""
     from lexvl_anserini.data.dataset import dataset_of
 
     engine = engine_of(index.path, index.manifest.kind)

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.cards import remark_on
-from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.manifest import EncoderRef, Manifest
+from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.ground.typed import MOST, MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Query, TreeQuery
@@ -104,11 +103,7 @@ class EncoderChanges:
     device: str = "auto"
 
     def load(self, manifest: Manifest) -> Encoder:
-        """The encoder of an index, with the changes.
-
-        Raises:
-            ArtefactError: the checkpoint or its vocabulary is not the one that made the index.
-        """
+        """The encoder of an index, with the changes."""
         if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
             log_once(remark, logging.WARNING)
         return load_encoder_of(
@@ -123,11 +118,7 @@ class EncoderChanges:
 
 
 def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:
-    """The folder of an index and its manifest.
-
-    Raises:
-        ArtefactError: not an index.
-    """
+    """The folder of an index and its manifest."""
     if isinstance(index, BuiltIndex):
         return index.path, index.manifest
     folder = index_path(index)
@@ -360,19 +351,14 @@ def refuse_other_kinds(manifest: Manifest, index: Path) -> None:
     Raises:
         UsageError: the index is of another kind.
     """
-    if manifest.kind != "impact":
-        raise UsageError(f"{index} is {manifest.kind}; terms, filters and feedback are for impact indexes")
+    expect_lexical(index, manifest.kind, "terms, filters and feedback are for impact indexes")
 
 
 def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:
-    """Refuses a model whose dimensions are not the index's.
-
-    Raises:
-        ArtefactError: the model's vocabulary or kind differs.
-    """
+    """Refuses a model whose dimensions are not the index's."""
     if model.kind != manifest.kind:
         raise ArtefactError(f"encoder {model.name!r} is {model.kind}, {index} is {manifest.kind}")
-    vocabulary = as_lexical(model.query).vocabulary.digest if model.kind == "impact" else None
+    vocabulary = model.vocabulary.digest if model.kind == "impact" else None
     if vocabulary is not None and vocabulary != manifest.vocabulary_digest:
         raise ArtefactError(
             f"encoder {model.name!r} has vocabulary {vocabulary[:16]}, {index} was built with "
@@ -381,11 +367,7 @@ def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) ->
 
 
 def _of_kind(queries: Iterable[Query], kind: str) -> Iterator[Query]:
-    """The queries, each checked to be one that an index of `kind` answers.
-
-    Raises:
-        UsageError: one is not.
-    """
+    """The queries, each checked to be one that an index of `kind` answers."""
     expected: tuple[type, ...] = {"impact": (ImpactQuery, TreeQuery), "dense": (DenseQuery,), "text": (Topic,)}[kind]
     for query in queries:
         if not isinstance(query, expected):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import open_impact_index, verified
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, RunManifest
+from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, expect_lexical
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import All, Ids, Impacts
@@ -86,8 +86,7 @@ def explain(
     """
     check_count("hits", hits)
     path, about = located(index, manifest)
-    if about.kind != "impact":
-        raise UsageError(f"{path} is {about.kind}; only the score of an impact index is a sum over terms")
+    expect_lexical(path, about.kind, "only the score of an impact index is a sum over terms")
     given = Topic(TYPED, query) if isinstance(query, str) else query
     if isinstance(given, Topic):
         given = encoded(given, model or EncoderChanges(device=device).load(about), about)
@@ -98,11 +97,7 @@ def explain(
 
 
 def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:
-    """One topic as an encoded query.
-
-    Raises:
-        UsageError: the encoder's query side does not read such a topic.
-    """
+    """One topic as an encoded query."""
     check_readable(topic, model)
     query = next(encode_queries(model, [topic], manifest))
     assert isinstance(query, ImpactQuery)

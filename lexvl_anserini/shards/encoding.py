@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import as_lexical, encode_inputs
+from lexvl_anserini.encoders.encoder import encode_inputs
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, TooLargeImpact
@@ -47,7 +47,7 @@ def encode_shard(
         try:
             vectors, clipped, dropped = quantiser.documents(vectors)
         except TooLargeImpact as error:
-            term = as_lexical(model.document).vocabulary.terms[error.dimension]
+            term = model.vocabulary.terms[error.dimension]
             raise LexvlError(f"document {read[error.row].doc_id!r}, term {term!r}: {error}") from error
     ids, contents = [d.doc_id for d in read], [d.contents or d.image or "" for d in read]
     return Shard(ids, contents, vectors, clipped, dropped, skipped, [d.metadata for d in read])
@@ -82,11 +82,6 @@ def calibration_sample(documents: Iterable[Document], count: int) -> list[Docume
     return [document for i, document in enumerate(islice(documents, positions[-1] + 1)) if i in drawn]
 
 
-def for_model(quantiser: Quantiser, model: Encoder) -> Quantiser:
-    """The quantiser, with the scheme "binary" for each tower of the model whose weights are all 1."""
-    return quantiser.for_towers(as_lexical(model.query).binary, as_lexical(model.document).binary)
-
-
 def calibrated(
     quantiser: Quantiser,
     documents: Iterable[Document],
@@ -106,7 +101,7 @@ def calibrated(
     """
     if model.kind != "impact":
         return quantiser
-    quantiser = for_model(quantiser, model)
+    quantiser = model.fitted(quantiser)
     if quantiser.document.scheme != "calibrated":
         return quantiser
     sample = calibration_sample(documents, count)

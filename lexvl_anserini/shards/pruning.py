@@ -21,7 +21,7 @@ from lexvl_anserini.data.lines import parse_object, read_lines
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, read_manifest
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import heaviest
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
@@ -144,8 +144,7 @@ def prune_shards(
         ArtefactError: they are damaged, or the output holds something else.
     """
     manifest = read_manifest(shards)
-    if manifest.kind != "impact":
-        raise UsageError(f"{shards} is {manifest.kind}; only impacts are pruned")
+    expect_lexical(shards, manifest.kind, "only impacts are pruned")
     done = [*manifest.layout.get("pruning", ()), pruning.to_json()]
     request = replace(manifest, layout={**manifest.layout, "pruning": done})
     return ensure(

@@ -22,7 +22,6 @@ from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, Encoded
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.shards.corpus_reading import CheckedCorpus
-from lexvl_anserini.shards.encoding import for_model
 from lexvl_anserini.shards.layout import Layout, Part
 
 if TYPE_CHECKING:
@@ -53,16 +52,15 @@ def requested(
     Raises:
         ArtefactError: the towers of the encoder have different vocabularies.
     """
-    lexical = model.kind == "impact"
-    vocabulary = as_lexical(model.document).vocabulary if lexical else None
+    vocabulary = model.vocabulary if model.kind == "impact" else None
     if vocabulary is not None and as_lexical(model.query).vocabulary.digest != vocabulary.digest:
         raise ArtefactError(f"encoder {model.name!r}: query and document towers have different vocabularies")
     documents, digest, _ = checked.summary
     return Manifest(
         kind=model.kind,
         encoder=model.identity(),
-        quantiser=for_model(quantiser, model).to_json() if lexical else {},
-        vocabulary={"size": len(vocabulary), "digest": vocabulary.digest} if vocabulary is not None else {},
+        quantiser={} if vocabulary is None else model.fitted(quantiser).to_json(),
+        vocabulary={} if vocabulary is None else {"size": len(vocabulary), "digest": vocabulary.digest},
         corpus=EncodedCorpus(
             name=dataset.name,
             split=dataset.split,

@@ -24,7 +24,6 @@ import orjson
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import OnError
-from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.claims import Claim
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import (
@@ -146,7 +145,7 @@ class UnfinishedShards:
         with disk_errors(self.output):
             make_folder(self.output / "docs")
         if self.model.kind == "impact":
-            as_lexical(self.model.document).vocabulary.write(self.output / VOCABULARY)
+            self.model.vocabulary.write(self.output / VOCABULARY)
         self.records = {shard["name"]: shard for shard in self.plan.shards if as_recorded(self.output, shard)}
         done, contents, documents = set(self.records), CoveredDigest(self.covered), reading.documents()
         for number in count():
@@ -173,7 +172,7 @@ class UnfinishedShards:
 
     def add(self, name: str, shard: Shard, contents: str | None) -> None:
         """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
-        vocabulary = as_lexical(self.model.document).vocabulary if self.model.kind == "impact" else None
+        vocabulary = self.model.vocabulary if self.model.kind == "impact" else None
         part = self.output / (Path(name).name + ".part")
         with disk_errors(part):
             try:

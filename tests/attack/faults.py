@@ -1,6 +1,6 @@
 """Faults of the file system: the n-th call that changes something kills the process, or fails.
 
-    with faults(folder, number=5, effect="end") as found: ...     in this process; an exception instead of SIGKILL
+    with faults(folder, number=5, effect="end") as counted: ...   in this process; an exception instead of SIGKILL
     outcome = Commands(notes).run(["search", "--index", ...], folder, number=5, effect="kill")
 
 Calls are counted that make, rename, link or remove a name, write or truncate a file, or flush one to the disk, below
@@ -20,11 +20,12 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from lexvl_anserini.ground import files
 
@@ -140,20 +141,16 @@ OPEN, OS_OPEN = io.open, os.open
 @contextmanager
 def faults(folder: Path, number: int = 0, effect: str = "end", after: bool = False) -> Iterator[Faults]:
     """Counts the calls of the block; the `number`-th has the effect, none for 0."""
-    found = Faults(folder.absolute(), number, effect, after)
+    counted = Faults(folder.absolute(), number, effect, after)
     exchange = files._exchange
-    replaced = {(os, name): found.named(name) for name in NAMED}
-    replaced |= {(os, name): found.opened(name) for name in OPENED if hasattr(os, name)}
-    replaced |= {(builtins, "open"): found.open, (io, "open"): found.open, (os, "open"): found.created}
-    replaced[files, "_exchange"] = lambda *arguments: found.call("exchange", exchange, *arguments)
-    before = {(module, name): getattr(module, name) for module, name in replaced}
-    for (module, name), function in replaced.items():
-        setattr(module, name, function)
-    try:
-        yield found
-    finally:
-        for (module, name), function in before.items():
-            setattr(module, name, function)
+    replaced = {(os, name): counted.named(name) for name in NAMED}
+    replaced |= {(os, name): counted.opened(name) for name in OPENED if hasattr(os, name)}
+    replaced |= {(builtins, "open"): counted.open, (io, "open"): counted.open, (os, "open"): counted.created}
+    replaced[files, "_exchange"] = lambda *arguments: counted.call("exchange", exchange, *arguments)
+    with ExitStack() as stack:
+        for (module, name), function in replaced.items():
+            stack.enter_context(patch.object(module, name, function))
+        yield counted
 
 
 class Outcome(NamedTuple):
@@ -163,6 +160,13 @@ class Outcome(NamedTuple):
     out: str
     err: str
     calls: int
+
+    @property
+    def one_line(self) -> bool:
+        """True if the command failed with one line for a user, and nothing of Java's or Python's beside it."""
+        errors = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        noise = ("Traceback", "Exception in thread", "\tat ", "Exception ignored")
+        return self.code == 1 and len(errors) == 1 and not any(word in self.err for word in noise)
 
 
 class Commands:
@@ -195,11 +199,9 @@ class Commands:
             note.unlink(missing_ok=True)
         return outcome
 
-    def run(
-        self, arguments: Sequence[object], folder: Path, number: int = 0, effect: str = "kill", after: bool = False
-    ) -> Outcome:
-        """Both."""
-        return self.wait(self.start(arguments, folder, number, effect, after))
+    def run(self, arguments: Sequence[object], folder: Path, *fault: Any) -> Outcome:
+        """Starts a command and waits for its end."""
+        return self.wait(self.start(arguments, folder, *fault))
 
     def close(self) -> None:
         """Ends the process."""
@@ -244,12 +246,12 @@ def _run(notes: Path, arguments: Sequence[str], folder: str, number: int, effect
         sys.stdout, sys.stderr = (OPEN(handle, "w", buffering=1, closefd=False) for handle in (1, 2))
         from lexvl_anserini.cli import main
 
-        with faults(Path(folder), number, effect, after) as found:
+        with faults(Path(folder), number, effect, after) as counted:
             for ends, words in groupby(arguments, lambda word: word == ";"):
                 code = code if ends else _code(main, words)
                 if code:
                     break
-        calls.write_text(str(len(found.calls)))
+        calls.write_text(str(len(counted.calls)))
     except BaseException:
         code = 70
         traceback.print_exc()

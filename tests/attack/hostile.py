@@ -8,89 +8,61 @@ import pickle
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
+from damage import damaged
 
 CODE = "open({mark!r}, 'w').close()"
 
 # Numbers and values that no reader expects.
 NUMBERS = (0, -1, 1, 2, 3, 2**31 - 1, 2**31, 2**53, 2**63, -(2**63), 10**7, 10**12, 10**30, 1e-300, 1e308, -1.5)
 VALUES: tuple[Any, ...] = (
-    *NUMBERS,
-    None,
-    True,
-    False,
-    "",
-    "x",
-    "x" * 5000,
-    "../../x",
-    "/dev/zero",
-    "\ud800\ufffd\x00",
-    [],
-    [[]],
-    {},
-    {"": {"": []}},
-    [None] * 50,
-    float("nan"),
-    float("inf"),
-)
+    *NUMBERS, None, True, False, "", "x", "x" * 5000, "../../x", "/dev/zero", "\ud800\ufffd\x00",
+    [], [[]], {}, {"": {"": []}}, [None] * 50, float("nan"), float("inf"),
+)  # fmt: skip
 
 
 def files_of(folder: Path, *patterns: str) -> list[Path]:
     """The regular files below a folder, sorted."""
-    found = {path for pattern in patterns or ("*",) for path in folder.rglob(pattern)}
-    return sorted(path for path in found if path.is_file() and not path.is_symlink())
+    paths = {path for pattern in patterns or ("*",) for path in folder.rglob(pattern)}
+    return sorted(path for path in paths if path.is_file() and not path.is_symlink())
 
 
 def flipped(random: Random, folder: Path, mark: Path) -> None:
-    """Some bits of a file differ."""
-    path = random.choice(files_of(folder))
-    data = bytearray(path.read_bytes())
-    near = random.choice([len(data), min(len(data), 400)])  # headers are at the beginning
-    for _ in range(random.choice([1, 1, 2, 20])):
-        if data:
-            data[random.randrange(near)] ^= 1 << random.randrange(8)
-    path.write_bytes(data)
-
-
-def cut(random: Random, folder: Path, mark: Path) -> None:
-    """A file ends early, or goes on."""
+    """Some bytes of a file differ, often in its header."""
     path = random.choice(files_of(folder))
     data = path.read_bytes()
-    end = random.randrange(len(data) + 1)
-    path.write_bytes(random.choice([data[:end], data[end:], data + data[:end], data[:end] + bytes(99) + data[end:]]))
+    near = random.choice([len(data), 400])
+    path.write_bytes(damaged(random, data[:near], (b"?", bytes(99), data[:near])) + data[near:])
 
 
 def replaced(random: Random, folder: Path, mark: Path) -> None:
     """A file is another kind of thing."""
     path = random.choice(files_of(folder))
     path.unlink()
-    kind = random.randrange(7)
-    if kind == 0:
-        path.mkdir()
-    elif kind == 1:
-        path.symlink_to("/dev/zero")
-    elif kind == 2:
-        os.mkfifo(path)
-    elif kind == 3:
-        path.symlink_to(path.name)
-    elif kind == 4:
-        path.write_bytes(b"")
-    elif kind == 5:
-        path.write_bytes(random.choice(files_of(folder)).read_bytes() if files_of(folder) else b"x")
+    others = files_of(folder)
+    kinds: list[Callable[[], Any]] = [
+        path.mkdir,
+        lambda: path.symlink_to("/dev/zero"),
+        lambda: os.mkfifo(path),
+        lambda: path.symlink_to(path.name),
+        path.touch,
+        lambda: path.write_bytes(random.choice(others).read_bytes() if others else b"x"),
+        lambda: None,
+    ]
+    random.choice(kinds)()
 
 
-def places(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every (container, key) of a JSON value, at most a few of a long one."""
     keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
     for key in list(keys)[:60]:
-        found.append((value, key))
-        places(value[key], found)
-    return found
+        yield value, key
+        yield from places(value[key])
 
 
 def retyped(random: Random, folder: Path, mark: Path) -> None:
@@ -98,10 +70,10 @@ def retyped(random: Random, folder: Path, mark: Path) -> None:
     path = random.choice(files_of(folder, "*.json"))
     content = json.loads(path.read_text())
     for _ in range(random.choice([1, 1, 1, 2, 5])):
-        if not (found := places(content, [])):
+        if not (every := list(places(content))):
             break
-        container, key = random.choice(found)
-        numbers = [place for place in found if isinstance(place[0][place[1]], (int, float))]
+        container, key = random.choice(every)
+        numbers = [place for place in every if isinstance(place[0][place[1]], (int, float))]
         if numbers and random.random() < 0.5:
             container, key = random.choice(numbers)
         container[key] = random.choice(NUMBERS) if random.random() < 0.5 else random.choice(VALUES)
@@ -112,9 +84,8 @@ def renamed(random: Random, folder: Path, mark: Path) -> None:
     """Keys in a JSON file are gone, or have the names of others that loaders look for."""
     path = random.choice(files_of(folder, "*.json"))
     content = json.loads(path.read_text())
-    found = [place for place in places(content, []) if isinstance(place[0], dict)]
-    if found:
-        container, key = random.choice(found)
+    if entries := [place for place in places(content) if isinstance(place[0], dict)]:
+        container, key = random.choice(entries)
         value = container.pop(key)
         name = random.choice(
             ["auto_map", "quantization_config", "model_type", "types", "path", "type", "x", "__class__"]
@@ -162,8 +133,7 @@ def hostile_pickles(mark: Path) -> list[bytes]:
 
 def weights_of(folder: Path) -> Path:
     """The first weight file of a folder."""
-    found = files_of(folder, "*.safetensors", "*.bin", "*.pt")
-    return found[0] if found else folder / "model.safetensors"
+    return next(iter(files_of(folder, "*.safetensors", "*.bin", "*.pt")), folder / "model.safetensors")
 
 
 def planted(random: Random, folder: Path, mark: Path) -> None:
@@ -219,11 +189,9 @@ def zipped(random: Random, folder: Path, mark: Path) -> None:
         if kind == 4:
             out.writestr(f"{root}/data.pkl", hostile_pickles(mark)[0])
     if kind == 5:
-        data = bytearray(path.read_bytes())
-        start = data.rfind(b"PK\x01\x02")
-        for _ in range(5):
-            data[random.randrange(max(start - 500, 0), len(data))] = random.randrange(256)
-        path.write_bytes(data)
+        data = path.read_bytes()
+        start = max(data.rfind(b"PK\x01\x02") - 500, 0)
+        path.write_bytes(data[:start] + damaged(random, data[start:]))
 
 
 def reheaded(random: Random, folder: Path, mark: Path) -> None:
@@ -284,8 +252,8 @@ def coded(random: Random, folder: Path, mark: Path) -> None:
                 "attn_implementation": "evil/kernel",
                 "base_model_name_or_path": "evil/model",
             }
-            kept = {key: value for key, value in changes.items() if random.random() < 0.4}
-            path.write_text(json.dumps({**content, **kept}))
+            drawn = {key: value for key, value in changes.items() if random.random() < 0.4}
+            path.write_text(json.dumps({**content, **drawn}))
         elif isinstance(content, list) and random.random() < 0.6:
             kind = random.choice(["evil.Model", "os.system", "sentence_transformers.util.http_get", "evil.load"])
             path.write_text(json.dumps([{**entry, "type": kind} for entry in content if isinstance(entry, dict)]))
@@ -294,18 +262,8 @@ def coded(random: Random, folder: Path, mark: Path) -> None:
 
 
 CHANGES: tuple[Callable[[Random, Path, Path], None], ...] = (
-    flipped,
-    cut,
-    replaced,
-    retyped,
-    retyped,
-    renamed,
-    planted,
-    planted,
-    zipped,
-    reheaded,
-    coded,
-)
+    flipped, flipped, replaced, retyped, retyped, renamed, planted, planted, zipped, reheaded, coded
+)  # fmt: skip
 
 
 # What a change raises where an earlier one removed, cut or damaged what it would change.

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import damaged, one_line, outcome
 from rounds import Rounds
 
 from lexvl_anserini.engines import verifying
@@ -74,33 +75,33 @@ def text_index(folder: Path) -> Path:
     return build_index(folder / "shards", folder / "index").path
 
 
-def found(lists: Iterator[list[Any]]) -> Any:
+def pairs(lists: Iterator[list[Any]]) -> Any:
     return [[(hit.doc_id, hit.score) for hit in hits] for hits in lists]
 
 
 IMPACT_READS: dict[str, Read] = {
-    "search": lambda index: found(search_index(index, [ImpactQuery(t, {t: 3, "t1": 2}) for t in TERMS], 1000)),
-    "tree": lambda index: found(search_index(index, [TreeQuery("q", Term("t3", 2) & ~Term("t4"))], 1000)),
+    "search": lambda index: pairs(search_index(index, [ImpactQuery(t, {t: 3, "t1": 2}) for t in TERMS], 1000)),
+    "tree": lambda index: pairs(search_index(index, [TreeQuery("q", Term("t3", 2) & ~Term("t4"))], 1000)),
     "explain": lambda index: explain(index, ImpactQuery("q", {"t5": 1, "t6": 9}), hits=3),
 }
 
 
-def checked(index: Path) -> Any:
+def checked(index: Path, home: Path) -> list[Any]:
     """What `--check` says; it may also find damage that no answer shows."""
-    return check_index(index, [index.parent / name for name in ("one", "two")])["problems"]
+    return [check_index(index, [home / "one", home / "two"])["problems"]]
 
 
 @pytest.fixture(scope="module")
 def sounds(tmp_path_factory: pytest.TempPathFactory) -> list[Sound]:
     root = tmp_path_factory.mktemp("sound")
-    made = [Sound(impact_index(root / "impact"), impact_index(root / "impact-other"), IMPACT_READS)]
+    indexes = [Sound(impact_index(root / "impact"), impact_index(root / "impact-other"), IMPACT_READS)]
     vector = np.random.default_rng(9).normal(size=16).astype(np.float32)
     for layout in ("flat", "hnsw", "sq8", "binary", "ivfpq"):
         pair = (dense_index(root / layout, layout), dense_index(root / f"{layout}-other", layout))
-        made.append(Sound(*pair, {"dense": lambda index: found(search_index(index, [DenseQuery("q", vector)], 9))}))
+        indexes.append(Sound(*pair, {"dense": lambda index: pairs(search_index(index, [DenseQuery("q", vector)], 9))}))
     topics = [Topic(word, word) for word in WORDS]
     pair = (text_index(root / "text"), text_index(root / "text-other"))
-    return [*made, Sound(*pair, {"bm25": lambda index: found(_texts(index, topics))})]
+    return [*indexes, Sound(*pair, {"bm25": lambda index: pairs(_texts(index, topics))})]
 
 
 def _texts(index: Path, topics: list[Topic]) -> Iterator[list[Any]]:
@@ -112,33 +113,12 @@ def _texts(index: Path, topics: list[Topic]) -> Iterator[list[Any]]:
         yield from engine.search(topics, 50)
 
 
-# ---- damage
+# Zeros as a file system leaves them after a power cut, and other pieces.
+PIECES = (b"\n", bytes(1), bytes(16), bytes(512), bytes(4096), Random(1).randbytes(50))
 
 
-def flip(random: Random, path: Path, sound: Sound) -> None:
-    content = bytearray(path.read_bytes())
-    for _ in range(random.choice([1, 1, 1, 8])):
-        if content:
-            content[random.randrange(len(content))] ^= 1 << random.randrange(8)
-    path.write_bytes(content)
-
-
-def cut(random: Random, path: Path, sound: Sound) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: random.randrange(len(content) + 1)])
-
-
-def lengthen(random: Random, path: Path, sound: Sound) -> None:
-    path.write_bytes(path.read_bytes() + random.choice([b"\n", bytes(16), random.randbytes(50)]))
-
-
-def blank(random: Random, path: Path, sound: Sound) -> None:
-    """A block of zeros, as a file system leaves it after a power cut."""
-    content = bytearray(path.read_bytes())
-    start = random.randrange(len(content) + 1)
-    end = min(len(content), start + random.choice([1, 512, 4096]))
-    content[start:end] = bytes(end - start)
-    path.write_bytes(content)
+def change_bytes(random: Random, path: Path, sound: Sound) -> None:
+    path.write_bytes(damaged(random, path.read_bytes(), PIECES))
 
 
 def remove(random: Random, path: Path, sound: Sound) -> None:
@@ -184,27 +164,22 @@ def change_value(random: Random, path: Path, sound: Sound) -> None:
     path.write_text(json.dumps(data))
 
 
-DAMAGES = (flip, flip, flip, cut, lengthen, blank, remove, become_folder, swap, of_another, change_value)
-
-
-def one_line(error: LexvlError) -> None:
-    text = str(error)
-    assert text and "\n" not in text and "\tat " not in text and "Traceback" not in text and len(text) < 1500, text
+DAMAGES = (*[change_bytes] * 6, remove, become_folder, swap, of_another, change_value)
 
 
 def test_answers_of_a_damaged_index_are_right_or_refused(
     rounds: Rounds, sounds: list[Sound], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
-    for one in rounds:
-        sound = one.random.choice([sounds[0], *sounds])
-        index = one.folder / "index"
+    for _seed, random, folder in rounds:
+        sound = random.choice([sounds[0], *sounds])
+        index = folder / "index"
         shutil.copytree(sound.index, index)
         # Half of the indexes count as larger than 1 GiB.
-        monkeypatch.setattr(verifying, "VERIFIED_BYTES", one.random.choice([0, 1 << 30]))
-        path = one.random.choice(sorted(p for p in index.iterdir() if p.name != "write.lock"))
-        damage = one.random.choice(DAMAGES)
-        damage(one.random, path, sound)
+        monkeypatch.setattr(verifying, "VERIFIED_BYTES", random.choice([0, 1 << 30]))
+        path = random.choice(sorted(p for p in index.iterdir() if p.name != "write.lock"))
+        damage = random.choice(DAMAGES)
+        damage(random, path, sound)
         faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
         for name, read in sound.reads.items():
             try:
@@ -216,11 +191,6 @@ def test_answers_of_a_damaged_index_are_right_or_refused(
                 what = f"{sound.index.parent.name}: {name} after {damage.__name__} of {path.name}"
                 assert answers == sound.answers[name], what
         if sound is sounds[0]:
-            shutil.copytree(sound.index.parent / "one", one.folder / "one")
-            shutil.copytree(sound.index.parent / "two", one.folder / "two")
-            try:
-                checked(index)
-            except LexvlError as error:
-                one_line(error)
+            outcome(lambda index=index, home=sound.index.parent: checked(index, home))
         faulthandler.cancel_dump_traceback_later()
         rounds.count("index corruptions")

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from damage import damaged
 from hub_server import SHA, HubServer, git_sha1, serving
 from rounds import Rounds
 
@@ -18,27 +19,12 @@ from lexvl_anserini.ground.errors import CheckpointError
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 
 EVIL = (
-    "../../x",
-    "../" * 12 + "tmp/lexvl-evil",
-    "/tmp/lexvl-evil",
-    "a/../../../x",
-    "..\\..\\x",
-    "x\0y",
-    "\ud800",
-    "x" * 300,
-    "a/" * 300 + "x",
-    "",
-    ".",
-    ".git/config",
-    "refs/heads/main",
-    "config.json/x",
-    "'$(touch x)'",
-    "%2e%2e%2fx",
-    SHA[:-1],
-    SHA.upper(),
-    git_sha1(b"x"),
-    "0" * 64,
-)
+    "../../x", "../" * 12 + "tmp/lexvl-evil", "/tmp/lexvl-evil", "a/../../../x", "..\\..\\x", "x\0y", "\ud800",
+    "x" * 300, "a/" * 300 + "x", "", ".", ".git/config", "refs/heads/main", "config.json/x", "'$(touch x)'",
+    "%2e%2e%2fx", SHA[:-1], SHA.upper(), git_sha1(b"x"), "0" * 64,
+)  # fmt: skip
+# Bodies of answers that are no file.
+PIECES = (b"?", b"x" * 10**6, b"<html>Not found</html>")
 OTHERS = (None, 3, -1, 10**30, [], {}, True, 1.5)
 
 
@@ -75,21 +61,6 @@ def lying_entry(random: Random, listed: list[dict[str, Any]]) -> Any:
     return random.choice([entries, entries, entries[:1], [*entries, 3], {"x": entries}, None])
 
 
-def changed_body(random: Random, data: bytes) -> bytes:
-    """A letter differs, or bytes are missing or too many."""
-    at = random.randrange(max(len(data), 1))
-    return random.choice(
-        [
-            data[:at] + b"?" + data[at + 1 :],
-            data[:at],
-            data[at:],
-            data + b"x" * random.choice([1, 10**6]),
-            b"",
-            b"<html>Not found</html>",
-        ]
-    )
-
-
 def lie(random: Random, server: HubServer) -> str:
     """Makes a server lie, each answer anew; returns how."""
     kind = random.choice(["name", "entry", "commit", "body", "cut", "broken", "redirect", "second answer"])
@@ -100,22 +71,18 @@ def lie(random: Random, server: HubServer) -> str:
     elif kind == "commit":
         server.sha = random.choice([*EVIL, *OTHERS])
     elif kind == "body":
-        server.body = lambda name, data: changed_body(random, data) if random.random() < 0.4 else data
+        server.body = lambda name, data: damaged(random, data, PIECES) if random.random() < 0.4 else data
     elif kind == "cut":
         server.cut = random.choice(files)
     elif kind == "broken":
         server.broken = random.choice(files)
     elif kind == "redirect":
-        targets = [
-            *EVIL[:4],
-            "file:///etc/hostname",
-            f"{server.address}/tiny/splade/resolve/{SHA}/config.json",
-            "http://",
-        ]
+        own_file = f"{server.address}/tiny/splade/resolve/{SHA}/config.json"
+        targets = [*EVIL[:4], "file:///etc/hostname", own_file, "http://"]
         server.redirects = {random.choice(files): printable(random.choice(targets))}
     else:  # another commit and other bytes at every request
         server.listed = lambda listed: random.sample(listed, random.randrange(1, len(listed)))
-        server.body = lambda name, data: random.choice([data, data, changed_body(random, data)])
+        server.body = lambda name, data: random.choice([data, data, damaged(random, data, PIECES)])
     return kind
 
 
@@ -143,8 +110,7 @@ def test_hostile_hubs(rounds: Rounds, hub: HubServer, golden: Path, monkeypatch:
             weights, reference = one.random.random() < 0.8, one.random.choice(["tiny/splade", f"tiny/splade@{SHA}"])
             done = lie(one.random, hub)
             try:
-                found = find_checkpoint(reference, weights)
-                whole = found.digest() == true[weights]
+                whole = find_checkpoint(reference, weights).digest() == true[weights]
                 # A listing decides which files a model has; what it lists is true.
                 assert whole or done in ("name", "entry", "second answer"), f"{done}: another model without an error"
                 rounds.count("hostile answers survived")
@@ -157,7 +123,7 @@ def test_hostile_hubs(rounds: Rounds, hub: HubServer, golden: Path, monkeypatch:
             if one.random.random() < 0.3:  # damage in the cache between two calls
                 blobs = sorted(path for path in cache.rglob("blobs/*") if path.is_file() and path.stat().st_size)
                 for blob in blobs[:1]:
-                    blob.write_bytes(changed_body(one.random, blob.read_bytes()))
+                    blob.write_bytes(damaged(one.random, blob.read_bytes(), PIECES))
         assert not {path for path in set(Path("/tmp").iterdir()) - around if "evil" in path.name}
         for attempt in range(20):
             try:

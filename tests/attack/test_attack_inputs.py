@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 from byte_towers import SMALL, Bytes, Texts, encode, tree
+from damage import damaged, one_line, outcome
 from embedding_tables import write_embeddings
 from PIL import Image
 from rounds import Round, Rounds
@@ -53,21 +54,10 @@ COUNTED = re.compile(r"skipped, .*?: ([\d,]+) \(")
 # ---- what may happen
 
 
-def one_line(error: BaseException) -> str:
-    """The text of an error that a user may see: ours, and on one line."""
-    assert isinstance(error, LexvlError), repr(error)
-    text = str(error)
-    assert text.strip() and "\n" not in text and "Traceback" not in text and len(text) < 2000, text[:500]
-    return text
-
-
-def outcome(read: Callable[[], Iterable[Any]]) -> list[Any] | str:
-    """What is read, or the line of the error."""
+def read_all(read: Callable[[], Iterable[Any]]) -> list[Any] | str:
+    """What is read, or the line of the error; the log repeats what it says once."""
     log_once.cache_clear()
-    try:
-        return list(read())
-    except LexvlError as error:
-        return one_line(error)
+    return outcome(read)
 
 
 @contextmanager
@@ -75,11 +65,11 @@ def logged() -> Iterator[list[str]]:
     """The messages of the library's log while it lasts."""
     messages: list[str] = []
 
-    class Keep(logging.Handler):
+    class Noted(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             messages.append(record.getMessage())
 
-    handler, log = Keep(), logging.getLogger("lexvl_anserini")
+    handler, log = Noted(), logging.getLogger("lexvl_anserini")
     level = log.level
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -88,28 +78,6 @@ def logged() -> Iterator[list[str]]:
     finally:
         log.removeHandler(handler)
         log.setLevel(level)
-
-
-def damaged(data: bytes, random: Random) -> bytes:
-    """The bytes with a few flipped, cut, inserted, removed, doubled or overwritten."""
-    changed = bytearray(data)
-    for _ in range(random.choice([1, 1, 1, 2, 5])):
-        at = random.randrange(len(changed) + 1)
-        length = random.choice([1, 1, 2, 8, 60])
-        action = random.randrange(6)
-        if action == 0 and at < len(changed):
-            changed[at] ^= 1 << random.randrange(8)
-        elif action == 1:
-            del changed[at:]
-        elif action == 2:
-            changed[at:at] = random.randbytes(length)
-        elif action == 3:
-            del changed[at : at + length]
-        elif action == 4:
-            changed[at:at] = changed[at : at + length]
-        else:
-            changed[at : at + length] = bytes([random.choice([0, 0xFF, 0x22, 0x0A, 0x7B])]) * length
-    return bytes(changed)
 
 
 def name_of(random: Random) -> str:
@@ -167,10 +135,10 @@ def test_damaged_tars_never_lose_a_document_in_silence(rounds: Rounds) -> None:
         path = one.folder / "a.tar"
         members = packed(path, one.random, odd=False)
         whole, read = path.read_bytes(), lambda path=path: load_dataset(f"folder:{path}").documents()
-        before = outcome(read)
+        before = read_all(read)
         for _ in range(20):
             path.write_bytes(damaged_tar(whole, members, one.random))
-            after = outcome(read)
+            after = read_all(read)
             if isinstance(before, list) and isinstance(after, list):
                 assert ids(before) == ids(after), "documents came or went without an error"
             elif isinstance(after, str):
@@ -205,7 +173,7 @@ def test_every_member_of_an_odd_tar_is_a_document_or_is_counted(rounds: Rounds) 
         path = one.folder / "a.tar"
         members = packed(path, one.random, odd=True)
         with logged() as messages:
-            found = outcome(lambda path=path: load_dataset(f"folder:{path}").documents())
+            found = read_all(lambda path=path: load_dataset(f"folder:{path}").documents())
         if isinstance(found, list):
             captions = sum(document.image is not None and document.text is not None for document in found)
             shared = captions_of_two(found, path)
@@ -237,7 +205,7 @@ def test_every_entry_of_an_odd_folder_is_a_document_or_is_counted(rounds: Rounds
         folder = one.folder / "in"
         entries = grown(folder, one.random)
         with logged() as messages:
-            found = outcome(lambda folder=folder: load_dataset(f"folder:{folder}").documents())
+            found = read_all(lambda folder=folder: load_dataset(f"folder:{folder}").documents())
         if isinstance(found, list):
             captioned = [document for document in found if document.image is not None and document.text is not None]
             assert len(found) + len(captioned) + counted(messages) == entries, (messages, found)
@@ -284,8 +252,8 @@ def test_damaged_gzip_is_the_same_documents_or_an_error(rounds: Rounds) -> None:
         path = one.folder / "corpus.jsonl.gz"
         read = lambda path=path: load_dataset(f"folder:{path.parent}").documents()  # noqa: E731
         for _ in range(40):
-            path.write_bytes(damaged(whole, one.random))
-            found = outcome(read)
+            path.write_bytes(damaged(one.random, whole))
+            found = read_all(read)
             expected = [f"d{n}" for n in range(30)]
             # A first member that is doubled as a whole is a valid file of more lines.
             assert isinstance(found, str) or [document.doc_id for document in found] == expected
@@ -299,7 +267,7 @@ def test_damaged_texts_captions_tables_and_shards_raise_nothing_else(rounds: Rou
             path, read = one.random.choice(files)
             whole = path.read_bytes()
             path.write_bytes(hostile(whole, path, one.random))
-            outcome(read)
+            read_all(read)
             path.write_bytes(whole)
             rounds.count("damaged files")
 
@@ -360,7 +328,7 @@ def shards(folder: Path) -> list[tuple[Path, Callable[[], Iterable[Any]]]]:
 def hostile(whole: bytes, path: Path, random: Random) -> bytes:
     """Damaged bytes, or for JSON a value of another kind."""
     if path.suffix not in (".json", ".jsonl") or random.random() < 0.5:
-        return damaged(whole, random)
+        return damaged(random, whole)
     values = ["null", "7", '"' + "x" * 40_000 + '"', "[" * 2000, "9" * 5000, "1e999", "NaN", '{"": {}}', '"\\ud800"']
     places = [match.span() for match in re.finditer(rb'"[^"]*"|\d+', whole)]
     start, end = random.choice(places)
@@ -376,7 +344,7 @@ def test_damaged_zips_are_unpacked_whole_or_not_at_all(rounds: Rounds) -> None:
     for one in rounds:
         path = one.folder / "archive.zip"
         for number in range(20):
-            path.write_bytes(damaged(out.getvalue(), one.random))
+            path.write_bytes(damaged(one.random, out.getvalue()))
             place = one.folder / str(number)
             try:
                 with disk_errors(place):
@@ -394,7 +362,7 @@ def test_broken_pictures_are_pictures_or_one_line(rounds: Rounds) -> None:
         for _ in range(40):
             suffix = one.random.choice(formats)
             path = one.folder / f"a{suffix}"
-            path.write_bytes(damaged(pictured(suffix), one.random))
+            path.write_bytes(damaged(one.random, pictured(suffix)))
             with suppress(DataError):
                 try:
                     assert open_image(path).mode == "RGB"
@@ -408,7 +376,7 @@ def test_broken_pictures_are_pictures_or_one_line(rounds: Rounds) -> None:
 def pictured(suffix: str) -> bytes:
     """A small picture of a format; empty if this Pillow does not write it."""
     out = io.BytesIO()
-    pixels = np.arange(40 * 30 * 3, dtype=np.uint32).reshape(30, 40, 3).astype(np.uint8)
+    pixels = (np.arange(40 * 30 * 3) % 256).astype(np.uint8).reshape(30, 40, 3)
     try:
         Image.fromarray(pixels).save(out, Image.registered_extensions()[suffix])
     except (KeyError, OSError, ValueError):

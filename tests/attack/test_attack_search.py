@@ -200,8 +200,7 @@ def test_searches_equal_dot_products(rounds: Rounds) -> None:
         terms, vectors = drawn(one.random)
         index = built(one.random, one.folder, terms, vectors)
         write_shards(one.folder / "all", list(vectors.items()), terms=terms)
-        MemoryEngine.build(one.folder / "all", one.folder / "exact", read_manifest(one.folder / "all"))
-        exact = MemoryEngine(one.folder / "exact", read_manifest(one.folder / "exact"))
+        exact = MemoryEngine(one.folder / "all", read_manifest(one.folder / "all"))
         engine = LuceneEngine(index, read_manifest(index))
         try:
             searches = compare_queries(one.random, engine, exact, terms, vectors)

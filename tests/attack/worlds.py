@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import yaml
-from faults import Commands, Outcome
+from faults import Commands
 from pretrained_networks import tiny_vit
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
@@ -67,23 +67,53 @@ class World:
         for run, hits in (("a", 3), ("b", 9)):
             self.made("search", "--index", folder / "index", "--output", folder / f"{run}.trec", "--hits", hits)
         self.tasks = tasks(self)
+        self.undisturbed: dict[str, tuple[Any, int]] = {}
 
-    def made(self, *arguments: object) -> Outcome:
+    def made(self, *arguments: object) -> None:
         """Runs a command that must succeed."""
         outcome = self.commands.run(arguments, self.folder / "nowhere")
         assert outcome.code == 0, (arguments, outcome)
-        return outcome
 
     def corpus(self, name: str) -> list[object]:
         return ["--corpus", f"beir:{self.folder / name}", *self.encoder, "--shard-size", 5]
 
-    def prepare(self, task: Task, folder: Path) -> None:
-        """Makes the folder as it is before the command."""
+    def whole(self, name: str) -> tuple[Any, int]:
+        """The state after an undisturbed task, and the number of its calls; its repetition says that it is finished."""
+        if name not in self.undisturbed:
+            task, folder = self.tasks[name], self.folder / f"whole {name}"
+            outcome = self.commands.run(self.prepare(name, folder), folder)
+            assert outcome.code == 0, outcome
+            again = self.commands.run([word for word in placed(task, folder) if word != "--overwrite"], folder)
+            assert again.code == 0 and (name in ("sheet", "photos") or "already" in again.err), again
+            self.undisturbed[name] = (self.state(task, folder), outcome.calls)
+        return self.undisturbed[name]
+
+    def ends_as_undisturbed(self, name: str, folder: Path, note: object) -> None:
+        """Runs a task again, and compares what it made."""
+        self.is_as_undisturbed(name, folder, note, again=True)
+
+    def is_as_undisturbed(self, name: str, folder: Path, note: object, again: bool) -> None:
+        """Compares what a task made, with or without running it again."""
+        task = self.tasks[name]
+        state = self.state(task, folder, *(placed(task, folder) if again else ()))
+        assert state == self.whole(name)[0], (name, note)
+        litter = {path.name for path in folder.rglob("*") if path.name.endswith((".part", ".old"))}
+        # The state before the last one stays on purpose, and --overwrite writes anew whatever is there.
+        assert litter <= {"state.old"}, (name, note, litter)
+
+    def tries(self, name: str) -> range:
+        """Tries in one round: one where Java starts, more where it does not."""
+        return range(1 if self.tasks[name].sources else 6)
+
+    def prepare(self, name: str, folder: Path) -> list[object]:
+        """Makes the folder as it is before a task; returns the arguments of its command."""
+        task = self.tasks[name]
         folder.mkdir()
         if task.copied:
             shutil.copytree(self.folder / task.copied, folder / task.output)
         for arguments in task.first:
             self.made(*placed(arguments, folder))
+        return placed(task, folder)
 
     def state(self, task: Task, folder: Path, *before: object) -> Any:
         """What the command made, without what differs between two calls: times, and the ids in Lucene's files.
@@ -104,23 +134,17 @@ class World:
 
 def tasks(world: World) -> Mapping[str, Task]:
     """The commands that are attacked."""
-    at = world.folder
+    at, corpus, train = world.folder, world.corpus("texts"), ["--output", "IN/t", "--device", "cpu", "--threads", 1]
+    again = ["prune", at / "impacts", "--output", "IN/p", "--document-terms"]
     searching = ["search", "--index", at / "index", "--output", "IN/r.trec"]
     runs = ["--run", at / "a.trec", "--run", at / "b.trec", "--output", "IN/r.trec"]
     index, changed = ["index", at / "impacts", "--index", "IN/index"], ["index", "--index", "IN/index"]
     return {
-        "encode": Task(["encode", *world.corpus("texts"), "--output", "IN/impacts"], "impacts"),
-        "encode bm25": Task(["encode", *world.corpus("texts")[:2], "--encoder", "bm25", "--output", "IN/t"], "t"),
-        "encode topics": Task(
-            ["encode", *world.corpus("texts"), "--topics", f"beir:{at / 'texts'}", "--output", "IN/q.jsonl.gz"],
-            "q.jsonl.gz",
-        ),
+        "encode": Task(["encode", *corpus, "--output", "IN/impacts"], "impacts"),
+        "encode bm25": Task(["encode", *corpus[:2], "--encoder", "bm25", "--output", "IN/t"], "t"),
+        "encode topics": Task(["encode", *corpus, "--topics", corpus[1], "--output", "IN/q.jsonl.gz"], "q.jsonl.gz"),
         "prune": Task(["prune", at / "impacts", "--output", "IN/new/p", "--document-terms", 2], "new/p"),
-        "prune again": Task(
-            ["prune", at / "impacts", "--output", "IN/p", "--document-terms", 2, "--overwrite"],
-            "p",
-            [["prune", at / "impacts", "--output", "IN/p", "--document-terms", 1]],
-        ),
+        "prune again": Task([*again, 2, "--overwrite"], "p", [[*again, 1]]),
         "index": Task(index, "index", sources=["impacts"]),
         "index again": Task(
             ["index", at / "more-impacts", "--index", "IN/index", "--overwrite"], "index", (), "index", ["more-impacts"]
@@ -143,17 +167,10 @@ def tasks(world: World) -> Mapping[str, Task]:
         "fuse": Task(["fuse", *runs], "r.trec"),
         "hybrid": Task(["hybrid", *runs, "--device", "cpu"], "r.trec"),
         "rerank": Task(["rerank", *runs[:2], *runs[4:], "--device", "cpu"], "r.trec"),
-        "train": Task(
-            ["train", "--recipe", at / "tiny.yaml", "--output", "IN/t", "--device", "cpu", "--threads", 1], "t"
-        ),
-        "train stages": Task(
-            ["train", "--recipe", at / "stages.yaml", "--output", "IN/t", "--device", "cpu", "--threads", 1], "t"
-        ),
+        "train": Task(["train", "--recipe", at / "tiny.yaml", *train], "t"),
+        "train stages": Task(["train", "--recipe", at / "stages.yaml", *train], "t"),
         "photos": Task(
-            [
-                *["photos", at / "squares", "a red square", "--checkpoint", "demo-vdr", "--device", "cpu"],
-                *["--output", "IN/album"],
-            ],
+            ["photos", at / "squares", "a red square", "--checkpoint", "demo-vdr", *train[2:4], "--output", "IN/album"],
             "album",
             index="index",
         ),
@@ -188,8 +205,9 @@ def stages(folder: Path, text: Path, image: Path) -> str:
     return yaml.safe_dump(recipe)
 
 
-def placed(arguments: Sequence[object], folder: Path) -> list[object]:
-    """The arguments with the folder for IN/."""
+def placed(task: Task | Sequence[object], folder: Path) -> list[object]:
+    """The arguments of a task or a command, with the folder for IN/."""
+    arguments = task.arguments if isinstance(task, Task) else task
     return [folder / str(word)[3:] if str(word).startswith("IN/") else word for word in arguments]
 
 

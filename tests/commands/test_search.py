@@ -49,6 +49,7 @@ class Toy:
 
     def __init__(self, terms: list[str] = TERMS):
         self.query = SimpleNamespace(kind="impact", vocabulary=Vocabulary(terms), read_topic=read_topic)
+        self.vocabulary = self.query.vocabulary
 
 
 def encode(model: Toy, topics: Iterable[Topic], manifest: Manifest, batch_size: int = 32) -> Iterator[ImpactQuery]:

@@ -21,8 +21,8 @@ from ray_nodes import IMPORTED, kill_node, ray, running_cluster
 from lexvl_anserini.doors.cluster import ray_connect
 from lexvl_anserini.doors.cluster.ray_cluster import RayRunner
 from lexvl_anserini.doors.cluster.ray_connect import NodeFacts, check_nodes, facts_here, refuse_open
+from lexvl_anserini.doors.cluster.runners import FailedPart, RunnerSettings, all_results, running_on
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
-from lexvl_anserini.ground.runners import FailedPart, RunnerSettings, all_results, running_on
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +290,7 @@ def test_another_version_of_ray():
 
 ALONE = """
 import os, sys
-from lexvl_anserini.ground.runners import RunnerSettings, running_on
+from lexvl_anserini.doors.cluster.runners import RunnerSettings, running_on
 if __name__ == "__main__":
     with running_on("ray", RunnerSettings(workers=2)) as runner:
         print(runner.address, runner.places, sorted(dict(runner.results(abs, range(-3, 3))).items()))

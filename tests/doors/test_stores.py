@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from brute_force import Doc, Oracle
-from memory_engine import MemoryIndex
+from memory_engine import exact_lists
 from store_servers import (
     KINDS,
     UrlOf,
@@ -137,11 +137,9 @@ def small(folder: Path, documents: Documents) -> Path:
 
 @pytest.mark.parametrize("hits", [1, 2, 7, 40, 1000])
 def test_lists_are_those_of_integer_dot_products(url: str, shards: Path, hits: int) -> None:
-    exact = MemoryIndex.from_shards(shards, read_manifest(shards))
-    expected = list(exact.search(QUERIES, hits))
-    found = list(search_index(url, QUERIES, hits))
-    assert found == expected
-    assert [len(one) > 0 for one in found] == [True, True, True, True, True, False, False]
+    lists = list(search_index(url, QUERIES, hits))
+    assert lists == exact_lists(shards, QUERIES, hits)
+    assert [len(hits) > 0 for hits in lists] == [True, True, True, True, True, False, False]
 
 
 def test_what_is_counted(url: str) -> None:
@@ -225,7 +223,7 @@ def test_refined_and_explained(url: str, shards: Path, tmp_path: Path) -> None:
 
 
 def test_threads_share_an_open_index(url: str, shards: Path) -> None:
-    expected = list(MemoryIndex.from_shards(shards, read_manifest(shards)).search(QUERIES, 9))
+    expected = exact_lists(shards, QUERIES, 9)
     path = index_path(url)
     engine = open_impact_index(path, read_manifest(path))
     try:
@@ -308,7 +306,7 @@ def test_what_is_not_ours_stays(url_of: UrlOf, shards: Path) -> None:
     where = url_of("foreign")
     build_index(shards, url_of("beside"))
     with opened(where) as store:
-        if hasattr(store, "served") and store.served is None:  # a folder that nobody made
+        if hasattr(store, "_serve") and store.served is None:  # a folder that nobody made
             store._serve()  # type: ignore[attr-defined]
         make_foreign(store, store.place.name)
         before = tables_of(store)

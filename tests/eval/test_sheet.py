@@ -274,7 +274,7 @@ ASKED = [Topic("q1", "dog cat"), Topic("q2", "zebra")]
 class ToySheet(Toy):
     def __init__(self) -> None:
         super().__init__(["boat", "cat", "dog", "zebra"])
-        self.document = SimpleNamespace(kind="impact", read=lambda d: d.text, weights=lambda inputs: inputs)
+        self.encode_document = lambda documents: [document.text for document in documents]
 
     def decode(self, weights: Any, top_k: int) -> list[list[tuple[str, float]]]:
         return [[(word, 1.0) for word in (text or "").split()[:top_k]] for text in weights]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
+from lexvl_anserini.ground.manifest import QuantiserEntry
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact
 from lexvl_anserini.ground.records import SCORE_LIMIT
 
@@ -276,5 +277,8 @@ def test_json_that_is_no_quantiser(data):
 
 def test_a_request_does_not_hold_what_calibration_found():
     asked, ready = Quantiser(), Quantiser().calibrate(csr([3.0]))
-    assert asked != ready and asked.document.requested() == ready.document.requested()
-    assert fixed(2).document.requested()["scale"] == 2
+    requested = [
+        QuantiserEntry(quantiser.to_json()).sides()["document"].requested() for quantiser in (asked, ready, fixed(2))
+    ]
+    assert asked != ready and requested[0] == requested[1]
+    assert requested[2]["scale"] == 2

@@ -17,10 +17,13 @@ from oracle_parts import (
     attention,
     bert,
     bert_shapes,
+    byte_symbols,
     close,
     dense,
+    dense_shapes,
     draw,
     ln,
+    norm_shapes,
     padded,
     pixels_of,
     random_weights,
@@ -34,8 +37,6 @@ from PIL import Image
 
 from lexvl_anserini.encoders.loading import load_encoder
 
-VOCABULARY = "common/tokenizer_bert_tiny/vocab.txt"
-
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory) -> list[str]:
@@ -45,17 +46,41 @@ def pictures(tmp_path_factory) -> list[str]:
 def write_clip_tokenizer(folder: Path, seed: int) -> int:
     """A byte-level BPE in CLIP's files; returns its number of tokens."""
     folder.mkdir(parents=True, exist_ok=True)
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    symbols = [chr(b) for b in printable] + [chr(256 + n) for n in range(256 - len(printable))]
-    merges = [("t", "h"), ("th", "e</w>"), ("a", "n"), ("i", "n"), ("d", "o"), ("do", "g</w>"), ("e", "r</w>")]
-    merges = merges[: draw(seed, 7, 3, 5)]
-    terms = [*symbols, *(f"{s}</w>" for s in symbols), *("".join(m) for m in merges)]
+    symbols = byte_symbols().values()
+    merges = ["t h", "th e</w>", "a n", "i n", "d o", "do g</w>", "e r</w>"][: draw(seed, 7, 3, 5)]
+    terms = [*symbols, *(f"{s}</w>" for s in symbols), *(merge.replace(" ", "") for merge in merges)]
     terms += ["<|startoftext|>", "<|endoftext|>"]
     (folder / "vocab.json").write_text(json.dumps({term: n for n, term in enumerate(terms)}))
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, merges)) + "\n")
-    about = {"tokenizer_class": "CLIPTokenizer", "model_max_length": 77, "pad_token": draw(seed, "!", "<|endoftext|>")}
-    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    settings = {
+        "tokenizer_class": "CLIPTokenizer",
+        "model_max_length": 77,
+        "pad_token": draw(seed, "!", "<|endoftext|>"),
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return len(terms)
+
+
+def text_sizes(seed: int, **others: object) -> dict:
+    """The drawn sizes of a text network, with other keys of its configuration."""
+    return {
+        "hidden_size": draw(seed, 24, 32, 40),
+        "intermediate_size": draw(seed, 48, 30, 64),
+        "num_hidden_layers": draw(seed, 1, 2, 3),
+        "num_attention_heads": draw(seed, 2, 4, 5),
+        **others,
+    }
+
+
+def image_sizes(seed: int, **others: object) -> dict:
+    """The drawn sizes of an image network, with other keys of its configuration."""
+    return {
+        "hidden_size": draw(seed, 36, 20, 28),
+        "intermediate_size": draw(seed, 50, 44, 32),
+        "num_hidden_layers": draw(seed, 2, 1, 2),
+        "num_attention_heads": draw(seed, 3, 4, 2),
+        **others,
+    }
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -63,29 +88,14 @@ def write_clip_tokenizer(folder: Path, seed: int) -> int:
 def test_clip(pictures, tmp_path, seed, end):
     size = write_clip_tokenizer(tmp_path, seed)
     side, patch = draw(seed, (40, 8), (36, 12), (21, 7))
-    text = {
-        "vocab_size": size,
-        "hidden_size": draw(seed, 24, 32, 40),
-        "intermediate_size": draw(seed, 48, 30, 64),
-        "num_hidden_layers": draw(seed, 1, 2, 3),
-        "num_attention_heads": draw(seed, 2, 4, 5),
-        "max_position_embeddings": draw(seed, 77, 20, 33),
+    shared = {
         "hidden_act": draw(seed, "quick_gelu", "gelu", "gelu_new"),
         "layer_norm_eps": draw(seed, 1e-5, 1e-3, 1e-6),
-        "eos_token_id": 2 if end == "highest" else size - 1,
-        "bos_token_id": size - 2,
-        "pad_token_id": 0,
     }
-    vision = {
-        "hidden_size": draw(seed, 36, 20, 28),
-        "intermediate_size": draw(seed, 50, 44, 32),
-        "num_hidden_layers": draw(seed, 2, 1, 2),
-        "num_attention_heads": draw(seed, 3, 4, 2),
-        "image_size": side,
-        "patch_size": patch,
-        "hidden_act": text["hidden_act"],
-        "layer_norm_eps": text["layer_norm_eps"],
-    }
+    specials = {"eos_token_id": 2 if end == "highest" else size - 1, "bos_token_id": size - 2, "pad_token_id": 0}
+    limit = draw(seed, 77, 20, 33)
+    text = text_sizes(seed, vocab_size=size, max_position_embeddings=limit, **specials, **shared)
+    vision = image_sizes(seed, image_size=side, patch_size=patch, **shared)
     config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=draw(seed, 11, 24, 17))
     model = randomise(transformers.CLIPModel(config), seed)
     model.save_pretrained(tmp_path)
@@ -93,24 +103,22 @@ def test_clip(pictures, tmp_path, seed, end):
     mean, std, resample = draw(
         seed, (CLIP_MEAN, CLIP_STD, 3), ((0.5,) * 3, (0.25,) * 3, 2), ((0.1, 0.2, 0.3), CLIP_STD, 1)
     )
-    about = {
+    settings = {
         "image_processor_type": "CLIPImageProcessor", "do_resize": True, "do_center_crop": True, "do_rescale": True,
         "do_normalize": True, "image_mean": mean, "image_std": std, "resample": resample,
         "size": draw(seed, {"shortest_edge": shorter}, shorter),
         "crop_size": draw(seed, {"height": side, "width": side}, side),
     }  # fmt: skip
     if draw(seed, True, False):  # as transformers 5 saves a processor, and as before
-        (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": about}))
+        (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": settings}))
     else:
-        (tmp_path / "preprocessor_config.json").write_text(json.dumps(about))
-    ours = load_encoder("clip", str(tmp_path), device="cpu", prompt=draw(seed, "", "a photo of "))
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    prompt = draw(seed, "", "a photo of ")
+    ours = load_encoder("clip", str(tmp_path), device="cpu", prompt=prompt)
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
-    limit = text["max_position_embeddings"]
     with torch.no_grad():
         for caption, found in zip(TEXTS, ours.query.vectors(TEXTS, 4), strict=True):
-            inputs = tokenizer(
-                draw(seed, "", "a photo of ") + caption, truncation=True, max_length=limit, return_tensors="pt"
-            )
+            inputs = tokenizer(prompt + caption, truncation=True, max_length=limit, return_tensors="pt")
             states = model.text_model(**inputs).pooler_output
             close(found, unit(model.text_projection(states))[0])
         crops = [shorter_side_crop(path, shorter, side, resample, floor=True) for path in pictures]
@@ -118,37 +126,26 @@ def test_clip(pictures, tmp_path, seed, end):
         close(ours.document.vectors(pictures, 4), unit(model.visual_projection(states)), atol=5e-5)
 
 
-def squeezed(path: str, side: int) -> np.ndarray:
-    return np.asarray(Image.open(path).convert("RGB").resize((side, side), Image.Resampling.BICUBIC))
+def squeezed(path: str, side: int, resample: int = Image.Resampling.BICUBIC) -> np.ndarray:
+    return np.asarray(Image.open(path).convert("RGB").resize((side, side), resample))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_blip_of_transformers(golden, pictures, tmp_path, seed):
     size, extra = draw(seed, 1300, 1999, 1024), 2
-    tokenizer = write_wordpieces(golden / VOCABULARY, tmp_path, size)
+    tokenizer = write_wordpieces(golden, tmp_path, size)
     side, patch = draw(seed, (40, 8), (36, 12), (32, 16))
-    text = {
-        "vocab_size": size + extra,
-        "hidden_size": draw(seed, 24, 32, 40),
-        "intermediate_size": draw(seed, 48, 30, 64),
-        "num_hidden_layers": draw(seed, 1, 2, 3),
-        "num_attention_heads": draw(seed, 2, 4, 5),
-        "max_position_embeddings": draw(seed, 64, 40, 100),
-        "layer_norm_eps": draw(seed, 1e-12, 1e-5, 1e-7),
-        "bos_token_id": size,
-        "sep_token_id": 102,
-        "eos_token_id": 102,
-    }
-    vision = {
-        "hidden_size": draw(seed, 36, 20, 28),
-        "intermediate_size": draw(seed, 50, 44, 32),
-        "num_hidden_layers": draw(seed, 2, 1, 2),
-        "num_attention_heads": draw(seed, 3, 4, 2),
-        "image_size": side,
-        "patch_size": patch,
-        "layer_norm_eps": draw(seed, 1e-5, 1e-6, 1e-3),
-    }
-    text["encoder_hidden_size"] = vision["hidden_size"]
+    vision = image_sizes(seed, image_size=side, patch_size=patch, layer_norm_eps=draw(seed, 1e-5, 1e-6, 1e-3))
+    text = text_sizes(
+        seed,
+        vocab_size=size + extra,
+        max_position_embeddings=draw(seed, 64, 40, 100),
+        layer_norm_eps=draw(seed, 1e-12, 1e-5, 1e-7),
+        bos_token_id=size,
+        sep_token_id=102,
+        eos_token_id=102,
+        encoder_hidden_size=vision["hidden_size"],
+    )
     config = transformers.BlipConfig(
         text_config=text, vision_config=vision, image_text_hidden_size=draw(seed, 9, 14, 20)
     )
@@ -156,15 +153,14 @@ def test_blip_of_transformers(golden, pictures, tmp_path, seed):
     model.save_pretrained(tmp_path)
     mean, std = draw(seed, (CLIP_MEAN, CLIP_STD), ((0.5,) * 3, (0.25,) * 3))
     resample = draw(seed, 3, 2, 3)
-    about = {
+    settings = {
         "image_processor_type": "BlipImageProcessor", "do_resize": True, "do_rescale": True, "do_normalize": True,
         "size": {"height": side, "width": side}, "image_mean": mean, "image_std": std, "resample": resample,
     }  # fmt: skip
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(about))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
     ours = load_encoder("blip", str(tmp_path), device="cpu")
     with torch.no_grad():
-        crops = [np.asarray(Image.open(p).convert("RGB").resize((side, side), resample)) for p in pictures]
-        pixels = pixels_of(crops, mean, std)
+        pixels = pixels_of([squeezed(p, side, resample) for p in pictures], mean, std)
         images = unit(model.vision_proj(model.vision_model(pixels).last_hidden_state[:, 0]))
         close(ours.document.vectors(pictures, 4), images, atol=5e-5)
         for caption, found in zip(TEXTS, ours.query.vectors(TEXTS, 4), strict=True):
@@ -185,19 +181,13 @@ def vit_shapes(width: int, layers: int, inner: int, patches: int, patch: int) ->
         f"{at}pos_embed": (1, 1 + patches, width),
         f"{at}patch_embed.proj.weight": (width, 3, patch, patch),
         f"{at}patch_embed.proj.bias": (width,),
-        f"{at}norm.weight": (width,),
-        f"{at}norm.bias": (width,),
     }
+    shapes |= norm_shapes(width, f"{at}norm")
     for layer in range(layers):
         block = f"{at}blocks.{layer}."
-        for name, rows, columns in (
-            ("attn.qkv", 3 * width, width),
-            ("attn.proj", width, width),
-            ("mlp.fc1", inner, width),
-            ("mlp.fc2", width, inner),
-        ):
-            shapes |= {f"{block}{name}.weight": (rows, columns), f"{block}{name}.bias": (rows,)}
-        shapes |= {f"{block}{name}.{kind}": (width,) for name in ("norm1", "norm2") for kind in ("weight", "bias")}
+        shapes |= dense_shapes(f"{block}attn.qkv", 3 * width, width) | dense_shapes(f"{block}attn.proj", width, width)
+        shapes |= dense_shapes(f"{block}mlp.fc1", inner, width) | dense_shapes(f"{block}mlp.fc2", width, inner)
+        shapes |= norm_shapes(width, f"{block}norm1", f"{block}norm2")
     return shapes
 
 
@@ -225,10 +215,10 @@ def cleaned(caption: str) -> str:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("family", ["blip", "albef"])
-@pytest.mark.parametrize("told", ["by an option", "by a file"])
-def test_lavis_files(golden, pictures, tmp_path, seed, family, told):
+@pytest.mark.parametrize("heads_from", ["an option", "a file"])
+def test_lavis_files(golden, pictures, tmp_path, seed, family, heads_from):
     size = draw(seed, 1300, 1999, 1024)
-    tokenizer = write_wordpieces(golden / VOCABULARY, tmp_path / "tokens", size)
+    tokenizer = write_wordpieces(golden, tmp_path / "tokens", size)
     rows = size + (2 if family == "blip" else 0)
     head = draw(seed, 8, 4, 8)
     width, text_width = draw(seed, (24, 16), (16, 32), (24, 48))
@@ -240,19 +230,16 @@ def test_lavis_files(golden, pictures, tmp_path, seed, family, told):
     del shapes["text_encoder.embeddings.token_type_embeddings.weight"]
     for layer in range(0 if family == "blip" else fusion, text_layers):
         at = f"text_encoder.encoder.layer.{layer}.crossattention."
-        shapes |= {
-            f"{at}self.{n}.weight": (text_width, width if n != "query" else text_width)
-            for n in ("query", "key", "value")
-        }
-        shapes |= {f"{at}self.{n}.bias": (text_width,) for n in ("query", "key", "value")}
-        shapes |= {f"{at}output.dense.weight": (text_width, text_width), f"{at}output.dense.bias": (text_width,)}
-        shapes |= {f"{at}output.LayerNorm.{kind}": (text_width,) for kind in ("weight", "bias")}
+        for name, columns in (("query", text_width), ("key", width), ("value", width)):
+            shapes |= dense_shapes(f"{at}self.{name}", text_width, columns)
+        shapes |= dense_shapes(f"{at}output.dense", text_width, text_width)
+        shapes |= norm_shapes(text_width, f"{at}output.LayerNorm")
     text_heads = text_width // head
-    heads = width // head if told == "by an option" else text_heads
-    eps = 1e-12 if told == "by an option" else 1e-4
+    heads = width // head if heads_from == "an option" else text_heads
+    eps = 1e-12 if heads_from == "an option" else 1e-4
     size_of_vector = draw(seed, 6, 10, 8)
     for name, columns in (("vision_proj", width), ("text_proj", text_width), ("itm_head", text_width)):
-        shapes |= {f"{name}.weight": (size_of_vector, columns), f"{name}.bias": (size_of_vector,)}
+        shapes |= dense_shapes(name, size_of_vector, columns)
     weights = random_weights(shapes, seed)
     queues = {"image_queue": torch.randn(size_of_vector, 7), "queue_ptr": torch.zeros(1, dtype=torch.long)}
     momentum = {f"visual_encoder_m.{n}": torch.zeros(1) for n in ("cls_token", "pos_embed")}
@@ -263,11 +250,11 @@ def test_lavis_files(golden, pictures, tmp_path, seed, family, told):
     path = tmp_path / f"{family}_coco_retrieval.pth"
     torch.save({"model": {**weights, **extra}}, path)
     options = {"tokenizer": str(tmp_path / "tokens")}
-    if told == "by an option":
+    if heads_from == "an option":
         options["head_width"] = head
     else:
-        about = {"num_attention_heads": text_heads, "hidden_size": text_width, "layer_norm_eps": eps}
-        (tmp_path / "med_config.json").write_text(json.dumps(about))
+        settings = {"num_attention_heads": text_heads, "hidden_size": text_width, "layer_norm_eps": eps}
+        (tmp_path / "med_config.json").write_text(json.dumps(settings))
     ours = load_encoder(family, str(path), device="cpu", **options)
     side = grid * patch
     pixels = pixels_of([squeezed(p, side) for p in pictures], CLIP_MEAN, CLIP_STD)

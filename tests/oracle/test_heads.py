@@ -7,19 +7,30 @@ import json
 import numpy as np
 import pytest
 import torch
-from oracle_parts import SEEDS, TEXTS, close, dense, draw, ln, random_weights, top_columns, unit, write_wordpieces
+from oracle_parts import (
+    SEEDS,
+    TEXTS,
+    close,
+    dense,
+    dense_shapes,
+    draw,
+    ln,
+    norm_shapes,
+    random_weights,
+    top_columns,
+    unit,
+    write_wordpieces,
+)
 from safetensors.torch import save_file
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.features import Embedded
 
-VOCABULARY = "common/tokenizer_bert_tiny/vocab.txt"
-
 
 def vectors_of(seed: int, width: int, length: bool) -> torch.Tensor:
-    """One per text, in double the usual spread so that many dimensions are below 0."""
-    found = 2 * torch.randn(len(TEXTS), width, generator=torch.Generator().manual_seed(seed))
-    return unit(found) if length else found
+    """A vector per text, in double the usual spread so that many dimensions are below 0."""
+    vectors = 2 * torch.randn(len(TEXTS), width, generator=torch.Generator().manual_seed(seed))
+    return unit(vectors) if length else vectors
 
 
 def own_mask(tokenizer, text: str, size: int, specials: bool) -> torch.Tensor:
@@ -27,9 +38,7 @@ def own_mask(tokenizer, text: str, size: int, specials: bool) -> torch.Tensor:
     ids = tokenizer(text, truncation=True, max_length=512, add_special_tokens=specials)["input_ids"]
     mask = torch.zeros(size)
     mask[ids] = 1
-    if not specials:
-        mask[[101, 102]] = 0
-    mask[0] = 0
+    mask[[0] if specials else [0, 101, 102]] = 0
     return mask
 
 
@@ -37,12 +46,9 @@ def own_mask(tokenizer, text: str, size: int, specials: bool) -> torch.Tensor:
 @pytest.mark.parametrize("layout", ["safetensors", "bin", "model.pt"])
 def test_d2s(golden, tmp_path, seed, layout):
     size, width, inner = draw(seed, (1300, 12, 20), (1999, 30, 16), (1024, 8, 44))
-    tokenizer = write_wordpieces(golden / VOCABULARY, tmp_path / "tokens", size)
-    shapes = {
-        "proj.weight": (inner, width), "proj.bias": (inner,),
-        "vocab_layer_norm.weight": (inner,), "vocab_layer_norm.bias": (inner,),
-        "vocab_projector.weight": (size, inner), "vocab_projector.bias": (size,),
-    }  # fmt: skip
+    tokenizer = write_wordpieces(golden, tmp_path / "tokens", size)
+    shapes = dense_shapes("proj", inner, width) | dense_shapes("vocab_projector", size, inner)
+    shapes |= norm_shapes(inner, "vocab_layer_norm")
     weights = random_weights(shapes, seed)
     checkpoint = tmp_path / "d2s"
     checkpoint.mkdir()
@@ -50,8 +56,8 @@ def test_d2s(golden, tmp_path, seed, layout):
         checkpoint = checkpoint / "model.pt"
         torch.save(weights, checkpoint)
     else:
-        about = {"model_type": "d2s", "architectures": ["D2SModel"], "mlm_head": "nowhere/at-all", "dense_size": width}
-        (checkpoint / "config.json").write_text(json.dumps(about))
+        config = {"model_type": "d2s", "architectures": ["D2SModel"], "mlm_head": "nowhere/at-all", "dense_size": width}
+        (checkpoint / "config.json").write_text(json.dumps(config))
         if layout == "bin":
             torch.save(weights, checkpoint / "pytorch_model.bin")
         else:
@@ -87,17 +93,13 @@ def top_masks(rows: torch.Tensor, k: int) -> torch.Tensor:
 @pytest.mark.parametrize("layout", ["lightning", "bare"])
 def test_joint(golden, tmp_path, seed, tied, layout):
     size, hidden, width, inner = draw(seed, (1300, 12, 20, 9), (1999, 30, 16, 24), (1024, 8, 44, 16))
-    tokenizer = write_wordpieces(golden / VOCABULARY, tmp_path / "tokens", size)
+    tokenizer = write_wordpieces(golden, tmp_path / "tokens", size)
     rows = size + draw(seed, 2, 0, 2)  # BLIP's vocabulary has [DEC] and [ENC] besides
-    shapes = {
-        "text_proj.weight": (width, hidden), "text_proj.bias": (width,),
-        "vision_proj.weight": (width, hidden), "vision_proj.bias": (width,),
-        "single_proj.weight": (inner, width), "single_proj.bias": (inner,),
-        "single_vocab_layer_norm.weight": (inner,), "single_vocab_layer_norm.bias": (inner,),
-        "single_vocab_projector.weight": (rows, inner),
-    }  # fmt: skip
-    if not tied:
-        shapes["single_vocab_projector.bias"] = (rows,)
+    shapes = dense_shapes("text_proj", width, hidden) | dense_shapes("vision_proj", width, hidden)
+    shapes |= dense_shapes("single_proj", inner, width) | norm_shapes(inner, "single_vocab_layer_norm")
+    shapes |= dense_shapes("single_vocab_projector", rows, inner)
+    if tied:
+        del shapes["single_vocab_projector.bias"]
     weights = random_weights(shapes, seed)
     # Small states before the LayerNorm, so that its epsilon shows.
     weights["single_proj.weight"] *= 0.02

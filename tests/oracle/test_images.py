@@ -18,13 +18,21 @@ from oracle_parts import (
     TEXTS,
     attention,
     bert,
+    bert_config,
     bert_shapes,
+    byte_symbols,
     clip_block_shapes,
     clip_blocks,
+    clip_vision,
+    clip_vision_shapes,
     close,
     dense,
+    dense_shapes,
     draw,
+    elu1p,
+    later_positions,
     ln,
+    norm_shapes,
     padded,
     pixels_of,
     random_weights,
@@ -40,7 +48,6 @@ from torch.nn.functional import conv2d, gelu
 
 from lexvl_anserini.encoders.loading import load_encoder
 
-VOCABULARY = "common/tokenizer_bert_tiny/vocab.txt"
 HALF = (0.5, 0.5, 0.5)
 BILINEAR, BICUBIC = 2, 3
 
@@ -50,46 +57,31 @@ def pictures(tmp_path_factory) -> list[str]:
     return write_pictures(tmp_path_factory.mktemp("pictures"), seed=11)
 
 
-def elu1p(x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
-
-
 # ---- VDR cross-modal
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_vdr_crossmodal(golden, pictures, tmp_path, seed):
     size = draw(seed, 1500, 1999, 1200)
-    config = transformers.BertConfig(
-        vocab_size=size,
-        hidden_size=draw(seed, 24, 36, 20),
-        num_hidden_layers=draw(seed, 1, 3, 2),
-        num_attention_heads=draw(seed, 3, 2, 4),
-        intermediate_size=draw(seed, 40, 20, 96),
-        max_position_embeddings=draw(seed, 64, 96, 48),
-    )
+    config = bert_config(seed, size)
     (tmp_path / "base").mkdir()
     config.save_pretrained(tmp_path / "base")
-    tokenizer = write_wordpieces(golden / VOCABULARY, tmp_path / "base", size)
+    tokenizer = write_wordpieces(golden, tmp_path / "base", size)
     strings = tokenizer.convert_ids_to_tokens(range(size))
     valid = [token for token in range(999, size) if all(ord(letter) < 128 for letter in strings[token])]
     assert len(valid) < size - 999, "some tokens are not ASCII"
     side, patch = draw(seed, (64, 16), (40, 8), (63, 21))
     width, layers, heads = draw(seed, (24, 1, 3), (16, 3, 4), (20, 2, 2))
-    text = bert_shapes(
+    shapes = bert_shapes(
         "encoder_q.bert_model.", size, config.hidden_size, config.num_hidden_layers, config.intermediate_size,
         config.max_position_embeddings,
     )  # fmt: skip
-    text |= {f"encoder_q.ln.{kind}": (config.hidden_size,) for kind in ("weight", "bias")}
-    image = {
-        "encoder_p.conv1.weight": (width, 3, patch, patch),
-        "encoder_p.positional_embedding": ((side // patch) ** 2, width),
-        "encoder_p.proj": (len(valid), width),
-    } | {f"encoder_p.{name}.{kind}": (width,) for name in ("ln_pre", "ln_post") for kind in ("weight", "bias")}
-    weights = random_weights(text | image | clip_block_shapes("encoder_p.", width, layers), seed)
+    shapes |= norm_shapes(config.hidden_size, "encoder_q.ln") | {"encoder_p.proj": (len(valid), width)}
+    shapes |= clip_vision_shapes("encoder_p.", width, layers, side, patch, class_token=False)
+    weights = random_weights(shapes, seed)
     save_file(weights, tmp_path / "model.safetensors")
     topk, length = draw(seed, 30, 512, 9000), draw(seed, 20, 33, 48)
-    about = {
+    settings = {
         "encoder_q": {
             "type": draw(seed, "vdr_crossmodal_text", "vdr_cm_text"), "model_id": "base", "max_len": length,
             "shift_vocab_num": 5, "pooling": "mean", "pooling_topk": 3, "topk": topk, "norm": False,
@@ -100,7 +92,7 @@ def test_vdr_crossmodal(golden, pictures, tmp_path, seed):
         },
         "shared_encoder": False,
     }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(about))
+    (tmp_path / "config.json").write_text(json.dumps(settings))
     model = load_encoder("vdr-crossmodal", str(tmp_path), device="cpu")
     assert list(model.query.vocabulary.terms) == [strings[token] for token in valid]
 
@@ -117,9 +109,7 @@ def test_vdr_crossmodal(golden, pictures, tmp_path, seed):
         assert set(found.indices) == top_columns(dense_row, topk) | own
 
     pixels = pixels_of([shorter_side_crop(p, side, side, BICUBIC, floor=False) for p in pictures], CLIP_MEAN, CLIP_STD)
-    x = conv2d(pixels, weights["encoder_p.conv1.weight"], stride=patch).flatten(2).transpose(1, 2)
-    x = ln(x + weights["encoder_p.positional_embedding"], weights, "encoder_p.ln_pre", 1e-5)
-    x = ln(clip_blocks(x, weights, "encoder_p.", layers, heads), weights, "encoder_p.ln_post", 1e-5)
+    x = ln(clip_vision(pixels, weights, "encoder_p.", layers, heads), weights, "encoder_p.ln_post", 1e-5)
     wanted = unit(elu1p((x @ weights["encoder_p.proj"].T).amax(1)))
     close(model.document.dense_weights(pictures, 4), wanted, atol=2e-6, rtol=1e-4)
     for found, dense_row in zip(model.document.weights(pictures, 4), wanted, strict=True):
@@ -167,7 +157,7 @@ def beit_bias(table: np.ndarray, window: int, grid: int) -> np.ndarray:
 @pytest.mark.parametrize("grid", ["own", "smaller", "larger"])
 def test_lexlip(golden, pictures, tmp_path, seed, grid):
     size = draw(seed, 1500, 1999, 1200)
-    tokenizer = write_wordpieces(golden / VOCABULARY, tmp_path / "tokens", size)
+    tokenizer = write_wordpieces(golden, tmp_path / "tokens", size)
     heads = draw(seed, 2, 4, 3)
     width, layers, inner = draw(seed, (16, 2, 40), (32, 1, 24), (24, 3, 50))
     image_width, image_layers, image_inner = draw(seed, (24, 1, 30), (16, 3, 64), (36, 2, 40))
@@ -176,18 +166,14 @@ def test_lexlip(golden, pictures, tmp_path, seed, grid):
     entries = (2 * window - 1) ** 2 + 3
     shapes = bert_shapes("text_transformer.bert.", size, width, layers, inner, 64)
     for at, states in (("text_transformer.cls.predictions.", width), ("mlm_head_for_image.predictions.", image_width)):
-        shapes |= {
-            f"{at}transform.dense.weight": (states, states), f"{at}transform.dense.bias": (states,),
-            f"{at}transform.LayerNorm.weight": (states,), f"{at}transform.LayerNorm.bias": (states,),
-            f"{at}decoder.weight": (size, states), f"{at}decoder.bias": (size,),
-        }  # fmt: skip
+        shapes |= dense_shapes(f"{at}transform.dense", states, states) | dense_shapes(f"{at}decoder", size, states)
+        shapes |= norm_shapes(states, f"{at}transform.LayerNorm")
     at = "image_transformer."
     shapes |= {
         f"{at}beit.embeddings.cls_token": (1, 1, image_width),
         f"{at}beit.embeddings.patch_embeddings.projection.weight": (image_width, 3, patch, patch),
         f"{at}beit.embeddings.patch_embeddings.projection.bias": (image_width,),
-        f"{at}layernorm.weight": (image_width,), f"{at}layernorm.bias": (image_width,),
-    }  # fmt: skip
+    } | norm_shapes(image_width, f"{at}layernorm")
     for layer in range(image_layers):
         block = f"{at}beit.encoder.layer.{layer}."
         shapes |= {f"{block}lambda_1": (image_width,), f"{block}lambda_2": (image_width,)}
@@ -199,11 +185,9 @@ def test_lexlip(golden, pictures, tmp_path, seed, grid):
             ("intermediate.dense", image_inner, image_width),
             ("output.dense", image_width, image_inner),
         ):
-            shapes |= {f"{block}{name}.weight": (rows, columns), f"{block}{name}.bias": (rows,)}
+            shapes |= dense_shapes(f"{block}{name}", rows, columns)
         shapes |= {f"{block}attention.attention.key.weight": (image_width, image_width)}
-        shapes |= {
-            f"{block}layernorm_{n}.{kind}": (image_width,) for n in ("before", "after") for kind in ("weight", "bias")
-        }
+        shapes |= norm_shapes(image_width, f"{block}layernorm_before", f"{block}layernorm_after")
     weights = random_weights(shapes, seed)
     stored = dict(weights)
     for head in ("text_transformer.cls.predictions.", "mlm_head_for_image.predictions."):
@@ -265,10 +249,10 @@ def test_beit_as_transformers(pictures):
         r"^encoder\.layer\.(\d+)\.output\.dense": r"layers.\1.mlp.fc2",
         r"^encoder\.layer\.": "layers.",
     }
-    given, weights = theirs.state_dict(), {}
+    stored, weights = theirs.state_dict(), {}
     for key in ours.state_dict():
         name = next((re.sub(old, new, key) for old, new in newer.items() if re.match(old, key)), key)
-        weights[key] = given[key if key in given else name]
+        weights[key] = stored[key if key in stored else name]
     ours.load_state_dict(weights)
     pixels = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
@@ -281,7 +265,7 @@ def test_beit_as_transformers(pictures):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_stair(golden, pictures, tmp_path, seed):
     size = draw(seed, 1500, 1999, 1200)
-    tokenizer = write_wordpieces(golden / VOCABULARY, tmp_path, size)
+    tokenizer = write_wordpieces(golden, tmp_path, size)
     width, layers, heads = draw(seed, (24, 1, 3), (16, 3, 4), (20, 2, 2))
     image_width, image_layers, image_heads = draw(seed, (16, 2, 2), (16, 1, 4), (36, 3, 3))
     side, patch = draw(seed, (48, 16), (40, 8), (63, 21))
@@ -292,24 +276,18 @@ def test_stair(golden, pictures, tmp_path, seed):
     prompt = draw(seed, "a photo of ", "", "picture: ")
     shapes = {
         "text.token_embedding.weight": (size, width), "text.positional_embedding": (length, width),
-        "image.conv1.weight": (image_width, 3, patch, patch),
-        "image.positional_embedding": ((side // patch) ** 2 + class_token, image_width),
         "text_head.bias": (size,), "image_head.bias": (size,),
     }  # fmt: skip
-    shapes |= clip_block_shapes("text.", width, layers) | clip_block_shapes("image.", image_width, image_layers)
-    for name, columns in (("text.ln_final", width), ("image.ln_pre", image_width), ("image.ln_post", image_width)):
-        shapes |= {f"{name}.weight": (columns,), f"{name}.bias": (columns,)}
-    if class_token:
-        shapes["image.class_embedding"] = (image_width,)
+    shapes |= clip_block_shapes("text.", width, layers) | norm_shapes(width, "text.ln_final")
+    shapes |= clip_vision_shapes("image.", image_width, image_layers, side, patch, class_token)
     for name, states in (("text_head", width), ("image_head", image_width)):
         inner = states if bridge else width
-        shapes |= {f"{name}.dense.weight": (inner, states), f"{name}.dense.bias": (inner,)}
-        shapes |= {f"{name}.norm.weight": (inner,), f"{name}.norm.bias": (inner,)}
+        shapes |= dense_shapes(f"{name}.dense", inner, states) | norm_shapes(inner, f"{name}.norm")
         if inner != width:
             shapes[f"{name}.bridge.weight"] = (width, inner)
     weights = random_weights(shapes, seed)
     save_file(weights, tmp_path / "model.safetensors")
-    about = {
+    settings = {
         "model_type": "stair", "vocab_size": size, "bridge": bridge, "layer_norm_eps": eps, "prompt": prompt,
         "stage": "single", "mask_specials": False, "padding": "none",
         "text": {"width": width, "layers": layers, "heads": heads, "max_length": length, "causal": causal},
@@ -318,7 +296,7 @@ def test_stair(golden, pictures, tmp_path, seed):
             "heads": image_heads, "class_token": class_token,
         },
     }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(about))
+    (tmp_path / "config.json").write_text(json.dumps(settings))
     model = load_encoder("stair", str(tmp_path), device="cpu")
     embeddings = weights["text.token_embedding.weight"]
 
@@ -332,7 +310,7 @@ def test_stair(golden, pictures, tmp_path, seed):
     masked = load_encoder("stair", str(tmp_path), device="cpu", text_mask="own").query.weights(TEXTS, 4)
     for row, found, own_found in zip(rows, model.query.weights(TEXTS, 4), masked, strict=True):
         x = embeddings[torch.tensor([row])] + weights["text.positional_embedding"][: len(row)]
-        later = torch.full((len(row), len(row)), -torch.inf).triu(1)[None, None] if causal else None
+        later = later_positions(len(row)) if causal else None
         x = ln(clip_blocks(x, weights, "text.", layers, heads, later), weights, "text.ln_final", 1e-5)
         wanted = encoded(x, "text_head")
         close(found.toarray(), unit(wanted), atol=2e-6)
@@ -342,11 +320,7 @@ def test_stair(golden, pictures, tmp_path, seed):
         close(own_found.toarray(), torch.nn.functional.normalize(wanted * own, dim=1), atol=2e-6)
 
     pixels = pixels_of([shorter_side_crop(p, side, side, BICUBIC, floor=False) for p in pictures], CLIP_MEAN, CLIP_STD)
-    x = conv2d(pixels, weights["image.conv1.weight"], stride=patch).flatten(2).transpose(1, 2)
-    if class_token:
-        x = torch.cat([weights["image.class_embedding"].expand(len(x), 1, -1), x], dim=1)
-    x = ln(x + weights["image.positional_embedding"], weights, "image.ln_pre", 1e-5)
-    x = ln(clip_blocks(x, weights, "image.", image_layers, image_heads), weights, "image.ln_post", 1e-5)
+    x = ln(clip_vision(pixels, weights, "image.", image_layers, image_heads), weights, "image.ln_post", 1e-5)
     close(model.document.weights(pictures, 4).toarray(), unit(encoded(x, "image_head")), atol=1e-5, rtol=1e-4)
 
     bags = load_encoder("stair", str(tmp_path), device="cpu", text_encoder_free=True).query.weights(TEXTS)
@@ -363,16 +337,14 @@ def byte_pairs(text: str, merges: list[tuple[str, str]], ids: dict[str, int]) ->
     import ftfy
     import regex
 
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    symbol = {b: chr(b) for b in printable}
-    symbol |= {b: chr(256 + n) for n, b in enumerate(b for b in range(256) if b not in printable)}
+    symbol = byte_symbols()
     rank = {pair: n for n, pair in enumerate(merges)}
     text = re.sub(r"\s+", " ", html.unescape(html.unescape(ftfy.fix_text(text))).strip()).strip().lower()
     pattern = r"<\|mask\|>|<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-    found: list[int] = []
+    tokens: list[int] = []
     for piece in regex.findall(pattern, text, regex.IGNORECASE):
         if piece in ids and piece.startswith("<|"):
-            found.append(ids[piece])
+            tokens.append(ids[piece])
             continue
         word = [symbol[b] for b in piece.encode()]
         word[-1] += "</w>"
@@ -389,8 +361,8 @@ def byte_pairs(text: str, merges: list[tuple[str, str]], ids: dict[str, int]) ->
                     merged.append(word[n])
                     n += 1
             word = merged
-        found += [ids[part] for part in word]
-    return found
+        tokens += [ids[part] for part in word]
+    return tokens
 
 
 def project_on_simplex(row: np.ndarray) -> np.ndarray:
@@ -405,23 +377,12 @@ def project_on_simplex(row: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("nested", [False, True])
 def test_fdt(pictures, tmp_path, seed, nested):
-    merges = [
-        ("t", "h"),
-        ("th", "e</w>"),
-        ("o", "c"),
-        ("d", "o"),
-        ("do", "g"),
-        ("dog", "s</w>"),
-        ("e", "r"),
-        ("a", "n"),
-        ("an", "d</w>"),
-    ]
-    merges = merges[: draw(seed, 9, 4, 7)]
+    pairs = ("t h", "th e</w>", "o c", "d o", "do g", "dog s</w>", "e r", "a n", "an d</w>")
+    merges = [tuple(pair.split()) for pair in pairs[: draw(seed, 9, 4, 7)]]
     end = draw(seed, "", "\n")
     with gzip.open(tmp_path / "bpe.txt.gz", "wt", encoding="utf-8") as out:
         out.write('"bpe_simple_vocab"#version: 0.2\n' + "\n".join(map(" ".join, merges)) + end)
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    symbols = [chr(b) for b in printable] + [chr(256 + n) for n in range(256 - len(printable))]
+    symbols = byte_symbols().values()
     terms = [*symbols, *(f"{s}</w>" for s in symbols), *map("".join, merges), *([""] if end else [])]
     terms += ["<|mask|>", "<|startoftext|>", "<|endoftext|>"]
     ids = {term: n for n, term in enumerate(terms)}
@@ -432,26 +393,22 @@ def test_fdt(pictures, tmp_path, seed, nested):
     context, codes, code_width, joint = draw(seed, (77, 300, 20, 9), (25, 128, 32, 12), (40, 77, 8, 5))
     shapes = {
         "space_dict": (codes, code_width), "logit_scale": (1,), "logit_scale_sd": (1,),
-        "visual.class_embedding": (width,), "visual.positional_embedding": ((side // patch) ** 2 + 1, width),
-        "visual.proj": (width, joint), "visual.conv1.weight": (width, 3, patch, patch),
+        "visual.proj": (width, joint),
         "encode_text.positional_embedding": (context, text_width),
         "encode_text.token_embedding.weight": (len(terms), text_width),
-        "encode_text.text_projection.weight": (joint, text_width), "encode_text.text_projection.bias": (joint,),
-    }  # fmt: skip
-    for name, columns in (("visual.ln_pre", width), ("visual.ln_post", width), ("encode_text.ln_final", text_width)):
-        shapes |= {f"{name}.weight": (columns,), f"{name}.bias": (columns,)}
-    shapes |= clip_block_shapes("visual.", width, layers) | clip_block_shapes("encode_text.", text_width, text_layers)
-    for name, columns in (("img_query_model", width), ("txt_query_model", text_width)):
-        for part, rows, inputs in (("1", code_width, columns), ("4", code_width, code_width)):
-            shapes |= {f"{name}.q_map.{part}.weight": (rows, inputs), f"{name}.q_map.{part}.bias": (rows,)}
-        for part, size in (("0", columns), ("3", code_width)):
-            shapes |= {f"{name}.q_map.{part}.weight": (size,), f"{name}.q_map.{part}.bias": (size,)}
+    } | dense_shapes("encode_text.text_projection", joint, text_width)  # fmt: skip
+    shapes |= clip_vision_shapes("visual.", width, layers, side, patch, class_token=True)
+    shapes |= clip_block_shapes("encode_text.", text_width, text_layers)
+    shapes |= norm_shapes(text_width, "encode_text.ln_final")
+    for name, columns in (("img_query_model.q_map", width), ("txt_query_model.q_map", text_width)):
+        shapes |= norm_shapes(columns, f"{name}.0") | dense_shapes(f"{name}.1", code_width, columns)
+        shapes |= norm_shapes(code_width, f"{name}.3") | dense_shapes(f"{name}.4", code_width, code_width)
     weights = random_weights(shapes, seed)
     kind, pool = draw(seed, ("sparsemax", "max"), ("softmax", "mean"), ("sigmoid", "sum"))
     decay = draw(seed, (1000, 2700, 0.75, 0.01), (50, 100, 0.3, 2.0), (7.5, 1, 1, 0.01))
     iteration = draw(seed, 12345, 100000, 17)
     temperature = max(decay[0] * decay[2] ** (iteration / decay[1]), decay[3])
-    about = {
+    settings = {
         "image_encode": {"embed_dim": joint, "width": width, "layers": layers, "heads": heads, "patch_size": patch},
         "text_encode": {
             "bpe_path": "/somewhere/else/bpe.txt.gz", "embed_dim": joint, "transformer_width": text_width,
@@ -464,7 +421,7 @@ def test_fdt(pictures, tmp_path, seed, nested):
     }  # fmt: skip
     names = ("org_t", "sd_T_decay_iter", "sd_T_decay_w", "sd_T_min")
     config = {
-        "model": {"type": "clip_fdt", "kwargs": {"clip": about} if nested else about},
+        "model": {"type": "clip_fdt", "kwargs": {"clip": settings} if nested else settings},
         "t_decay": dict(zip(names, decay, strict=True)),
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -489,34 +446,26 @@ def test_fdt(pictures, tmp_path, seed, nested):
             return torch.sigmoid(pooled)
         return torch.from_numpy(np.stack([project_on_simplex(row) for row in pooled.double().numpy()])).float()
 
-    def check(found: torch.Tensor, side_of: str, items: list, first: int) -> None:
-        count = len(found)
+    def check(expected: torch.Tensor, side_of: str, items: list) -> None:
         # At an extreme temperature float32 relevances are large; the weights' tolerance is the golden data's.
-        piece = items[first : first + count]
-        close(getattr(raw, side_of).weights(piece).toarray(), found, atol=1e-5, rtol=2e-4)
-        close(getattr(model, side_of).weights(piece).toarray(), unit(found), atol=5e-5, rtol=5e-4)
-        mixed = found / found.sum(1, keepdim=True) if kind == "sigmoid" else found
-        close(getattr(features, side_of).vectors(piece), unit(mixed @ codebook), atol=2e-4, rtol=1e-3)
+        close(getattr(raw, side_of).weights(items).toarray(), expected, atol=1e-5, rtol=2e-4)
+        close(getattr(model, side_of).weights(items).toarray(), unit(expected), atol=5e-5, rtol=5e-4)
+        mixed = expected / expected.sum(1, keepdim=True) if kind == "sigmoid" else expected
+        close(getattr(features, side_of).vectors(items), unit(mixed @ codebook), atol=2e-4, rtol=1e-3)
 
-    for number, text in enumerate(TEXTS):
+    for text in TEXTS:
         inner = byte_pairs(text, merges, ids)
         tokens = [ids["<|startoftext|>"], *inner, ids["<|endoftext|>"]]
         if len(tokens) > context:
             tokens = [*tokens[: context - 1], ids["<|endoftext|>"]]
         row = torch.tensor([tokens + [0] * (context - len(tokens))])
-        later = torch.full((context, context), -torch.inf).triu(1)[None, None]
         x = weights["encode_text.token_embedding.weight"][row] + weights["encode_text.positional_embedding"]
-        x = clip_blocks(x, weights, "encode_text.", text_layers, text_heads, later)
+        x = clip_blocks(x, weights, "encode_text.", text_layers, text_heads, later_positions(context))
         x = ln(x, weights, "encode_text.ln_final", 1e-5)
-        check(attended(x, "txt_query_model", len(tokens)), "query", TEXTS, number)
+        check(attended(x, "txt_query_model", len(tokens)), "query", [text])
 
     shorter = round(side * 256 / 224)
-    crops = [
-        shorter_side_crop(p, shorter, side, BILINEAR, floor=False) for p in pictures
-    ]  # fmt: skip
+    crops = [shorter_side_crop(p, shorter, side, BILINEAR, floor=False) for p in pictures]
     pixels = pixels_of(crops, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    x = conv2d(pixels, weights["visual.conv1.weight"], stride=patch).flatten(2).transpose(1, 2)
-    x = torch.cat([weights["visual.class_embedding"].expand(len(x), 1, -1), x], dim=1)
-    x = ln(x + weights["visual.positional_embedding"], weights, "visual.ln_pre", 1e-5)
-    x = clip_blocks(x, weights, "visual.", layers, heads)[:, 1:]
-    check(attended(x, "img_query_model", None), "document", pictures, 0)
+    x = clip_vision(pixels, weights, "visual.", layers, heads)[:, 1:]
+    check(attended(x, "img_query_model", None), "document", pictures)

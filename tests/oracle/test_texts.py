@@ -16,32 +16,29 @@ from oracle_parts import (
     SEEDS,
     TEXTS,
     bert,
+    bert_config,
     bert_shapes,
     close,
     draw,
+    elu1p,
     ln,
+    norm_shapes,
     padded,
     random_weights,
     randomise,
     top_columns,
+    write_wordpieces,
 )
-from oracle_parts import write_wordpieces as write_tokenizer
 from safetensors.torch import save_file
 
 from lexvl_anserini.encoders.families.splade import static_parts
 from lexvl_anserini.encoders.loading import load_encoder
 
-VOCABULARY = "common/tokenizer_bert_tiny/vocab.txt"
 
-
-def bert_config(seed: int, size: int) -> transformers.BertConfig:
-    return transformers.BertConfig(
-        vocab_size=size,
-        hidden_size=draw(seed, 24, 36, 20),
-        num_hidden_layers=draw(seed, 1, 3, 2),
-        num_attention_heads=draw(seed, 3, 2, 4),
-        intermediate_size=draw(seed, 40, 20, 96),
-        max_position_embeddings=draw(seed, 64, 96, 48),
+def any_bert_config(seed: int, size: int) -> transformers.BertConfig:
+    return bert_config(
+        seed,
+        size,
         hidden_act=draw(seed, "gelu", "relu", "gelu_new"),
         layer_norm_eps=draw(seed, 1e-12, 1e-5, 1e-3),
         type_vocab_size=draw(seed, 2, 2, 3),
@@ -63,7 +60,7 @@ def distilbert_config(seed: int, size: int) -> transformers.DistilBertConfig:
 
 @pytest.fixture(scope="module")
 def tokenizer_of(golden: Path):
-    return lambda folder, size: write_tokenizer(golden / VOCABULARY, folder, size)
+    return lambda folder, size: write_wordpieces(golden, folder, size)
 
 
 def logits_of(model, tokenizer, texts, length):
@@ -80,7 +77,7 @@ def test_splade(tokenizer_of, tmp_path, seed, architecture):
     size = draw(seed, 1300, 1999, 1024)
     tokenizer = tokenizer_of(tmp_path, size)
     if architecture == "bert":
-        model = randomise(transformers.BertForMaskedLM(bert_config(seed, size)), seed)
+        model = randomise(transformers.BertForMaskedLM(any_bert_config(seed, size)), seed)
     else:
         model = randomise(transformers.DistilBertForMaskedLM(distilbert_config(seed, size)), seed)
     if layout == "half":
@@ -103,13 +100,14 @@ def test_splade(tokenizer_of, tmp_path, seed, architecture):
         assert bag.indices.tolist() == sorted(set(row) - {0, 101, 102})
         assert (bag.data == 1).all()
     lexical = load_encoder("splade", str(tmp_path), device="cpu", lexical="both").query.weights(TEXTS).toarray()
-    for row, found, wanted in zip(rows, lexical, activations, strict=True):
-        own = torch.zeros(size).scatter_(0, torch.tensor(row), 1.0)
-        own[[0, 101, 102]] = 0
-        close(found, wanted.amax(0) * own)
+    for row, weights, activation in zip(rows, lexical, activations, strict=True):
+        own_terms = torch.zeros(size).scatter_(0, torch.tensor(row), 1.0)
+        own_terms[[0, 101, 102]] = 0
+        close(weights, activation.amax(0) * own_terms)
     top = load_encoder("splade", str(tmp_path), device="cpu", topk=9, query_topk=4).document.weights(TEXTS)
-    for found, wanted in zip(top, activations, strict=True):
-        assert set(found.indices) == {c for c in top_columns(wanted.amax(0).float(), 9) if wanted.amax(0)[c] > 0}
+    for weights, activation in zip(top, activations, strict=True):
+        pooled = activation.amax(0)
+        assert set(weights.indices) == {c for c in top_columns(pooled.float(), 9) if pooled[c] > 0}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -124,7 +122,7 @@ def test_splade_as_sentence_transformers(tokenizer_of, tmp_path, seed):
 
     size = draw(seed, 1300, 1999, 1024)
     tokenizer = tokenizer_of(tmp_path / "mlm", size)
-    randomise(transformers.BertForMaskedLM(bert_config(seed, size)), seed).save_pretrained(tmp_path / "mlm")
+    randomise(transformers.BertForMaskedLM(any_bert_config(seed, size)), seed).save_pretrained(tmp_path / "mlm")
     pooling = SpladePooling(draw(seed, "max", "sum", "sum"), draw(seed, "log1p_relu", "log1p_relu", "relu"))
     network = Transformer(str(tmp_path / "mlm"), transformer_task="fill-mask")
     weight = torch.rand(size, generator=torch.Generator().manual_seed(seed)).sub(0.2).clamp(min=0)
@@ -145,20 +143,17 @@ def test_splade_as_sentence_transformers(tokenizer_of, tmp_path, seed):
 
 @pytest.mark.parametrize("lower_case", [False, True])
 def test_lower_case_of_the_5x_layout(tokenizer_of, tmp_path, lower_case):
-    """`do_lower_case` stands beside a tokenizer that keeps capitals."""
+    """`do_lower_case` counts beside a tokenizer that keeps capitals."""
     from sentence_transformers import SparseEncoder
 
     tokenizer_of(tmp_path, 1999)
-    about = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": False}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(about))
-    randomise(transformers.BertForMaskedLM(bert_config(7, 1999)), 7).save_pretrained(tmp_path)
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "strip_accents": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    randomise(transformers.BertForMaskedLM(any_bert_config(7, 1999)), 7).save_pretrained(tmp_path)
     types = "sentence_transformers.sparse_encoder.models."
     modules = [("", "MLMTransformer"), ("1_SpladePooling", "SpladePooling")]
-    (tmp_path / "modules.json").write_text(
-        json.dumps(
-            [{"idx": n, "name": str(n), "path": path, "type": types + name} for n, (path, name) in enumerate(modules)]
-        )
-    )
+    rows = [{"idx": n, "name": str(n), "path": path, "type": types + name} for n, (path, name) in enumerate(modules)]
+    (tmp_path / "modules.json").write_text(json.dumps(rows))
     (tmp_path / "1_SpladePooling").mkdir()
     pooling = {"pooling_strategy": "max", "activation_function": "relu", "word_embedding_dimension": 1999}
     (tmp_path / "1_SpladePooling/config.json").write_text(json.dumps(pooling))
@@ -186,8 +181,9 @@ def test_idf_weights_of_a_file(tokenizer_of, tmp_path):
 @pytest.mark.parametrize("projection", [0, 13])
 def test_dpr(tokenizer_of, tmp_path, seed, projection):
     size = draw(seed, 1300, 1999, 1024)
-    about = {k: v for k, v in bert_config(seed, size).to_dict().items() if k not in ("model_type", "architectures")}
-    config = transformers.DPRConfig(**about, projection_dim=projection)
+    sizes = any_bert_config(seed, size).to_dict()
+    del sizes["model_type"], sizes["architectures"]
+    config = transformers.DPRConfig(**sizes, projection_dim=projection)
     question = randomise(transformers.DPRQuestionEncoder(config), seed)
     context = randomise(transformers.DPRContextEncoder(config), seed + 1)
     for name, model in (("question", question), ("context", context)):
@@ -207,14 +203,10 @@ def test_dpr(tokenizer_of, tmp_path, seed, projection):
             close(found, context(**inputs).pooler_output[0])
 
 
-def elu1p(x: torch.Tensor) -> torch.Tensor:
-    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
-
-
 def write_vdr(folder: Path, tokenizer_of, seed: int, shared: bool, norm: bool) -> dict:
     """A checkpoint in the hub's layout; returns its weights and sizes."""
     size, shift = draw(seed, 1500, 1999, 1100), draw(seed, 999, 104, 1000)
-    config = bert_config(seed, size)
+    config = any_bert_config(seed, size)
     config.hidden_act = "gelu"
     (folder / "base").mkdir(parents=True)
     config.save_pretrained(folder / "base")
@@ -224,7 +216,7 @@ def write_vdr(folder: Path, tokenizer_of, seed: int, shared: bool, norm: bool) -
         config.max_position_embeddings,
     )  # fmt: skip
     shapes["bert_model.embeddings.token_type_embeddings.weight"] = (config.type_vocab_size, config.hidden_size)
-    shapes |= {"ln.weight": (config.hidden_size,), "ln.bias": (config.hidden_size,)}
+    shapes |= norm_shapes(config.hidden_size, "ln")
     sides = {"encoder_q": random_weights(shapes, seed), "encoder_p": random_weights(shapes, seed + (not shared))}
     about = {
         "type": "vdr", "model_id": "base", "norm": norm, "shift_vocab_num": shift, "topk": draw(seed, 40, 7, 5000),

@@ -23,7 +23,10 @@ from tests.shards.test_reading import Documents, write_shards
 TERMS = ["cat", "dog"]
 DOCUMENTS: Documents = [("d1", {"cat": 2, "dog": 1}), ("d2", {"dog": 3})]
 MODEL: Any = SimpleNamespace(
-    name="toy", kind="impact", query=SimpleNamespace(kind="impact", vocabulary=Vocabulary(TERMS))
+    name="toy",
+    kind="impact",
+    vocabulary=Vocabulary(TERMS),
+    query=SimpleNamespace(kind="impact", vocabulary=Vocabulary(TERMS)),
 )
 
 
@@ -93,9 +96,7 @@ def test_the_end_of_the_block_finds_a_damaged_file(built):
 
 
 def test_an_encoder_of_other_terms_is_refused_before_the_index_is_opened(built, openings):
-    other: Any = SimpleNamespace(
-        name="toy", kind="impact", query=SimpleNamespace(kind="impact", vocabulary=Vocabulary(["dog"]))
-    )
+    other: Any = SimpleNamespace(name="toy", kind="impact", vocabulary=Vocabulary(["dog"]))
     assert Searcher(built, MODEL).model is MODEL
     with pytest.raises(ArtefactError, match="has vocabulary"):
         Searcher(built, other).search(Topic("q", "dog"))
@@ -121,7 +122,7 @@ def test_what_is_no_query_is_refused_wherever_it_is(built, queries):
 
 
 def test_text_that_is_not_utf_8_is_refused(built):
-    model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(**vars(MODEL.query), read_topic=text))
+    model: Any = SimpleNamespace(**{**vars(MODEL), "query": SimpleNamespace(**vars(MODEL.query), read_topic=text)})
     with pytest.raises(UsageError, match=r"topic 'query': character 3 of 'a .udcff' is no valid Unicode"):
         Searcher(built, model).search("a \udcff")
 

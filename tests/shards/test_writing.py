@@ -31,6 +31,7 @@ from scipy import sparse
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures import images
 from lexvl_anserini.data.pictures.images import FAIL, read_images
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.ground import files
@@ -83,6 +84,8 @@ class ToyDense(ToyTower):
 class ToyModel:
     """What `write_impacts` asks of an encoder, without a network."""
 
+    vocabulary = Encoder.vocabulary
+    fitted = Encoder.fitted
     kind: str = "impact"
     query: Any = field(default_factory=ToyTower)
     document: Any = field(default_factory=ToyTower)

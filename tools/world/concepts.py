@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import expect_lexical
 from world.grammar import captions
 from world.meanings import Meaning, concepts_in, distinct, meanings, named, words_of
 from world.scenes import Scene, scenes
@@ -164,8 +165,7 @@ def image_terms(
     """
     from lexvl_anserini.data.dataset import load_dataset
 
-    if model.kind != "impact":
-        raise UsageError(f"encoder {model.name!r} is {model.kind}; only lexical vectors name concepts")
+    expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical vectors name concepts")
     documents = list(load_dataset("demo", split, data_dir, direction="text-to-image").documents())
     weights = as_lexical(model.document).weights(
         [model.document.read(documents[number]) for number in chosen], batch_size

@@ -36,9 +36,6 @@ class IndexedCorpus:
         documents: with distinct ids; ids with white space are refused.
         folder: of shards and index; default one that goes with this object.
         batch_size: inputs per forward pass.
-
-    Raises:
-        DataError: no document, an id that cannot be one, or one that occurs twice.
     """
 
     def __init__(self, model: Encoder, documents: Iterable[Document], folder: Path | None = None, batch_size: int = 32):
@@ -84,11 +81,7 @@ def index_of(
     quantiser: Quantiser | None = None,
     layout: Layout | None = None,
 ) -> Index:
-    """Encodes and indexes documents in a folder; without one, in a temporary folder that goes with the index.
-
-    Raises:
-        LexvlError: as `write_impacts` and `build_index`.
-    """
+    """Encodes and indexes documents in a folder; without one, in a temporary folder that goes with the index."""
     home = Path(mkdtemp(prefix="lexvl-")) if folder is None else folder
     records = list(documents)
     dataset = Dataset("adapted", "", lambda: iter(records), lambda: iter(()), lambda: iter(()))

@@ -188,9 +188,6 @@ def rows_of(embeddings: Embeddings, what: str, terms: Vocabulary | None = None) 
         given: see `semantic_search_lucene`.
         what: their name, for errors.
         terms: of the index, for decoded queries: other tokens have no document. Default all tokens, sorted.
-
-    Raises:
-        UsageError: another form, or a weight below 0 or not finite.
     """
     decoded = _is_decoded(embeddings)
     weights, words = _decoded(embeddings, terms) if decoded else (_matrix(embeddings, what), None)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from lexvl_anserini.data.dataset import dataset_of
 from lexvl_anserini.doors.cluster.plans import CorpusPlan, whole_request
+from lexvl_anserini.doors.cluster.runners import all_results, current_runner
 from lexvl_anserini.doors.cluster.storage import make_place, publish_file, withdraw_file
 from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.claims import Claim, claim, same_request
@@ -31,7 +32,6 @@ from lexvl_anserini.ground.manifest import (
 from lexvl_anserini.ground.places import fetched, fetched_file, published
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.runners import all_results, current_runner
 from lexvl_anserini.shards.collection import COLLECTION, SUMMED, EncodedCollection, part_name, source_digest
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
@@ -56,12 +56,7 @@ class PartsRequest:
 
 
 def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedCollection:
-    """Encodes all parts of a plan, by the runner that is in use, into `request.output`.
-
-    Raises:
-        LexvlError: parts failed; the message names them, and all others are finished.
-        ArtefactError: the output holds another collection, or a part is not as it was written.
-    """
+    """Encodes all parts of a plan, by the runner that is in use, into `request.output`."""
     plan = CorpusPlan.read(request.plan)
     refuse_other(request, plan)
     make_place(request.output)
@@ -82,11 +77,7 @@ def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedC
 
 
 def encode_part(request: PartsRequest, number: int) -> int:
-    """Encodes one part, unless it is finished; returns the number of its documents, of skipped ones too.
-
-    Raises:
-        LexvlError: as `write_impacts`; or a shard on disk is not as the manifest of the part says.
-    """
+    """Encodes one part, unless it is finished; returns the number of its documents, of skipped ones too."""
     plan = loaded_plan(request.plan)
     part = plan.part(Part(number, plan.parts))
     folder = request.output / part_name(part.part)
@@ -126,11 +117,7 @@ def loaded_encoder(request: PartsRequest) -> Encoder:
 
 
 def refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
-    """Refuses a folder of another collection, unless it may be overwritten.
-
-    Raises:
-        ArtefactError: it is one.
-    """
+    """Refuses a folder of another collection, unless it may be overwritten."""
     if fetched_file(request.output / COLLECTION).is_file():
         collection = EncodedCollection.read(request.output)
         planned, there = whole_request(plan.manifest), whole_request(collection.manifest)
@@ -139,11 +126,7 @@ def refuse_other(request: PartsRequest, plan: CorpusPlan) -> None:
 
 
 def refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:
-    """Refuses a request that no part of the plan can fulfil, before any process begins.
-
-    Raises:
-        ArtefactError: another encoder or corpus than the plan's, or parts of another plan in the folder.
-    """
+    """Refuses a request that no part of the plan can fulfil, before any process begins."""
     planned = plan.manifest
     requested = {"encoder": request.encoder.name, "corpus": request.corpus.name}
     earlier = {"encoder": planned.encoder.name, "corpus": planned.corpus.name}
@@ -157,11 +140,7 @@ def refuse_other_parts(request: PartsRequest, plan: CorpusPlan) -> None:
 
 
 def collected(output: Path, plan: CorpusPlan) -> EncodedCollection:
-    """The collection of the parts of a plan that are all encoded; one manifest is in memory at a time.
-
-    Raises:
-        ArtefactError: a part is missing or unfinished, or of another request.
-    """
+    """The collection of the parts of a plan that are all encoded; one manifest is in memory at a time."""
     counts, shards, contents = Counts(), sha256(), sha256()
     planned, covered, most = whole_request(plan.manifest), True, 0
     for part, manifest in part_manifests(output, plan.parts):

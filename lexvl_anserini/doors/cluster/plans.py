@@ -86,22 +86,14 @@ class CorpusPlan:
         return CorpusSummary(corpus.documents, corpus.digest, self.images)
 
     def part(self, part: Part) -> PlannedPart:
-        """One of the parts.
-
-        Raises:
-            UsageError: another number of parts, or no such part.
-        """
+        """One of the parts."""
         if part.of != self.parts:
             raise UsageError(f"a part of {part.of} is wanted, the plan has {self.parts} parts")
         part.span(self.summary.documents)
         return PlannedPart(part, self)
 
     def scale_for(self, manifest: Manifest, where: Path | str) -> Mapping[str, Any]:
-        """The quantiser with the scale of the whole corpus, for a call that makes shards of the plan.
-
-        Raises:
-            ArtefactError: encoder, corpus, layout or quantiser differ; names what differs.
-        """
+        """The quantiser with the scale of the whole corpus, for a call that makes shards of the plan."""
         requested, planned = (
             {**whole_request(entry), "versions": dict(entry.versions)} for entry in (manifest, self.manifest)
         )
@@ -132,11 +124,7 @@ class CorpusPlan:
 
     @classmethod
     def read(cls, path: Path) -> CorpusPlan:
-        """Reads the file.
-
-        Raises:
-            ArtefactError: no such file, or not a plan of this version.
-        """
+        """Reads the file."""
         content: Mapping[str, Any] = read_json(fetched_file(path), "plan of a corpus")
         try:
             if content["format"] != FORMAT:
@@ -185,11 +173,7 @@ class PlannedCorpus:
         return CheckedCorpus(summary, contents.hexdigest())
 
     def settled(self, request: Manifest, output: Path) -> Manifest:
-        """The request with the scale of the plan.
-
-        Raises:
-            ArtefactError: the plan is of another request.
-        """
+        """The request with the scale of the plan."""
         return replace(request, quantiser=self.plan.scale_for(request, output))
 
     def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
@@ -235,10 +219,6 @@ def plan_corpus(
     Args: as those of `write_impacts`; `parts` is their number, `block_size` that of the documents between two places
         of the corpus at which a part can begin to read. `listing` is the file to which the documents of a corpus
         without places are written, so that they have places there; None to read those before a part.
-
-    Raises:
-        UsageError: more parts than documents.
-        DataError: the corpus is malformed or empty, or an id occurs twice.
     """
     import torch
 
@@ -265,11 +245,7 @@ def whole_request(manifest: Manifest) -> dict[str, Any]:
 
 
 def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[CorpusBlock, ...]]:
-    """Reads a corpus once: its summary, and its blocks.
-
-    Raises:
-        DataError: a document cannot be read, there is none, or an id occurs twice.
-    """
+    """Reads a corpus once: its summary, and its blocks."""
     places: list[tuple[Digest, LinePlace | None]] = []
 
     def documents() -> Iterator[Document]:
@@ -287,11 +263,7 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
 
 
 def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwrite: bool) -> None:
-    """Refuses to replace another plan, whose parts may be in use, unless it may be overwritten.
-
-    Raises:
-        ArtefactError: a plan of another corpus, encoder or number of parts, or a file that is no plan.
-    """
+    """Refuses to replace another plan, whose parts may be in use, unless it may be overwritten."""
     if overwrite or not fetched_file(path).is_file():
         return
     earlier = CorpusPlan.read(path)

@@ -23,8 +23,8 @@ from lexvl_anserini.doors.cluster.ray_connect import (
     probe,
     reason_of_ray,
 )
+from lexvl_anserini.doors.cluster.runners import FailedPart, Pending, Result, Runner, RunnerSettings, RunnerWorker
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
-from lexvl_anserini.ground.runners import FailedPart, Pending, Result, Runner, RunnerSettings, RunnerWorker
 
 log = logging.getLogger(__name__)
 

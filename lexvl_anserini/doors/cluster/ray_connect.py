@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini import __version__
+from lexvl_anserini.doors.cluster.runners import RunnerSettings
 from lexvl_anserini.ground.errors import LONGEST_REASON, LexvlError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.ground.installed import version_of
-from lexvl_anserini.ground.runners import RunnerSettings
 
 log = logging.getLogger(__name__)
 
@@ -92,11 +92,7 @@ def processor() -> str:
 
 
 def import_ray(new: bool) -> Any:
-    """The library; for a new cluster in the form that listens on the loopback interface only, and checks a token.
-
-    Raises:
-        MissingExtra: it is not installed.
-    """
+    """The library; for a new cluster in the form that listens on the loopback interface only, and checks a token."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if new:
         os.environ.setdefault(BEYOND_LOOPBACK, "0")
@@ -121,13 +117,7 @@ def keep_stdout(ray: Any) -> None:
 
 
 def connect(settings: RunnerSettings) -> tuple[Any, bool]:
-    """Connects; returns the library, and whether this call made the connection.
-
-    Raises:
-        MissingExtra: Ray is not installed.
-        UsageError: the cluster is on a network and has no token authentication.
-        LexvlError: no cluster at the address, or one of another version.
-    """
+    """Connects; returns the library, and whether this call made the connection."""
     address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
     ray = import_ray(address == "local")
     if ray.is_initialized():
@@ -177,11 +167,7 @@ def kept_signals() -> Iterator[None]:
 
 @contextmanager
 def connection_errors(address: str) -> Iterator[None]:
-    """Turns Ray's errors about a connection into one line.
-
-    Raises:
-        LexvlError: no cluster, or one of another version.
-    """
+    """Turns Ray's errors about a connection into one line."""
     try:
         yield
     except LexvlError:
@@ -210,11 +196,7 @@ def no_cluster(address: str, reason: str) -> str:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """`10.0.0.1:6379` -> `("10.0.0.1", 6379)`.
-
-    Raises:
-        UsageError: it is no such address.
-    """
+    """`10.0.0.1:6379` -> `("10.0.0.1", 6379)`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
         raise UsageError(f"--address {address!r}: expected HOST:PORT of a cluster (10.0.0.1:6379), or auto")
@@ -222,11 +204,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def refuse_open(address: str, insecure: bool) -> None:
-    """Refuses a cluster on a network without token authentication, where anyone can run code.
-
-    Raises:
-        UsageError: it is one, and `insecure` is False.
-    """
+    """Refuses a cluster on a network without token authentication, where anyone can run code."""
     host, _ = host_and_port(address)
     if insecure or is_loopback(host) or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
         return
@@ -271,11 +249,7 @@ def node_names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, NodeFacts]]:
-    """What each machine has, by its name.
-
-    Raises:
-        LexvlError: one cannot import this package, or does not answer.
-    """
+    """What each machine has, by its name."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     remote = ray.remote(facts_here)
@@ -299,11 +273,7 @@ def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, N
 
 
 def check_nodes(facts: Mapping[str, NodeFacts], folder: str) -> list[str]:
-    """Compares the machines of a cluster with this one; returns warnings.
-
-    Raises:
-        LexvlError: one has another version of this package or of PyTorch.
-    """
+    """Compares the machines of a cluster with this one; returns warnings."""
     here, warnings = facts_here(folder), []
     for name, node_facts in facts.items():
         for package, own, other in (

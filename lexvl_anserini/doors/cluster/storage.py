@@ -51,11 +51,7 @@ class OpenStorage(NamedTuple):
 
 
 def fetch_folder(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Copies the published files of a stored folder here, or those of these names that it has.
-
-    Raises:
-        ArtefactError: nothing is published there, or a file differs from its digest.
-    """
+    """Copies the published files of a stored folder here, or those of these names that it has."""
     url = url_of(folder)
     storage = opened(url)
     if (listing := read_listing(storage)) is None:
@@ -69,11 +65,7 @@ def fetch_folder(folder: Path, names: Iterable[str] | None = None) -> None:
 
 
 def fetch(storage: OpenStorage, name: str, path: Path, listed: ListedFile) -> None:
-    """Copies a file, unless it is here.
-
-    Raises:
-        ArtefactError: it differs from its digest.
-    """
+    """Copies a file, unless it is here."""
     if path.is_file() and ListedFile.of(path) == listed:
         return
     make_folder(path.parent)
@@ -112,11 +104,7 @@ def refresh_folder(folder: Path) -> None:
 
 
 def publish_folder(folder: Path) -> None:
-    """Copies the files of a stored folder, their listing at the end; what is published there counts no more.
-
-    Raises:
-        ArtefactError: it cannot be written.
-    """
+    """Copies the files of a stored folder, their listing at the end; what is published there counts no more."""
     url = url_of(folder)
     storage = opened(url)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -187,11 +175,7 @@ def withdraw_file(path: Path) -> None:
 
 
 def make_place(folder: Path) -> None:
-    """Makes a folder; of a URL, also writes a file there and removes it, before long work begins.
-
-    Raises:
-        ArtefactError: it cannot be written.
-    """
+    """Makes a folder; of a URL, also writes a file there and removes it, before long work begins."""
     with disk_errors(folder):
         make_folder(folder)
     if url := stored_url(folder):
@@ -213,11 +197,7 @@ def gathered(part: Path, target: Path) -> None:
 
 
 def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
-    """The published files of a folder by name; None if nothing is published, or not completely.
-
-    Raises:
-        ArtefactError: the listing is damaged.
-    """
+    """The published files of a folder by name; None if nothing is published, or not completely."""
     where = f"{storage.url}/{LISTING}"
     with storage_errors(where):
         try:
@@ -244,12 +224,7 @@ def url_of(path: Path) -> str:
 
 
 def opened(url: str) -> OpenStorage:
-    """The file system of a URL.
-
-    Raises:
-        MissingExtra: the package of its scheme is not installed.
-        UsageError: fsspec knows no such scheme.
-    """
+    """The file system of a URL."""
     from fsspec.core import url_to_fs
 
     scheme = url.partition("://")[0]
@@ -266,11 +241,7 @@ def opened(url: str) -> OpenStorage:
 
 @contextmanager
 def storage_errors(url: str, path: Path | None = None) -> Iterator[None]:
-    """Turns the errors of a storage, or of the disk where its copy is written, into one line.
-
-    Raises:
-        ArtefactError: the storage or its bucket is not there, refuses, or does not answer; or the disk is full.
-    """
+    """Turns the errors of a storage, or of the disk where its copy is written, into one line."""
     try:
         with disk_errors(path or storage_root()):
             yield

@@ -117,11 +117,7 @@ class Export:
 
     @classmethod
     def read(cls, folder: Path) -> Export:
-        """The description of an export; its files are compared when they are read.
-
-        Raises:
-            CheckpointError: the folder has none, or one that this version cannot read.
-        """
+        """The description of an export; its files are compared when they are read."""
         path = folder / EXPORT
         data = read_json(path, "description of an exported encoder", CheckpointError)
         if data.get("format") != FORMAT or data.keys() - {one.name for one in fields(cls)}:
@@ -140,11 +136,7 @@ def is_export(folder: Path) -> bool:
 
 
 def read_file(folder: Path, export: Export, name: str) -> bytes:
-    """A file of an export, after comparing its digest.
-
-    Raises:
-        CheckpointError: the export does not list it, or it is missing or another than was written.
-    """
+    """A file of an export, after comparing its digest."""
     path = folder / name
     if name not in export.files or Path(name).name != name:
         raise CheckpointError(f"{folder / EXPORT}: names the file {name!r:.80} without its digest; {REMEDY}")

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.doors.onnx.export_folder import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
-from lexvl_anserini.encoders.encoder import Encoder, Tower, as_lexical
+from lexvl_anserini.encoders.encoder import Encoder, Tower
 from lexvl_anserini.encoders.families.sentence import SentenceTower
 from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
 from lexvl_anserini.encoders.parts.images.crops import described
@@ -71,33 +71,21 @@ class ExportedSide(NamedTuple):
 
 
 def export(model: Encoder, folder: Path) -> Export:
-    """Writes an encoder as graphs; the folder appears whole.
-
-    Raises:
-        UsageError: an encoder, or a tower of it, that has no graph; the message names those that have.
-        MissingExtra: the package of the exporter is not installed.
-        CheckpointError: the exporter of torch fails.
-        ArtefactError: the folder cannot be written.
-    """
+    """Writes an encoder as graphs; the folder appears whole."""
     check_exporter()
     sides = {name: side_of(model, getattr(model, name)) for name in SIDES}
     with new_folder(folder) as part:
         files: dict[str, str] = {}
         query, document = (SideOfExport(write_side(part, name, side, files)) for name, side in sides.items())
         if model.kind == "impact":
-            terms = as_lexical(model.document).vocabulary
-            write(part, VOCABULARY, "".join(f"{term}\n" for term in terms).encode(), files)
+            write(part, VOCABULARY, "".join(f"{term}\n" for term in model.vocabulary).encode(), files)
         made = Export(model.identity(), model.kind, query, document, files, versions_of(MADE_WITH))
         write_json(part / EXPORT, made.to_json())
     return made
 
 
 def check_exporter() -> None:
-    """Checks the packages that torch's exporter needs.
-
-    Raises:
-        MissingExtra: one is not installed.
-    """
+    """Checks the packages that torch's exporter needs."""
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -106,11 +94,7 @@ def check_exporter() -> None:
 
 
 def side_of(model: Encoder, tower: Tower) -> ExportedSide:
-    """What to write of a tower.
-
-    Raises:
-        UsageError: the tower has no graph.
-    """
+    """What to write of a tower."""
     sides: Mapping[type, Callable[[Any], ExportedSide]] = {
         BagTower: bag_side,
         DenseTower: dense_side,
@@ -170,11 +154,7 @@ def dense_side(tower: DenseTower) -> ExportedSide:
 
 
 def sentence_side(tower: SentenceTower) -> ExportedSide:
-    """The side of a sentence-transformers model.
-
-    Raises:
-        UsageError: it has other modules, or its pooling leaves the prompt out.
-    """
+    """The side of a sentence-transformers model."""
     model: Any = tower.model
     names = [type(module).__name__ for module in model]
     if names[:2] != ["Transformer", "Pooling"] or set(names[2:]) - {"Dense", "Normalize"}:
@@ -204,11 +184,7 @@ def with_reader(
     columns: TokenColumns | None = None,
     joiner: str = " ",
 ) -> ExportedSide:
-    """A side that reads texts.
-
-    Raises:
-        UsageError: its tokenizer is written in Python, so that no tokenizer.json has it.
-    """
+    """A side that reads texts."""
     tokenizer = reader.tokenizer
     if not is_fast(tokenizer):
         raise UsageError(f"a {type(tokenizer).__name__} cannot be exported; only tokenizers with a tokenizer.json can")
@@ -302,11 +278,7 @@ class Network(nn.Module):
 
 
 def graph_bytes(network: Callable[..., Tensor], inputs: Mapping[str, Tensor]) -> bytes:
-    """A network as an ONNX file, by the exporter of torch.
-
-    Raises:
-        CheckpointError: the exporter fails.
-    """
+    """A network as an ONNX file, by the exporter of torch."""
     import logging
     import warnings
 

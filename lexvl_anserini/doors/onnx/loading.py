@@ -94,11 +94,7 @@ def load_exported(
 
 
 def refuse_other_options(folder: Path, exported: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuses options that the export does not have; of the command line all values are texts.
-
-    Raises:
-        UsageError: one of them differs.
-    """
+    """Refuses options that the export does not have; of the command line all values are texts."""
     for key, value in wanted.items():
         if str(exported.get(key)).lower() != str(value).lower():
             stored = f"{key}={exported[key]}" if key in exported else f"no {key}"
@@ -108,11 +104,7 @@ def refuse_other_options(folder: Path, exported: Mapping[str, Any], wanted: Mapp
 
 
 def tower_of(folder: Path, export: Export, side: SideOfExport) -> Tower:
-    """The tower of a side.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or an entry does not fit.
-    """
+    """The tower of a side."""
     items = items_of(folder, export, side)
     if export.kind == "dense" and side.graph:
         graph = Graph(read_file(folder, export, side.graph), str(folder / side.graph))
@@ -151,11 +143,7 @@ def columns_of(folder: Path, export: Export, side: SideOfExport) -> TokenColumns
 
 
 def array_of(folder: Path, export: Export, name: str) -> np.ndarray:
-    """An array of an export.
-
-    Raises:
-        CheckpointError: the file is none.
-    """
+    """An array of an export."""
     try:
         array: np.ndarray = np.load(io.BytesIO(read_file(folder, export, name)), allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:

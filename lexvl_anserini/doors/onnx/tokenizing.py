@@ -45,11 +45,7 @@ class BareTokenizer:
 
 
 def bare_tokenizer(data: bytes, pad_id: int, cuts_start: bool, where: str) -> BareTokenizer:
-    """The tokenizer of a tokenizer.json.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """The tokenizer of a tokenizer.json."""
     from tokenizers import Tokenizer
 
     try:

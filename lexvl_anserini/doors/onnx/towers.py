@@ -115,12 +115,7 @@ class GraphImages(GraphItems):
 
 
 class Graph:
-    """A network in ONNX Runtime; threads may run it at once.
-
-    Raises:
-        MissingExtra: ONNX Runtime is not installed.
-        CheckpointError: the bytes are no graph that it can run.
-    """
+    """A network in ONNX Runtime; threads may run it at once."""
 
     def __init__(self, data: bytes, where: str):
         try:
@@ -142,9 +137,6 @@ class Graph:
         Args:
             inputs: of the graph, in its order.
             first: an input of the tower, which an error names.
-
-        Raises:
-            LexvlError: a number of the result is not finite.
         """
         [output] = self.session.run(None, dict(zip(self.names, inputs, strict=True)))
         if not np.isfinite(output).all():
@@ -190,11 +182,7 @@ class LexicalGraphTower:
     def weights(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
-        """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending.
-
-        Raises:
-            LexvlError: a weight of the model is not a finite number.
-        """
+        """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending."""
         rows: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.float32))] * len(inputs)
         for batch in self.items.batches(inputs, batch_size, on_error):
             weights = self.graph(batch.inputs, inputs[batch.positions[0]])  # [B, V]

@@ -23,8 +23,9 @@ from lexvl_anserini.doors.serving.messages import (
     Timing,
 )
 from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
-from lexvl_anserini.encoders.encoder import OtherModality, as_dense, as_lexical
+from lexvl_anserini.encoders.encoder import OtherModality
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import (
     All,
@@ -42,7 +43,7 @@ from lexvl_anserini.queries.clauses import (
 )
 from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
-from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.queries.query_vectors import encode_queries, queries_of
 from lexvl_anserini.searching.refine import heaviest
 
 if TYPE_CHECKING:
@@ -84,12 +85,7 @@ class Answering:
         return cls(SentPictures(), *map(Recent, kept))
 
     def answer(self, index: LiveIndex, question: Question) -> ShownAnswer:
-        """The best documents for a question.
-
-        Raises:
-            UsageError: a malformed expression, an unknown term or field, or a query that the encoder does not read.
-            DataError: a picture or document that is not there.
-        """
+        """The best documents for a question."""
         started = time.perf_counter()
         read = self.read(index, question)
         encoded = time.perf_counter()
@@ -120,11 +116,7 @@ class Answering:
         )
 
     def read(self, index: LiveIndex, question: Question) -> ReadQuery:
-        """The query of a question.
-
-        Raises:
-            UsageError, DataError: as `answer`.
-        """
+        """The query of a question."""
         lexical = index.manifest.kind == "impact"
         text = question.text.strip()
         if question.picture is None and question.like is None:
@@ -156,13 +148,7 @@ class Answering:
         return next(encode_queries(index.model, [topic], index.manifest))
 
     def products(self, index: LiveIndex, question: Question, doc_ids: list[str]) -> list[DocumentProducts]:
-        """The products of a question's terms for documents; they sum to their scores.
-
-        Raises:
-            UsageError: no impact index; or as `answer`.
-            DataError: no such document.
-            ArtefactError: products that do not sum to the score; the index is damaged.
-        """
+        """The products of a question's terms for documents; they sum to their scores."""
         read = self.read(index, question)
         if read.query is None or not doc_ids:
             return []
@@ -182,11 +168,7 @@ class Answering:
         return found
 
     def impacts_of(self, index: LiveIndex, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """The impacts of a document; those that were looked up before are kept, so that dragging a weight is quick.
-
-        Raises:
-            DataError: no such document.
-        """
+        """The impacts of a document; those that were looked up before are kept, so that dragging a weight is quick."""
         known: dict[str, int] = self.impacts.get((index.serial, doc_id)) or {}
         if new := [term for term in terms if term not in known]:
             known = {**known, **dict.fromkeys(new, 0), **index.impacts.impacts(doc_id, new)}
@@ -194,12 +176,7 @@ class Answering:
         return {term: known[term] for term in terms if known[term]}
 
     def heat_map(self, index: LiveIndex, question: Question, doc_id: str, term: str | None) -> HeatMap:
-        """Where in a document's picture the terms are that it shares with a question; or one of them.
-
-        Raises:
-            UsageError: an index without terms or grids; or as `answer`.
-            DataError: no picture of such a document.
-        """
+        """Where in a document's picture the terms are that it shares with a question; or one of them."""
         from lexvl_anserini.data.pictures.images import open_image
         from lexvl_anserini.encoders.parts.images.grounding import contributions
 
@@ -244,13 +221,8 @@ def words_of(text: str) -> str:
 
 
 def read_expression(index: LiveIndex, text: str, weights: Mapping[str, int]) -> ReadQuery:
-    """An expression as a query tree, with the user's weights.
-
-    Raises:
-        UsageError: an index without terms, a malformed expression, or a term that the vocabulary lacks.
-    """
-    if index.manifest.kind != "impact":
-        raise UsageError(f"index {index.served.name!r} is {index.manifest.kind}; expressions are for impact indexes")
+    """An expression as a query tree, with the user's weights."""
+    expect_lexical(f"index {index.served.name!r}", index.manifest.kind, "expressions are for impact indexes")
     clause = parse(text)
     refuse_unknown(index, clause)
     given: dict[str, float] = {}
@@ -261,11 +233,7 @@ def read_expression(index: LiveIndex, text: str, weights: Mapping[str, int]) -> 
 
 
 def refuse_unknown(index: LiveIndex, clause: Clause) -> None:
-    """Refuses terms that no document can have; nothing in an index without a vocabulary of its own.
-
-    Raises:
-        UsageError: such a term.
-    """
+    """Refuses terms that no document can have; nothing in an index without a vocabulary of its own."""
     if index.terms and any(term not in index.known for term in terms_of(clause)):
         check_known(clause, index.terms)
 
@@ -274,9 +242,6 @@ def encode_picture(index: LiveIndex, picture: Any) -> ImpactQuery | DenseQuery:
     """A picture as a query: encoded as queries are, or as documents are where queries are texts.
 
     Of terms, the heaviest `limits.PICTURE_TERMS` are kept.
-
-    Raises:
-        UsageError: the encoder reads no pictures.
     """
     tower = index.picture_tower
     if tower is None:
@@ -285,11 +250,7 @@ def encode_picture(index: LiveIndex, picture: Any) -> ImpactQuery | DenseQuery:
 
 
 def encode_document(index: LiveIndex, doc_id: str) -> Any:
-    """A document of the corpus as a query, by its picture or its text.
-
-    Raises:
-        DataError: no such document.
-    """
+    """A document of the corpus as a query, by its picture or its text."""
     shown = index.corpus.documents.get(doc_id)
     if shown is None:
         raise DataError(f"no document {doc_id[:80]!r} in the corpus")
@@ -302,31 +263,27 @@ def encode_document(index: LiveIndex, doc_id: str) -> Any:
         index.model.query.read_topic(topic)
     except OtherModality as error:
         raise UsageError(f"document {doc_id[:80]!r} is a text, and queries of this index are pictures") from error
-    query = next(encode_queries(index.model, [topic], index.manifest))
+    return _readable(next(encode_queries(index.model, [topic], index.manifest)))
+
+
+def _quantised(index: LiveIndex, tower: Any, item: Any) -> Any:
+    """The vector of one item as a query of the index."""
+    from lexvl_anserini.ground.quantise import Quantiser
+
+    quantiser = Quantiser.from_json(index.manifest.quantiser) if index.manifest.quantiser else Quantiser()
+    [query] = queries_of(tower, [TYPED], [item], quantiser, index.manifest.counts.max_impact)
+    return _readable(query)
+
+
+def _readable(query: Any) -> Any:
+    """A lexical query cut to the terms that the page shows; other queries as they are."""
     if isinstance(query, ImpactQuery):
         return query._replace(vector=heaviest(query.vector, limits.PICTURE_TERMS))
     return query
 
 
-def _quantised(index: LiveIndex, tower: Any, item: Any) -> ImpactQuery | DenseQuery:
-    """The vector of one item as a query of the index."""
-    from lexvl_anserini.ground.quantise import Quantiser
-
-    if index.manifest.kind == "dense":
-        return DenseQuery(TYPED, as_dense(tower).vectors([item])[0])
-    side = as_lexical(tower)
-    quantiser = Quantiser.from_json(index.manifest.quantiser) if index.manifest.quantiser else Quantiser()
-    impacts = quantiser.queries(side.weights([item]), index.manifest.counts.max_impact)
-    [vector] = impacts.by_term(side.vocabulary.terms)
-    return ImpactQuery(TYPED, heaviest(vector, limits.PICTURE_TERMS))
-
-
 def conditions(index: LiveIndex, question: Question) -> Clause | None:
-    """What documents must match besides the query; None if nothing.
-
-    Raises:
-        UsageError: a malformed expression, or a term that the vocabulary lacks.
-    """
+    """What documents must match besides the query; None if nothing."""
     clauses: list[Clause] = [_condition(one) for one in question.filters]
     if question.where.strip():
         clauses.append(parse(question.where))

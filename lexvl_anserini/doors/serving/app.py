@@ -200,11 +200,7 @@ class Threads:
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a call.
-
-        Raises:
-            TimeoutError: it did not come in time; its thread ends later.
-        """
+        """The result of a call."""
         self._limiter = self._limiter or CapacityLimiter(self.most)
         async with asyncio.timeout(limits.ANSWER_S):
             return await to_thread.run_sync(call, *arguments, limiter=self._limiter, abandon_on_cancel=True)

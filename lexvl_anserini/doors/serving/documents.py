@@ -203,11 +203,7 @@ def scaled(picture: Image, side: int) -> EncodedPicture:
 
 
 def scaled_file(reference: str, side: int) -> EncodedPicture:
-    """A picture of a corpus as bytes.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """A picture of a corpus as bytes."""
     return scaled(open_image(reference), side)
 
 
@@ -218,11 +214,7 @@ class SentPictures:
         self._pictures = Recent(limits.KEPT_UPLOADS)
 
     def add(self, content: bytes) -> str:
-        """Decodes and keeps a picture; returns its id.
-
-        Raises:
-            DataError: not a picture of a known format, damaged, or too large.
-        """
+        """Decodes and keeps a picture; returns its id."""
         picture_id = sha256(content).hexdigest()[:32]
         if self._pictures.get(picture_id) is None:
             picture = decode_image(io.BytesIO(content), "the picture", max_pixels=limits.UPLOAD_PIXELS)
@@ -231,11 +223,7 @@ class SentPictures:
         return picture_id
 
     def picture(self, picture_id: str) -> Image:
-        """A picture that was sent.
-
-        Raises:
-            DataError: it is not kept any more, or was never sent.
-        """
+        """A picture that was sent."""
         picture: Image | None = self._pictures.get(picture_id)
         if picture is None:
             raise DataError("the picture of this query is not on the server any more; send it again")

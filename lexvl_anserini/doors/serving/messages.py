@@ -11,11 +11,7 @@ from lexvl_anserini.ground.records import SCORE_LIMIT
 
 
 def whole_characters(text: str) -> str:
-    """The text itself.
-
-    Raises:
-        ValueError: half a character (a lone surrogate), which no answer can hold.
-    """
+    """The text itself."""
     if not text.isascii() and text.encode(errors="ignore").decode() != text:
         raise ValueError("half a character (a lone surrogate), expected a text in UTF-8")
     return text

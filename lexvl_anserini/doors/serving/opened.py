@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.loading import TORCH
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import index_name, index_path
 from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
@@ -96,13 +96,8 @@ class LiveIndex:
 
     @property
     def impacts(self) -> ImpactEngine:
-        """The engine of an impact index.
-
-        Raises:
-            UsageError: it is of another kind.
-        """
-        if self.manifest.kind != "impact":
-            raise UsageError(f"index {self.served.name!r} is {self.manifest.kind}; only an impact index has terms")
+        """The engine of an impact index."""
+        expect_lexical(f"index {self.served.name!r}", self.manifest.kind, "only an impact index has terms")
         return cast("ImpactEngine", self.engine)
 
     @cached_property
@@ -149,9 +144,6 @@ def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
 
     Args:
         before: an older state, whose encoder is taken where it is the same.
-
-    Raises:
-        LexvlError: the index or its encoder cannot be opened.
     """
     from lexvl_anserini.data.dataset import dataset_of
 
@@ -185,11 +177,7 @@ def _verify(index: LiveIndex) -> None:
 
 
 class Shelf:
-    """The open indexes by name. A folder that has another index now is opened anew, while the older answers.
-
-    Raises:
-        LexvlError: one cannot be opened.
-    """
+    """The open indexes by name. A folder that has another index now is opened anew, while the older answers."""
 
     def __init__(self, served: Sequence[ServedIndex]):
         self._lock = Lock()
@@ -216,12 +204,7 @@ class Shelf:
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator[LiveIndex]:
-        """An open index, which stays open within the block.
-
-        Raises:
-            UnknownName: no such index.
-            ArtefactError: it is damaged.
-        """
+        """An open index, which stays open within the block."""
         self._look(name)
         with self._lock:
             index = self._open.get(name)
@@ -294,11 +277,6 @@ def served_indexes(
         places: folders, or URLs of indexes in stores.
         checkpoints: of the encoders, in the order of the indexes, where they were moved; none, or one for each.
         options: of the encoders that replace those of the indexes, such as `runtime`.
-
-    Raises:
-        UsageError: another number of checkpoints than of indexes.
-        DataError: a folder without a name.
-        LexvlError: a store cannot be reached, or has no such index.
     """
     if checkpoints and len(checkpoints) != len(places):
         raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")

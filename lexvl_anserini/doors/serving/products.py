@@ -94,11 +94,7 @@ def has_text(clause: Clause) -> bool:
 
 
 def reweighted(clause: Clause, weights: Mapping[str, int]) -> Clause:
-    """The tree with other weights of terms; a term of weight 0 must still match where it had to, and adds nothing.
-
-    Raises:
-        UsageError: a weight is below 0 or 2^24 or more.
-    """
+    """The tree with other weights of terms; a term of weight 0 must still match where it had to, and adds nothing."""
     if isinstance(clause, Term) and clause.term in weights:
         weight = weights[clause.term]
         return replace(clause, weight=weight) if weight else Unscored(Term(clause.term))
@@ -115,11 +111,7 @@ def reweighted(clause: Clause, weights: Mapping[str, int]) -> Clause:
 
 
 def changed(vector: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:
-    """The vector with other weights, new terms at the end; a weight of 0 leaves a term out.
-
-    Raises:
-        UsageError: a weight is below 0.
-    """
+    """The vector with other weights, new terms at the end; a weight of 0 leaves a term out."""
     if any(weight < 0 for weight in weights.values()):
         raise UsageError("a weight below 0; expected 0, which leaves the term out, or more")
     return {term: weight for term, weight in {**vector, **weights}.items() if weight}

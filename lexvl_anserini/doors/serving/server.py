@@ -63,11 +63,7 @@ class PatientProtocol(H11Protocol):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket of an address; port 0 takes a free one.
-
-    Raises:
-        UsageError: the address is not of this machine, or the port is taken.
-    """
+    """A socket of an address; port 0 takes a free one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)

@@ -129,11 +129,7 @@ def usage(model: Encoder, name: str) -> str:
 
 
 def result_of(one: Measurement, model: Encoder) -> EvalResult:
-    """A measured value as the hub stores it.
-
-    Raises:
-        UsageError: the value of one query.
-    """
+    """A measured value as the hub stores it."""
     from huggingface_hub import EvalResult
 
     if one.query_id != "all":

@@ -43,11 +43,7 @@ class Upload:
 
 
 def push_encoder(model: Encoder, facts: ModelCardFacts, upload: Upload) -> str:
-    """Saves an encoder in a temporary folder and commits it; returns the URL of the commit.
-
-    Raises:
-        LexvlError: as `Encoder.push_to_hub`.
-    """
+    """Saves an encoder in a temporary folder and commits it; returns the URL of the commit."""
     from huggingface_hub import get_token
 
     check_name(upload.repo_id)

@@ -70,12 +70,7 @@ def save_encoder(model: Encoder, folder: Path, facts: ModelCardFacts, overwrite:
 
 
 def checkpoint_of(model: Encoder) -> Checkpoint:
-    """The checkpoint of an encoder, if it is still what the encoder was loaded from.
-
-    Raises:
-        UsageError: it has none.
-        CheckpointError: it changed, or is not there any more.
-    """
+    """The checkpoint of an encoder, if it is still what the encoder was loaded from."""
     if model.checkpoint is None:
         raise UsageError(f"encoder {model.name!r} was loaded from no checkpoint; there is nothing to save")
     checkpoint = find_checkpoint(model.checkpoint)

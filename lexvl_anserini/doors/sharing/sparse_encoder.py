@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 def as_sparse_encoder(model: Encoder) -> SparseEncoder:
-    """A SparseEncoder that gives the vectors of an encoder.
-
-    Raises:
-        UsageError: the encoder is not lexical.
-    """
+    """A SparseEncoder that gives the vectors of an encoder."""
     from sentence_transformers import SparseEncoder
 
     return SparseEncoder(modules=[LexicalModule(model)], similarity_fn_name="dot", device=model.device or "cpu")
@@ -53,7 +49,7 @@ class LexicalModule(InputModule):
     def __init__(self, model: Encoder):
         super().__init__()
         self._model = model
-        terms: Any = Terms(as_lexical(model.document).vocabulary.terms)
+        terms: Any = Terms(model.vocabulary.terms)
         self.tokenizer = terms  # of `SparseEncoder.decode`
         # Moves with `SparseEncoder.to`.
         self.register_buffer("place", torch.empty(0, device=model.device or "cpu"), persistent=False)
@@ -80,7 +76,7 @@ class LexicalModule(InputModule):
 
     def get_embedding_dimension(self) -> int:
         """The number of terms."""
-        return len(as_lexical(self._model.document).vocabulary)
+        return len(self._model.vocabulary)
 
     def preprocess(self, inputs: Sequence[Any], prompt: str | None = None, **options: Any) -> dict[str, Any]:
         """Passes texts, paths of pictures and PIL images on.
@@ -96,11 +92,7 @@ class LexicalModule(InputModule):
         return {"inputs": [prompt + item if prompt and isinstance(item, str) else item for item in inputs]}
 
     def forward(self, features: dict[str, Any], task: str | None = None, **options: Any) -> dict[str, Any]:
-        """Adds `sentence_embedding`, float32 [B, V].
-
-        Raises:
-            UsageError: texts and images in one batch, or what no side reads.
-        """
+        """Adds `sentence_embedding`, float32 [B, V]."""
         inputs = features["inputs"]
         weights = self.side_of(inputs, task).weights(inputs, batch_size=max(1, len(inputs)))
         return {**features, "sentence_embedding": torch.from_numpy(weights.toarray()).to(self.place.device)}

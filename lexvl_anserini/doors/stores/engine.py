@@ -9,8 +9,18 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from lexvl_anserini.doors.stores import trees
-from lexvl_anserini.doors.stores.fetching import Fetched, Scored, best_hits, growing, top, vectors
+from lexvl_anserini.doors.stores.fetching import (
+    Fetched,
+    Scored,
+    among,
+    best_hits,
+    growing,
+    has_scored_term,
+    refuse_unsearchable,
+    score_of,
+    top,
+    vectors,
+)
 from lexvl_anserini.doors.stores.folder import GREATEST, Notes, header_of, read_notes, write_folder
 from lexvl_anserini.doors.stores.loading import load
 from lexvl_anserini.doors.stores.store import MISSING, ImpactStore
@@ -55,26 +65,25 @@ class StoreOptions:
 class StoreEngine(ImpactEngine):
     """An index of impacts in a store.
 
-    Raises:
-        ArtefactError: the folder is of another index, or the store has fewer documents than the manifest says.
-        StoreError: the store cannot be reached.
+    name    a row of `registry.ENGINES`
+    stores  the classes of stores by the form of their URLs, "" for all other forms
     """
 
     name: ClassVar[str]
+    stores: ClassVar[Mapping[str, type[ImpactStore]]]
+
+    def __init_subclass__(cls) -> None:
+        settings = (setting for store in cls.stores.values() for setting in store.settings)
+        cls.option_names = frozenset({URL, ALLOW_INEXACT, *settings})
 
     @classmethod
     def store_class(cls, place: StorePlace) -> type[ImpactStore]:
         """The class of stores of this engine for a place."""
-        raise NotImplementedError
+        return cls.stores.get(place.form, cls.stores[""])
 
     @classmethod
     def read(cls, place: StorePlace) -> Notes | None:
-        """The notes of the index at a place; None if the store has nothing of that name.
-
-        Raises:
-            ArtefactError: what has the name is no index of ours.
-            StoreError: the store cannot be reached.
-        """
+        """The notes of the index at a place; None if the store has nothing of that name."""
         store = cls.store_class(place)(place)
         try:
             with store.errors():
@@ -101,11 +110,7 @@ class StoreEngine(ImpactEngine):
             raise
 
     def _check(self, token: str) -> None:
-        """Compares the store with the local folder and the manifest.
-
-        Raises:
-            ArtefactError: no index there any more, another one, or other counts.
-        """
+        """Compares the store with the local folder and the manifest."""
         if not self.store.open():
             raise ArtefactError(f"{self.place}: {MISSING.reason}; {MISSING.remedy}")
         header, notes, _ = header_of(self.store)
@@ -119,11 +124,7 @@ class StoreEngine(ImpactEngine):
 
     @classmethod
     def options(cls, given: Mapping[str, Any]) -> StoreOptions:
-        """The URL, whether a store may round, and what the store has of its own.
-
-        Raises:
-            UsageError: no URL, or a value that does not fit.
-        """
+        """The URL, whether a store may round, and what the store has of its own."""
         if URL not in given:
             raise UsageError(
                 f"engine {cls.name} writes to a store, not to a folder; give --index a URL (docs/stores.md)"
@@ -211,15 +212,15 @@ class StoreEngine(ImpactEngine):
         """
         check_count("hits", hits)
         check_tree(clause)
-        trees.refuse_unsearchable(clause, self.name)
+        refuse_unsearchable(clause, self.name)
         if isinstance(clause, Impacts):
             return self._list(query_id, clause.vector, hits)
         self._refuse_rounding(query_id, bound(clause, self.bound))
-        named = trees.among(clause)
-        with self._asking():
+        named = among(clause)
+        with self._exclusive():
             if named is not None:
                 return ranked(query_id, self._scores(clause, sorted(named)), hits)
-            if not trees.has_scored_term(clause):
+            if not has_scored_term(clause):
                 raise UsageError(
                     f"topic {query_id!r}: documents match that share no scored term with the query, which {self.name} "
                     "does not search; build an index with --engine lucene for this"
@@ -252,17 +253,18 @@ class StoreEngine(ImpactEngine):
 
     def _scores(self, clause: Clause, doc_ids: Sequence[str]) -> Scored:
         """The scores of a tree for those of some documents that match it."""
-        found = (
-            (doc_id, trees.score(clause, doc_id, self._terms(vector))) for doc_id, vector in self._vectors(doc_ids)
-        )
-        return [(doc_id, score) for doc_id, score in found if score is not None]
+        scored = [
+            (doc_id, score_of(clause, doc_id, self._terms(vector)))
+            for doc_id, vector in vectors(self.store, doc_ids).items()
+        ]
+        return [(doc_id, score) for doc_id, score in scored if score is not None]
 
     def _list(self, query_id: str, vector: Mapping[str, int], hits: int) -> list[ScoredDoc]:
         self._refuse_rounding(query_id, self.bound(vector))
         dims, weights = self._known(vector)
         if not dims:
             return []
-        with self._asking():
+        with self._exclusive():
             hits_of_store = best_hits(self.store, dims, weights, hits, f"topic {query_id!r}")
         if self.exact and (strange := next((hit for hit in hits_of_store if hit[1] != int(hit[1])), None)):
             raise ArtefactError(
@@ -272,8 +274,8 @@ class StoreEngine(ImpactEngine):
         return ranked(query_id, hits_of_store, hits)
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """One thread at a time speaks with the store; its errors become one line."""
+    def _exclusive(self) -> Iterator[None]:
+        """One thread at a time uses the store; its errors become one line."""
         with self.lock, self.store.errors():
             yield
 
@@ -291,9 +293,6 @@ class StoreEngine(ImpactEngine):
                 f"{self.store.title} are exact; quantise queries (or documents) with fewer bits"
             )
 
-    def _vectors(self, doc_ids: Sequence[str]) -> Iterator[tuple[str, dict[int, int]]]:
-        yield from vectors(self.store, doc_ids).items()
-
     def _terms(self, vector: Mapping[int, int]) -> dict[str, int]:
         return {self.vocabulary.terms[dim]: impact for dim, impact in vector.items()}
 
@@ -304,11 +303,11 @@ class StoreEngine(ImpactEngine):
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, as the store has it."""
-        with self._asking():
-            vectors = dict(self._vectors([doc_id]))
-        if doc_id not in vectors:
+        with self._exclusive():
+            vector = self.store.vectors([doc_id]).get(doc_id)
+        if vector is None:
             raise DataError(f"{self.place}: no document {doc_id!r} in the index")
-        return self._terms(vectors[doc_id])
+        return self._terms(vector)
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact."""
@@ -318,8 +317,3 @@ class StoreEngine(ImpactEngine):
     def close(self) -> None:
         """Closes the connection."""
         self.store.close()
-
-
-def option_names(*classes: type[ImpactStore]) -> frozenset[str]:
-    """The names of the options of an engine over these stores."""
-    return frozenset({URL, ALLOW_INEXACT, *(name for one in classes for name in one.settings)})

@@ -1,12 +1,17 @@
-"""The best hits of a query: more are fetched until the order across the cut is certain; long queries go in parts."""
+"""The best hits of a query: more are fetched until the order across the cut is certain; long queries go in parts.
+
+Query trees are evaluated here, on the vectors that a store returns, for the documents that can match. A document scores
+at most the dot product with all scored terms of the tree, by which the store finds candidates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from lexvl_anserini.doors.stores.store import ImpactStore
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, Unscored, fold, walk
 
 Scored = list[tuple[str, float]]
 Result = TypeVar("Result")
@@ -30,9 +35,6 @@ def best_hits(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], h
 
     Args:
         where: the query, for errors.
-
-    Raises:
-        ArtefactError: the store returns too few hits to decide which documents of equal score come first.
     """
     # The list of a query in parts has gaps below its end, also where each part's list is ordered.
     ordered = store.ordered and not is_long(store, dims)
@@ -52,11 +54,7 @@ def growing(
     hits: int,
     where: str,
 ) -> Result:
-    """What `certain` makes of enough hits: it gets more of them, twice as many each time, until it is not None.
-
-    Raises:
-        ArtefactError: it is None for the most hits that the store returns.
-    """
+    """What `certain` makes of enough hits: it gets more of them, twice as many each time, until it is not None."""
     most, count = store.most_hits, hits + MARGIN
     while True:
         count = count if most is None else min(count, most)
@@ -71,11 +69,7 @@ def growing(
 
 
 def top(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int, where: str) -> Fetched:
-    """The `count` best documents of a query of any number of terms.
-
-    Raises:
-        ArtefactError: as `best_hits`, for a query in parts.
-    """
+    """The `count` best documents of a query of any number of terms."""
     if is_long(store, dims):
         return in_parts(store, dims, weights, count, where)
     hits = store.top(dims, weights, count)
@@ -93,9 +87,6 @@ def in_parts(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], co
     Each part of the query has a list of its own. A document in none of the lists scores at most the sum of their last
     scores; those in the lists are scored with their stored vectors. The lists grow until `count` documents score as
     much as any other can.
-
-    Raises:
-        ArtefactError: the lists cannot grow.
     """
     assert store.most_terms is not None
     steps = range(0, len(dims), store.most_terms)
@@ -129,3 +120,83 @@ def vectors(store: ImpactStore, doc_ids: Sequence[str]) -> dict[str, dict[int, i
     for start in range(0, len(doc_ids), VECTORS):
         vectors_by_id |= store.vectors(doc_ids[start : start + VECTORS])
     return vectors_by_id
+
+
+def refuse_unsearchable(clause: Clause, engine: str) -> None:
+    """Refuses clauses that need more than vectors."""
+    for node in walk(clause):
+        what = None
+        if isinstance(node, Equals | Range):
+            what = f"the metadata field {node.field!r}"
+        elif isinstance(node, Text):
+            what = "BM25 of a text"
+        elif isinstance(node, Boost) and node.weight != int(node.weight):
+            what = f"the factor {node.weight}, which is no integer"
+        if what:
+            raise UsageError(f"{what}: {engine} answers terms and ids; build an index with --engine lucene for this")
+
+
+def score_of(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> int | None:
+    """The score of a document, None where the clause does not match (`queries/clauses.py` has the table)."""
+
+    def leaf(clause: Clause) -> int | None:
+        if isinstance(clause, Ids):
+            return 0 if doc_id in clause.doc_ids else None
+        assert isinstance(clause, Impacts | Term)
+        weights = clause.vector if isinstance(clause, Impacts) else {clause.term: clause.weight}
+        shared = [weight * vector[term] for term, weight in weights.items() if term in vector]
+        return sum(shared) if shared else None
+
+    return fold(
+        clause,
+        leaf,
+        all_of=lambda required, optional: None if None in required else added([*required, *optional]),
+        any_of=lambda scores: None if all(score is None for score in scores) else added(scores),
+        negated=lambda clause, score: 0 if score is None else None,
+        scaled=lambda clause, score: (
+            None if score is None else score * (int(clause.weight) if isinstance(clause, Boost) else 0)
+        ),
+    )
+
+
+def added(scores: Iterable[int | None]) -> int:
+    """The sum of the scores of the clauses that match."""
+    return sum(score for score in scores if score is not None)
+
+
+def among(clause: Clause) -> frozenset[str] | None:
+    """Ids of which every matching document has one; None where the tree names none."""
+
+    def common(required: list[frozenset[str] | None], optional: list[frozenset[str] | None]) -> frozenset[str] | None:
+        sets = [ids for ids in required if ids is not None]
+        return frozenset.intersection(*sets) if sets else None
+
+    def any_of(sets: list[frozenset[str] | None]) -> frozenset[str] | None:
+        return None if None in sets else frozenset().union(*(ids for ids in sets if ids is not None))
+
+    def leaf(clause: Clause) -> frozenset[str] | None:
+        return frozenset(clause.doc_ids) if isinstance(clause, Ids) else None
+
+    return fold(
+        clause,
+        leaf,
+        all_of=common,
+        any_of=any_of,
+        negated=lambda clause, ids: None,
+        scaled=lambda clause, ids: ids,
+    )
+
+
+def has_scored_term(clause: Clause) -> bool:
+    """True if every matching document has a term that scores: then the store finds them all by their scores."""
+
+    def leaf(clause: Clause) -> bool:
+        return isinstance(clause, Impacts | Term)
+
+    def scaled(clause: Boost | Unscored, scored: bool) -> bool:
+        return scored and isinstance(clause, Boost) and clause.weight > 0
+
+    def negated(clause: Clause, scored: bool) -> bool:
+        return False
+
+    return fold(clause, leaf, lambda required, optional: any(required), all, negated, scaled)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from lexvl_anserini.doors.stores.engine import StoreEngine, option_names
+from lexvl_anserini.doors.stores.engine import StoreEngine
 from lexvl_anserini.doors.stores.store import (
     MISSING,
     UNREACHABLE,
@@ -23,10 +23,7 @@ from lexvl_anserini.doors.stores.store import (
     StoreRow,
     Trouble,
     disk_bytes,
-    note_name,
-    vector_of,
 )
-from lexvl_anserini.doors.stores.urls import StorePlace
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra
 from lexvl_anserini.ground.files import make_folder
 
@@ -61,7 +58,6 @@ class MilvusStore(ImpactStore):
         self.milvus = self.client()
         # The client logs every error that it raises, with its stack.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
-        self.served: Any = None
         if not self.place.local or Path(self.place.path).exists():
             self._serve()
 
@@ -138,10 +134,14 @@ class MilvusStore(ImpactStore):
 
     def add(self, rows: Sequence[StoreRow]) -> None:
         """Entities, of which Milvus counts those that it took."""
-        self._insert([(row.doc_id, dict(zip(row.dims, map(float, row.impacts), strict=True)), "") for row in rows])
-
-    def _insert(self, rows: Sequence[tuple[str, dict[int, float], str]]) -> None:
-        entities = [{"id": name, "impacts": vector or {NO_TERM: 1.0}, "note": note} for name, vector, note in rows]
+        entities = [
+            {
+                "id": row.doc_id,
+                "impacts": dict(zip(row.dims, map(float, row.impacts), strict=True)) or {NO_TERM: 1.0},
+                "note": row.note,
+            }
+            for row in rows
+        ]
         done = self.served.insert(self.table, entities)
         if done["insert_count"] != len(rows):
             raise ArtefactError(f"{self.place}: Milvus took {done['insert_count']} of {len(rows)} rows; build again")
@@ -149,11 +149,6 @@ class MilvusStore(ImpactStore):
     def settle(self) -> None:
         """Seals and writes what was added."""
         self.served.flush(self.table)
-
-    def write_notes(self, notes: Sequence[str]) -> None:
-        """Entities whose ids no document has."""
-        for number, text in enumerate(notes):
-            self._insert([(note_name(number), {}, text)])
 
     def publish(self) -> None:
         """Moves the alias."""
@@ -169,17 +164,11 @@ class MilvusStore(ImpactStore):
         """Drops the collection."""
         self.served.drop_collection(self.table)
 
-    def remove(self) -> None:
-        """Drops the alias and the collection."""
-        self.served.drop_alias(self.place.name)
-        self.served.drop_collection(self.table)
-
-    def read_notes(self, first: int, count: int) -> list[str]:
+    def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
         """Entities by id."""
-        names = [note_name(number) for number in range(first, first + count)]
-        rows = self.served.get(self.table, ids=names, output_fields=["id", "note"])
-        notes = {row["id"]: row["note"] for row in rows}
-        return [notes[name] for name in names if name in notes]
+        for row in self.served.get(self.table, ids=list(names), output_fields=["id", "impacts", "note"]):
+            vector = {dim: impact for dim, impact in row["impacts"].items() if dim != NO_TERM}
+            yield StoreRow(row["id"], list(vector), list(vector.values()), row["note"])
 
     def count(self) -> int:
         """Exact."""
@@ -198,24 +187,14 @@ class MilvusStore(ImpactStore):
         )
         return [(hit["id"], hit["distance"]) for hit in hits]
 
-    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Entities by id."""
-        vectors_by_id = {}
-        for row in self.served.get(self.table, ids=list(doc_ids), output_fields=["id", "impacts"]):
-            vector = {dim: value for dim, value in row["impacts"].items() if dim != NO_TERM}
-            vectors_by_id[row["id"]] = vector_of(list(vector), list(vector.values()))
-        return vectors_by_id
-
     def size(self) -> int | None:
         """Bytes of Milvus Lite's file (a folder); a server does not say."""
         return disk_bytes(Path(self.place.path).rglob("*")) if self.place.local else None
 
     def close(self) -> None:
         """Closes the client."""
-        if self.served is None:
-            return
-        self.served.close()
-        if self.place.local:
+        super().close()
+        if self.served is not None and self.place.local:
             with _COUNTING:
                 _CLIENTS[self.place.path] -= 1
                 last = not _CLIENTS[self.place.path]
@@ -229,9 +208,4 @@ class MilvusEngine(StoreEngine):
     """An index of impacts in Milvus."""
 
     name = "milvus"
-    option_names = option_names(MilvusStore)
-
-    @classmethod
-    def store_class(cls, place: StorePlace) -> type[ImpactStore]:
-        """One class for servers and files."""
-        return MilvusStore
+    stores = {"": MilvusStore}

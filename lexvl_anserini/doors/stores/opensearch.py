@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, log2
 from struct import Struct
 from typing import Any, ClassVar
 
 import orjson
 
-from lexvl_anserini.doors.stores.engine import StoreEngine, option_names
+from lexvl_anserini.doors.stores.engine import StoreEngine
 from lexvl_anserini.doors.stores.store import (
     MISSING,
     UNREACHABLE,
@@ -25,10 +25,7 @@ from lexvl_anserini.doors.stores.store import (
     StoreRow,
     Trouble,
     key_of,
-    note_name,
-    vector_of,
 )
-from lexvl_anserini.doors.stores.urls import StorePlace
 from lexvl_anserini.ground.errors import ArtefactError, StoreError
 
 TIMEOUT_S = 120
@@ -113,7 +110,7 @@ class OpenSearchStore(ImpactStore):
     def _ours(self) -> dict[str, bool]:
         """The indices of this name, and whether each is published."""
         aliases = self.served.indices.get_alias(index=f"{self.place.name}_*", ignore_unavailable=True)
-        return {table: self.place.name in about["aliases"] for table, about in aliases.items() if self.is_ours(table)}
+        return {table: self.place.name in index["aliases"] for table, index in aliases.items() if self.is_ours(table)}
 
     def begin(self, width: int) -> None:
         """An index whose documents hold features by the number of their dimension: names may have no dot."""
@@ -124,16 +121,8 @@ class OpenSearchStore(ImpactStore):
         self.served.indices.create(index=self.table, body=dict(SETTINGS))
 
     def add(self, rows: Sequence[StoreRow]) -> None:
-        """Bulk requests."""
-        self._bulk([(key_of(row.doc_id), {"id": row.doc_id, **_features(row)}) for row in rows])
-
-    def _bulk(self, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Stores rows; those that the server is too busy for are sent again.
-
-        Raises:
-            StoreError: the server refuses one, or stays too busy.
-        """
-        left = list(rows)
+        """Bulk requests; rows that the server is too busy for are sent again."""
+        left = [(key_of(row.doc_id), _document(row)) for row in rows]
         for attempt in range(RETRIES):
             if attempt:
                 time.sleep(2 ** (attempt - 1))
@@ -147,8 +136,8 @@ class OpenSearchStore(ImpactStore):
             items = [item["index"] for item in done["items"]]
             failed = [item for item in items if item["status"] not in (200, 201, 429)]
             if failed or len(items) != len(left):
-                told = failed[0].get("error", failed[0]) if failed else f"{len(items)} of {len(left)} rows answered"
-                raise StoreError(f"{self.place}: OpenSearch refuses {len(failed)} documents ({str(told)[:300]})")
+                reason = failed[0].get("error", failed[0]) if failed else f"{len(items)} of {len(left)} rows answered"
+                raise StoreError(f"{self.place}: OpenSearch refuses {len(failed)} documents ({str(reason)[:300]})")
             left = [row for row, item in zip(left, items, strict=True) if item["status"] == 429]
             if not left:
                 return
@@ -157,11 +146,6 @@ class OpenSearchStore(ImpactStore):
     def settle(self) -> None:
         """Makes all that was added searchable."""
         self.served.indices.refresh(index=self.table)
-
-    def write_notes(self, notes: Sequence[str]) -> None:
-        """Documents that have neither id nor impacts; their text is not indexed."""
-        for number, text in enumerate(notes):
-            self._bulk([(key_of(note_name(number)), {"note": {"text": text}})])
 
     def publish(self) -> None:
         """Moves the alias."""
@@ -174,19 +158,14 @@ class OpenSearchStore(ImpactStore):
         """Deletes the index."""
         self.served.indices.delete(index=self.table)
 
-    def _rows(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
-        rows = self.served.mget(index=self.table, body={"ids": list(keys)})["docs"]
-        return {row["_id"]: row["_source"] for row in rows if row.get("found")}
-
-    def remove(self) -> None:
-        """Deletes the index, and the alias with it."""
-        self.served.indices.delete(index=self.table)
-
-    def read_notes(self, first: int, count: int) -> list[str]:
-        """Documents by id."""
-        keys = [key_of(note_name(number)) for number in range(first, first + count)]
-        rows = self._rows(keys)
-        return [rows[key]["note"]["text"] for key in keys if key in rows]
+    def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
+        """Documents by id, as they were sent."""
+        keys = {key_of(name): name for name in names}
+        for row in self.served.mget(index=self.table, body={"ids": list(keys)})["docs"]:
+            if row.get("found"):
+                features = row["_source"].get("impacts", {})
+                note = row["_source"].get("note", {}).get("text", "")
+                yield StoreRow(keys[row["_id"]], list(map(int, features)), list(features.values()), note)
 
     def count(self) -> int:
         """Exact."""
@@ -216,19 +195,10 @@ class OpenSearchStore(ImpactStore):
                 return hits
             body["search_after"] = page[-1]["sort"]
 
-    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Documents by id, as they were sent."""
-        rows = self._rows([key_of(doc_id) for doc_id in doc_ids]).values()
-        return {row["id"]: _vector(row.get("impacts", {})) for row in rows}
-
     def size(self) -> int | None:
         """Bytes of the primary shards."""
         statistics = self.served.indices.stats(index=self.table, metric="store")
         return int(statistics["_all"]["primaries"]["store"]["size_in_bytes"])
-
-    def close(self) -> None:
-        """Closes the connections."""
-        self.served.close()
 
 
 def unpacked(score: float) -> float:
@@ -241,22 +211,16 @@ def unpacked(score: float) -> float:
     return float(single)
 
 
-def _features(row: StoreRow) -> dict[str, Any]:
-    """The field of a document with postings."""
-    return {"impacts": dict(zip(map(str, row.dims), row.impacts, strict=True))} if row.dims else {}
-
-
-def _vector(features: Mapping[str, int]) -> dict[int, int]:
-    return vector_of(list(map(int, features)), list(features.values()))
+def _document(row: StoreRow) -> dict[str, Any]:
+    """A note has neither id nor impacts, and its text is not indexed."""
+    if row.note:
+        return {"note": {"text": row.note}}
+    impacts = dict(zip(map(str, row.dims), row.impacts, strict=True))
+    return {"id": row.doc_id, **({"impacts": impacts} if impacts else {})}
 
 
 class OpenSearchEngine(StoreEngine):
     """An index of impacts in OpenSearch."""
 
     name = "opensearch"
-    option_names = option_names(OpenSearchStore)
-
-    @classmethod
-    def store_class(cls, place: StorePlace) -> type[ImpactStore]:
-        """One class."""
-        return OpenSearchStore
+    stores = {"": OpenSearchStore}

@@ -6,11 +6,11 @@ the collation "C", so that the server sorts ids by code points. An approximate i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 from uuid import UUID
 
-from lexvl_anserini.doors.stores.engine import StoreEngine, option_names
+from lexvl_anserini.doors.stores.engine import StoreEngine
 from lexvl_anserini.doors.stores.store import (
     MISSING,
     UNREACHABLE,
@@ -18,10 +18,7 @@ from lexvl_anserini.doors.stores.store import (
     StoreRow,
     Trouble,
     key_of,
-    note_name,
-    vector_of,
 )
-from lexvl_anserini.doors.stores.urls import StorePlace
 from lexvl_anserini.ground.errors import ArtefactError, StoreError
 
 # The first version with `sparsevec`.
@@ -53,10 +50,11 @@ class PostgresStore(ImpactStore):
         self.sql = self.client("psycopg.sql")
         self.vector = self.client("pgvector")
         place, login = self.place, self.place.login
-        given = {"host": place.host, "port": place.port or None, "user": login.user, "password": login.password}
-        words = {name: value for name, value in given.items() if value}
+        words = {"host": place.host, "port": place.port, "user": login.user, "password": login.password}
         self.served = psycopg.connect(
-            f"postgresql:///{place.path}?{place.parameters}", connect_timeout=CONNECTING_S, **words
+            f"postgresql:///{place.path}?{place.parameters}",
+            connect_timeout=CONNECTING_S,
+            **{name: value for name, value in words.items() if value},
         )
         try:
             self._prepare()
@@ -127,18 +125,16 @@ class PostgresStore(ImpactStore):
         self.width, self.keyed = width, False
 
     def add(self, rows: Sequence[StoreRow]) -> None:
-        """Binary COPY."""
-        self._copy([(UUID(key_of(row.doc_id)), row.doc_id, self._sparse(row.dims, row.impacts), None) for row in rows])
-
-    def _sparse(self, dims: Sequence[int], values: Sequence[int]) -> Any:
-        return self.vector.SparseVector(dict(zip(dims, values, strict=True)), self.width)
-
-    def _copy(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Binary COPY; a note has neither id nor vector."""
         copying = self._query("copy {table} (key, id, impacts, note) from stdin with (format binary)")
         with self.served.cursor() as cursor, cursor.copy(copying) as copy:
             copy.set_types(["uuid", "text", "sparsevec", "text"])
             for row in rows:
-                copy.write_row(row)
+                fields = (None, None, row.note) if row.note else (row.doc_id, self._sparse(row.dims, row.impacts), None)
+                copy.write_row((UUID(key_of(row.doc_id)), *fields))
+
+    def _sparse(self, dims: Sequence[int], values: Sequence[float]) -> Any:
+        return self.vector.SparseVector(dict(zip(dims, values, strict=True)), self.width)
 
     def settle(self) -> None:
         """Makes the key; a transaction sees what it wrote."""
@@ -148,10 +144,6 @@ class PostgresStore(ImpactStore):
             self.served.execute(self._query("alter table {table} add constraint {key} primary key (key)", key=key))
             self.keyed = True
         self.served.execute(self._query("analyze {table}"))
-
-    def write_notes(self, notes: Sequence[str]) -> None:
-        """Rows without a vector."""
-        self._copy([(UUID(key_of(note_name(number))), None, None, text) for number, text in enumerate(notes)])
 
     def publish(self) -> None:
         """Replaces the older table, and commits."""
@@ -171,19 +163,13 @@ class PostgresStore(ImpactStore):
         """Rolls back."""
         self.served.rollback()
 
-    def remove(self) -> None:
-        """Drops the table."""
-        self.served.execute(self._query("drop table {table}"))
-        self.served.commit()
-
-    def read_notes(self, first: int, count: int) -> list[str]:
+    def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
         """Rows by key."""
-        keys = [key_of(note_name(number)) for number in range(first, first + count)]
-        rows = self.served.execute(
-            self._query("select key::text, note from {table} where key = any(%s::uuid[])"), [keys]
-        ).fetchall()
-        notes = dict(rows)
-        return [notes[key] for key in keys if key in notes]
+        keys = {key_of(name): name for name in names}
+        query = self._query("select key::text, impacts, note from {table} where key = any(%s::uuid[])")
+        for key, vector, note in self.served.execute(query, [list(keys)]).fetchall():
+            dims, impacts = (vector.indices(), vector.values()) if vector is not None else ((), ())
+            yield StoreRow(keys[key], dims, impacts, note or "")
 
     def count(self) -> int:
         """Exact."""
@@ -200,30 +186,13 @@ class PostgresStore(ImpactStore):
         ).fetchall()
         return [(doc_id, score) for doc_id, score in rows]
 
-    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Rows by key."""
-        rows = self.served.execute(
-            self._query("select id, impacts from {table} where key = any(%s::uuid[])"),
-            [[key_of(doc_id) for doc_id in doc_ids]],
-        ).fetchall()
-        return {doc_id: vector_of(vector.indices(), vector.values()) for doc_id, vector in rows}
-
     def size(self) -> int | None:
         """Bytes of the table, its key and what is stored out of line."""
         return int(self.served.execute("select pg_total_relation_size(%s::regclass)", [self.table]).fetchone()[0])
-
-    def close(self) -> None:
-        """Closes the connection."""
-        self.served.close()
 
 
 class PgvectorEngine(StoreEngine):
     """An index of impacts in PostgreSQL."""
 
     name = "pgvector"
-    option_names = option_names(PostgresStore)
-
-    @classmethod
-    def store_class(cls, place: StorePlace) -> type[ImpactStore]:
-        """One class."""
-        return PostgresStore
+    stores = {"": PostgresStore}

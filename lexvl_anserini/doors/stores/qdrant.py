@@ -1,8 +1,9 @@
-"""Qdrant: one collection of sparse vectors, on a server or in a folder that the client itself serves.
+"""Qdrant: one collection of sparse vectors, on a server or in a folder; or a shard of Qdrant Edge in a folder.
 
-A published collection has the index's name as an alias. A point's id is a digest of the document's id, which is in its
-payload. The index of the vectors is Float32 by default, in which integer scores below 2^24 are exact; `datatype` may
-make it smaller.
+A published collection has the index's name as an alias. A shard of Qdrant Edge, the engine of Qdrant's server inside
+this process, is the folder FOLDER/NAME, which appears whole. A point's id is a digest of the document's id, which is in
+its payload. The index of the vectors is Float32 by default, in which integer scores below 2^24 are exact; `datatype`
+may make it smaller.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lexvl_anserini.doors.stores.engine import StoreEngine, option_names
-from lexvl_anserini.doors.stores.qdrant_edge import DATATYPES, EdgeStore
+from lexvl_anserini.doors.stores.engine import StoreEngine
 from lexvl_anserini.doors.stores.store import (
     MISSING,
     UNREACHABLE,
@@ -25,11 +26,9 @@ from lexvl_anserini.doors.stores.store import (
     Trouble,
     disk_bytes,
     key_of,
-    note_name,
-    vector_of,
 )
-from lexvl_anserini.doors.stores.urls import StorePlace
 from lexvl_anserini.ground.errors import ArtefactError, StoreError
+from lexvl_anserini.ground.files import new_folder
 
 # Queries over any kind of vector, which replaced one call per kind.
 LEAST_VERSION = (1, 10)
@@ -41,8 +40,15 @@ INDEXING_S = 1800
 # The name of the vector in a point.
 VECTOR = "impacts"
 
-# In a folder that the client serves.
+# Datatypes of Qdrant's index of vectors: significant bits of an impact that it keeps; uint8 scales them, and keeps none
+# for sure.
+DATATYPES: Mapping[str, int] = {"float32": 24, "float16": 11, "uint8": 0}
+
+# A file of a folder that the client serves, and of a folder of Qdrant Edge.
 META = "meta.json"
+CONFIG = "edge_config.json"
+
+LOCKED = Trouble("another process has the folder open", "wait for it, or run a Qdrant server")
 
 
 class QdrantStore(ImpactStore):
@@ -56,7 +62,6 @@ class QdrantStore(ImpactStore):
 
     def _connect(self) -> None:
         self.models = self.client().models
-        self.served: Any = None
         self.significant_bits = DATATYPES[self.chosen.get("datatype", "float32")]
         if not self.place.local or (Path(self.place.path) / META).is_file():
             self._serve()
@@ -87,7 +92,7 @@ class QdrantStore(ImpactStore):
         if status == 404 or isinstance(error, ValueError) and "not found" in str(error):
             return MISSING
         if isinstance(error, RuntimeError) and "already accessed" in str(error):
-            return Trouble("another process has the folder open", "wait for it, or run a Qdrant server")
+            return LOCKED
         return None
 
     def open(self) -> bool:
@@ -104,42 +109,26 @@ class QdrantStore(ImpactStore):
     def _alias(self) -> dict[str, str]:
         return {alias.alias_name: alias.collection_name for alias in self.served.get_aliases().aliases}
 
-    def _fresh(self) -> list[str]:
-        """Collections of this index that are not published."""
-        published = set(self._alias().values())
-        names = [collection.name for collection in self.served.get_collections().collections]
-        return [name for name in names if self.is_ours(name) and name not in published]
-
     def begin(self, width: int) -> None:
         """A collection without dense vectors; the sparse index is in memory."""
         if self.served is None:
             if Path(self.place.path).is_dir() and any(Path(self.place.path).iterdir()):
                 raise ArtefactError(f"{self.place.path}: a folder of something else than Qdrant; name another folder")
             self._serve()
-        for left in self._fresh():
-            self.served.delete_collection(left)
+        published = self._alias().values()
+        for left in self.served.get_collections().collections:
+            if self.is_ours(left.name) and left.name not in published:
+                self.served.delete_collection(left.name)
         self.table = self.fresh_name()
         models = self.models
-        datatype = models.Datatype(self.chosen.get("datatype", "float32"))
-        index = models.SparseIndexParams(datatype=datatype)
+        index = models.SparseIndexParams(datatype=models.Datatype(self.chosen.get("datatype", "float32")))
         self.served.create_collection(
             self.table, vectors_config={}, sparse_vectors_config={VECTOR: models.SparseVectorParams(index=index)}
         )
 
     def add(self, rows: Sequence[StoreRow]) -> None:
-        """Points; one without postings has no vector."""
-        sparse, point = self.models.SparseVector, self.models.PointStruct
-        points = [
-            point(
-                id=key_of(row.doc_id),
-                payload={"id": row.doc_id},
-                vector={VECTOR: sparse(indices=row.dims, values=[float(i) for i in row.impacts])} if row.dims else {},
-            )
-            for row in rows
-        ]
-        self._upsert(points)
-
-    def _upsert(self, points: list[Any]) -> None:
+        """Points."""
+        points = [point_of(self.models, self.models.PointStruct, row) for row in rows]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.served.upsert(self.table, points, wait=True)
@@ -151,11 +140,6 @@ class QdrantStore(ImpactStore):
             if status == "red" or time.monotonic() > end:
                 raise StoreError(f"{self.place}: Qdrant does not index what it stored (status {status}); see its log")
             time.sleep(0.2)
-
-    def write_notes(self, notes: Sequence[str]) -> None:
-        """Points without a vector."""
-        for number, text in enumerate(notes):
-            self._upsert([self.models.PointStruct(id=key_of(note_name(number)), payload={"note": text}, vector={})])
 
     def publish(self) -> None:
         """Moves the alias."""
@@ -175,15 +159,10 @@ class QdrantStore(ImpactStore):
         """Deletes the collection."""
         self.served.delete_collection(self.table)
 
-    def remove(self) -> None:
-        """Deletes the collection, and the alias with it."""
-        self.served.delete_collection(self.table)
-
-    def read_notes(self, first: int, count: int) -> list[str]:
-        """Payloads by id."""
-        keys = [key_of(note_name(number)) for number in range(first, first + count)]
-        notes = {str(point.id): point.payload["note"] for point in self.served.retrieve(self.table, keys)}
-        return [notes[key] for key in keys if key in notes]
+    def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
+        """Points by id."""
+        keys = [key_of(name) for name in names]
+        return rows_of(names, self.served.retrieve(self.table, keys, with_payload=True, with_vectors=[VECTOR]))
 
     def count(self) -> int:
         """Exact."""
@@ -195,34 +174,121 @@ class QdrantStore(ImpactStore):
         answer = self.served.query_points(self.table, query=query, using=VECTOR, limit=count, with_payload=["id"])
         return [(point.payload["id"], point.score) for point in answer.points]
 
-    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Points by id."""
-        keys = [key_of(doc_id) for doc_id in doc_ids]
-        vectors_by_id = {}
-        for point in self.served.retrieve(self.table, keys, with_payload=["id"], with_vectors=[VECTOR]):
-            vector = (point.vector or {}).get(VECTOR)
-            vectors_by_id[point.payload["id"]] = vector_of(vector.indices, vector.values) if vector else {}
-        return vectors_by_id
-
     def size(self) -> int | None:
         """Bytes of the folder; a server does not say."""
         if not self.place.local:
             return None
         return disk_bytes(file for file in Path(self.place.path).rglob("*") if self.table in file.parts)
 
+
+class EdgeStore(ImpactStore):
+    """A shard of Qdrant Edge, by qdrant-edge-py."""
+
+    title = "Qdrant Edge"
+    package = "qdrant_edge"
+    extra = "qdrant"
+    settings: ClassVar[Mapping[str, tuple[str, ...]]] = {"datatype": tuple(DATATYPES)}
+
+    def _connect(self) -> None:
+        self.edge = self.client()
+        self.shard: Any = None
+        self.folder = Path(self.place.path) / self.place.name
+        self.significant_bits = DATATYPES[self.chosen.get("datatype", "float32")]
+
+    def _trouble(self, error: Exception) -> Trouble | None:
+        if "WouldBlock" in str(error):
+            return LOCKED
+        return MISSING if "does not exist" in str(error) else None
+
+    def open(self) -> bool:
+        """Loads the folder's shard."""
+        if not self.folder.exists():
+            return False
+        if not (self.folder / CONFIG).is_file():
+            raise ArtefactError(f"{self.place}: a folder that is no index of ours; name another index")
+        self.close()
+        self.shard = self.edge.EdgeShard.load(str(self.folder))
+        return True
+
+    def begin(self, width: int) -> None:
+        """A shard in a folder beside, which no other process writes; what a killed process left there is removed."""
+        self.close()
+        self.table = self.fresh_name()
+        self.writing = ExitStack()
+        self.part = self.writing.enter_context(new_folder(self.folder))
+        # The name of the enumeration's member.
+        datatype = getattr(self.edge.VectorStorageDatatype, self.chosen.get("datatype", "float32").capitalize())
+        sparse = self.edge.EdgeSparseVectorParams(datatype=datatype)
+        # A log of changes is for those after the last flush, and there are none.
+        config = self.edge.EdgeConfig(sparse_vectors={VECTOR: sparse}, wal_enabled=False)
+        self.shard = self.edge.EdgeShard.create(str(self.part), config)
+
+    def add(self, rows: Sequence[StoreRow]) -> None:
+        """Points."""
+        points = [point_of(self.edge, self.edge.Point, row) for row in rows]
+        self.shard.update(self.edge.UpdateOperation.upsert_points(points))
+
+    def settle(self) -> None:
+        """Writes all to the disk, and indexes segments that are large enough."""
+        self.shard.flush()
+        self.shard.optimize()
+
+    def publish(self) -> None:
+        """Gives the folder its name, in one step."""
+        self.close()
+        self.writing.close()
+
+    def abandon(self) -> None:
+        """Removes the folder."""
+        self.close()
+        unfinished = StoreError(f"{self.place}: not finished")
+        self.writing.__exit__(type(unfinished), unfinished, None)
+
+    def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
+        """Points by id."""
+        return rows_of(names, self.shard.retrieve([key_of(n) for n in names], with_payload=True, with_vector=True))
+
+    def count(self) -> int:
+        """Exact."""
+        return int(self.shard.count(self.edge.CountRequest(exact=True)))
+
+    def top(self, dims: Sequence[int], weights: Sequence[int], count: int) -> list[tuple[str, float]]:
+        """Points by score; ties have any order."""
+        vector = self.edge.SparseVector(list(dims), [float(weight) for weight in weights])
+        query = self.edge.Query.Nearest(vector, using=VECTOR)
+        points = self.shard.query(self.edge.QueryRequest(limit=count, query=query, with_payload=["id"]))
+        return [(point.payload["id"], point.score) for point in points]
+
+    def size(self) -> int | None:
+        """Bytes of the folder."""
+        folder = self.folder if self.table == self.place.name else self.part
+        return disk_bytes(folder.rglob("*"))
+
     def close(self) -> None:
-        """Closes the client."""
-        if self.served is not None:
-            self.served.close()
+        """Closes the shard."""
+        if self.shard is not None:
+            self.shard.close()
+        self.shard = None
+
+
+def point_of(client: Any, point: Any, row: StoreRow) -> Any:
+    """A row as a point of a client; a note, or a document without postings, has no vector."""
+    sparse = client.SparseVector(indices=list(row.dims), values=[float(impact) for impact in row.impacts])
+    payload = {"note": row.note} if row.note else {"id": row.doc_id}
+    return point(id=key_of(row.doc_id), payload=payload, vector={VECTOR: sparse} if row.dims else {})
+
+
+def rows_of(names: Sequence[str], points: Iterable[Any]) -> Iterator[StoreRow]:
+    """The rows of points."""
+    keys = {key_of(name): name for name in names}
+    for point in points:
+        vector = (point.vector or {}).get(VECTOR)
+        dims, impacts = (vector.indices, vector.values) if vector else ((), ())
+        yield StoreRow(keys[str(point.id)], dims, impacts, point.payload.get("note", ""))
 
 
 class QdrantEngine(StoreEngine):
     """An index of impacts in Qdrant."""
 
     name = "qdrant"
-    option_names = option_names(QdrantStore)
-
-    @classmethod
-    def store_class(cls, place: StorePlace) -> type[ImpactStore]:
-        """Qdrant Edge for its folders, else the client."""
-        return EdgeStore if place.form == "edge" else QdrantStore
+    stores = {"edge": EdgeStore, "": QdrantStore}

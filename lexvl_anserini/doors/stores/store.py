@@ -26,11 +26,18 @@ SUFFIX = "_lexvl_"
 
 
 class StoreRow(NamedTuple):
-    """A document: its id, its dimensions in ascending order, and the impact of each."""
+    """A row of a table: a document, or a note.
+
+    doc_id   the id of the document; `note_name` of a note
+    dims     in ascending order
+    impacts  of each dimension
+    note     text of a note; empty for a document
+    """
 
     doc_id: str
-    dims: list[int]
-    impacts: list[int]
+    dims: Sequence[int] = ()
+    impacts: Sequence[float] = ()
+    note: str = ""
 
 
 class Trouble(NamedTuple):
@@ -73,6 +80,9 @@ class ImpactStore(ABC):
     significant_bits: int = 24
     settings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
+    # The connection of the client; None where a folder does not exist yet.
+    served: Any = None
+
     def __init__(self, place: StorePlace, settings: Mapping[str, str] | None = None):
         self.place, self.chosen = place, dict(settings or {})
         # The table that queries read: the published one, or while it is loaded the new one.
@@ -106,26 +116,22 @@ class ImpactStore(ABC):
         except Exception as error:
             trouble = self._trouble(error)
             kind = ArtefactError if trouble is MISSING else StoreError
-            told = self.place.without_login(reason_of(error))
+            reason = self.place.without_login(reason_of(error))
             if trouble is None:
-                raise kind(f"{self.place}: {self.title} failed ({told})") from error
-            raise kind(f"{self.place}: {trouble.reason} ({told}); {trouble.remedy}") from error
+                raise kind(f"{self.place}: {self.title} failed ({reason})") from error
+            raise kind(f"{self.place}: {trouble.reason} ({reason}); {trouble.remedy}") from error
 
     def refused_login(self) -> Trouble:
         """The trouble of a refused login."""
         where = f"set {self.variables}, or " if self.variables else ""
         return Trouble("refuses the login", f"{where}give USER:PASSWORD@ before the host")
 
-    def refuse_version(self, found: str, least: tuple[int, ...], what: str) -> None:
-        """Refuses a server of an older version.
-
-        Raises:
-            StoreError: it is older than `least`, from which on the store has `what`.
-        """
-        numbers = tuple(int(part) for part in re.findall(r"\d+", found)[: len(least)])
+    def refuse_version(self, version: str, least: tuple[int, ...], what: str) -> None:
+        """Refuses a server of an older version."""
+        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[: len(least)])
         if numbers < least:
-            wanted = ".".join(map(str, least))
-            raise StoreError(f"{self.place}: {self.title} {found}, expected {wanted} or newer, which has {what}")
+            expected = ".".join(map(str, least))
+            raise StoreError(f"{self.place}: {self.title} {version}, expected {expected} or newer, which has {what}")
 
     def fresh_name(self) -> str:
         """The name of a new table of this index, for the time of loading and after."""
@@ -157,15 +163,11 @@ class ImpactStore(ABC):
 
     @abstractmethod
     def add(self, rows: Sequence[StoreRow]) -> None:
-        """Adds documents to the new table; every one is stored, or an error."""
+        """Adds documents or notes to the new table; every one is stored, or an error."""
 
     @abstractmethod
     def settle(self) -> None:
         """Returns when all that was added is counted and found."""
-
-    @abstractmethod
-    def write_notes(self, notes: Sequence[str]) -> None:
-        """Adds notes, numbered from 0, to the new table."""
 
     @abstractmethod
     def publish(self) -> None:
@@ -176,12 +178,8 @@ class ImpactStore(ABC):
         """Removes the new table."""
 
     @abstractmethod
-    def remove(self) -> None:
-        """Removes the published index, which is open."""
-
-    @abstractmethod
-    def read_notes(self, first: int, count: int) -> list[str]:
-        """Notes by number, fewer where the table has none."""
+    def rows(self, names: Sequence[str]) -> Iterable[StoreRow]:
+        """The rows of documents by their ids, or of notes by their names; without those that the table lacks."""
 
     @abstractmethod
     def count(self) -> int:
@@ -192,16 +190,28 @@ class ImpactStore(ABC):
         """The ids and scores of the `count` best documents, scores descending; without documents of score 0."""
 
     @abstractmethod
-    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
-        """The vectors of the documents that the table has, dimension -> impact."""
-
-    @abstractmethod
     def size(self) -> int | None:
         """Bytes of the index; None from a store that does not say."""
 
-    @abstractmethod
     def close(self) -> None:
         """Closes the connection."""
+        if self.served is not None:
+            self.served.close()
+
+    def write_notes(self, notes: Sequence[str]) -> None:
+        """Adds notes, numbered from 0, to the new table."""
+        for number, text in enumerate(notes):
+            self.add([StoreRow(note_name(number), note=text)])
+
+    def read_notes(self, first: int, count: int) -> list[str]:
+        """Notes by number, fewer where the table has none."""
+        names = [note_name(number) for number in range(first, first + count)]
+        notes = {row.doc_id: row.note for row in self.rows(names)}
+        return [notes[name] for name in names if name in notes]
+
+    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
+        """The vectors of the documents that the table has, dimension -> impact."""
+        return {row.doc_id: vector_of(row) for row in self.rows(doc_ids)}
 
 
 def disk_bytes(files: Iterable[Path]) -> int:
@@ -219,13 +229,9 @@ def note_name(number: int) -> str:
     return f"lexvl note {number}"
 
 
-def vector_of(dims: Sequence[int], values: Sequence[float]) -> dict[int, int]:
-    """A stored vector with integer impacts.
-
-    Raises:
-        ArtefactError: an impact is not an integer.
-    """
-    vector = {int(dim): round(value) for dim, value in zip(dims, values, strict=True)}
-    if any(impact != value for impact, value in zip(vector.values(), values, strict=True)):
+def vector_of(row: StoreRow) -> dict[int, int]:
+    """The vector of a row, whose impacts must be integers."""
+    vector = {int(dim): round(impact) for dim, impact in zip(row.dims, row.impacts, strict=True)}
+    if any(impact != stored for impact, stored in zip(vector.values(), row.impacts, strict=True)):
         raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
     return vector

@@ -96,11 +96,7 @@ class StorePlace:
 
 
 def parse_url(index: str | Path) -> StorePlace:
-    """The place that a URL names; its login is remembered for this process.
-
-    Raises:
-        UsageError: the URL is of no form above, or a name that not every store takes.
-    """
+    """The place that a URL names; its login is remembered for this process."""
     text, _, parameters = str(index).partition("?")
     match = _URL.fullmatch(text)
     if match is None:

@@ -96,11 +96,7 @@ def _check_vocabulary(folder: Path, manifest: Manifest, problems: list[str]) -> 
 
 
 def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
-    """Compares Lucene's statistics with index.json and the manifest, and these with their digest.
-
-    Raises:
-        ArtefactError: an impact that has no exact score, whatever else differs.
-    """
+    """Compares Lucene's statistics with index.json and the manifest, and these with their digest."""
     with census(index) as whole:
         most = int(whole.maxImpact(CONTENTS))
     if most >= SCORE_LIMIT:
@@ -119,11 +115,7 @@ def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
 
 
 def _check_resident(index: Path) -> None:
-    """Checks the file of resident postings, if there is one.
-
-    Raises:
-        ArtefactError: it is damaged, or older than the index.
-    """
+    """Checks the file of resident postings, if there is one."""
     path = index / RESIDENT
     if not path.exists() and read_report(index).postings >= layout.LEAST_POSTINGS:
         log.info("%s: no %s, so that Lucene's postings serve; --repair writes it", index, RESIDENT)

@@ -47,10 +47,6 @@ class Compiler:
     """Compiles clause trees for one index.
 
     fields  name -> type of every metadata field: keyword, long, double or date; `text` if the index has texts
-
-    Raises (by `query`):
-        UnknownName: a metadata field that the index does not have.
-        UsageError: a value that does not fit its field's type, or texts in an index without them.
     """
 
     @java_calls()
@@ -184,11 +180,7 @@ def keyword(value: Value) -> str:
 
 
 def long_range(clause: Range, kind: str) -> tuple[int, int]:
-    """Both ends of a range of whole numbers (or days), included.
-
-    Raises:
-        UsageError: an end is no number (or date).
-    """
+    """Both ends of a range of whole numbers (or days), included."""
     low, high = LEAST, MOST
     if clause.low is not None:
         end = number(clause.field, clause.low, kind)
@@ -201,11 +193,7 @@ def long_range(clause: Range, kind: str) -> tuple[int, int]:
 
 
 def double_range(clause: Range) -> tuple[float, float]:
-    """Both ends of a range of floats, included.
-
-    Raises:
-        UsageError: an end is no number.
-    """
+    """Both ends of a range of floats, included."""
     low, high = -inf, inf
     if clause.low is not None:
         end = float(number(clause.field, clause.low, "double"))

@@ -41,12 +41,7 @@ from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 
 class LuceneEngine(ImpactEngine, ChangingEngine):
-    """Searches an impact index, ours or one that stock Anserini built from the same shards.
-
-    Raises:
-        ArtefactError: the folder is no Lucene index, or holds another number of documents than the manifest says.
-        JavaError: no usable Java.
-    """
+    """Searches an impact index, ours or one that stock Anserini built from the same shards."""
 
     option_names = frozenset(field.name for field in fields(IndexOptions))
 
@@ -147,10 +142,6 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         """One list per query; every term of a query counts, however many or frequent they are.
 
         `threads` share the queries of a batch.
-
-        Raises:
-            UsageError: a weight is no integer >= 1, or `hits` is below 1.
-            ArtefactError: a score could reach 2^24, from where float32 rounds; the message proposes bits.
         """
         lists = self.batches.search(queries, hits, threads)
         while True:
@@ -174,12 +165,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         return Compiler(self.fields)
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
-        """The ranked list of a clause tree.
-
-        Raises:
-            UnknownName, UsageError: as `Compiler`'s.
-            ArtefactError: a score could reach 2^24, from where Lucene's floats round.
-        """
+        """The ranked list of a clause tree."""
         check_count("hits", hits)
         check_tree(clause)
         with self.verification.reading():
@@ -198,11 +184,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             return postings.vector_of(self.reader, doc_id)
 
     def verified(self) -> None:
-        """Waits until all of Lucene's files are compared with their checksums.
-
-        Raises:
-            ArtefactError: one is damaged.
-        """
+        """Waits until all of Lucene's files are compared with their checksums."""
         self.verification.wait()
         if self.resident is not None:
             self.resident.verified()
@@ -212,11 +194,7 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         self.opened.close()
 
     def top(self, query: Any, hits: int, query_id: str = "query") -> list[ScoredDoc]:
-        """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending.
-
-        Raises:
-            ArtefactError: Lucene cannot search it.
-        """
+        """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending."""
         with java_errors(f"topic {query_id!r} cannot be searched"):
             cast = java_cast("org.apache.lucene.search.Query", query)
             top = self.static.top(self.searcher, cast, min(hits, self.documents), self.order)

@@ -73,11 +73,7 @@ def open_directory(index: Path) -> Any:
 
 @java_calls()
 def open_reader(index: Path) -> Any:
-    """A reader of the index's last commit.
-
-    Raises:
-        ArtefactError: a newer Lucene wrote it.
-    """
+    """A reader of the index's last commit."""
     with newer_refused(index):
         return java_class("org.apache.lucene.index.DirectoryReader").open(open_directory(index))
 
@@ -149,9 +145,6 @@ def keywords(index: Path, key: str) -> dict[str, str]:
     """The value of a metadata key by document id, for a key whose values are texts without line feeds.
 
     Documents without the key are absent.
-
-    Raises:
-        ArtefactError: no Lucene index, or a damaged one.
     """
     jvm.start()
     with java_errors(f"{index}: cannot be read"), census(index) as whole:

@@ -17,9 +17,6 @@ def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]
     """The document's impact for each of the terms that it has, in their order.
 
     Each term's postings are entered at the document; nothing is scanned.
-
-    Raises:
-        DataError: the index has no such document.
     """
     leaf, number = place_of(reader, doc_id)
     bytes_ref, frequencies = java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
@@ -64,11 +61,7 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
 
 @java_calls()
 def text_of(reader: Any, doc_id: str) -> str | None:
-    """The document's text as it was indexed; None in an index without stored texts.
-
-    Raises:
-        DataError: the index has no such document.
-    """
+    """The document's text as it was indexed; None in an index without stored texts."""
     leaf, number = place_of(reader, doc_id)
     with java_errors(f"document {doc_id!r} cannot be read"):
         text = our_class("IndexCensus").stored(leaf, number, TEXT)
@@ -76,11 +69,7 @@ def text_of(reader: Any, doc_id: str) -> str | None:
 
 
 def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
-    """Texts by document, from an index that stores them.
-
-    Raises:
-        DataError: the index has no such document.
-    """
+    """Texts by document, from an index that stores them."""
     jvm.start()
     with java_errors(f"{index}: cannot be opened as a Lucene index"):
         reader = open_reader(index)

@@ -83,10 +83,6 @@ class BatchSearcher:
         Args:
             hits: at most, per query.
             threads: over the queries of a batch.
-
-        Raises:
-            UsageError: a weight is no integer >= 1, or `hits` is below 1.
-            ArtefactError: a score could reach 2^24, from where float32 rounds; the message proposes bits.
         """
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
@@ -207,11 +203,7 @@ def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
 
 
 def _checked(query: ImpactQuery) -> Mapping[str, int]:
-    """The query's weights as Python's own integers.
-
-    Raises:
-        UsageError: a weight is no integer from 1 to 2^24 - 1.
-    """
+    """The query's weights as Python's own integers."""
     vector = query.vector
     weights = vector.values()
     if not vector or (set(map(type, weights)) == {int} and 0 < min(weights) <= max(weights) < SCORE_LIMIT):

@@ -60,11 +60,7 @@ def merge(
     progress: Progress = silent,
     options: IndexOptions | None = None,
 ) -> BuiltIndex:
-    """One index of several folders, each of shards or an index, of one encoder, vocabulary and quantiser.
-
-    Raises:
-        ArtefactError: they do not go together, or an id occurs in two of them.
-    """
+    """One index of several folders, each of shards or an index, of one encoder, vocabulary and quantiser."""
     jvm.start()
     options = options or IndexOptions()
     manifests = [source_manifest(source) for source in sources]
@@ -95,9 +91,6 @@ def append(
     Args:
         replacing: a new document replaces the one of its id; without, a common id raises. Shards that the index holds
             already restore their documents that were deleted or replaced.
-
-    Raises:
-        ArtefactError: the folders do not go with the index, or it has one of their ids.
     """
     jvm.start()
     source_manifest(index)  # refuses what cannot be searched exactly
@@ -152,11 +145,7 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
 
 
 def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
-    """Removes the documents of these ids; the same request again changes nothing.
-
-    Raises:
-        ArtefactError: an id is not in the index and this request did not delete it, or no document would be left.
-    """
+    """Removes the documents of these ids; the same request again changes nothing."""
     jvm.start()
     wanted = list(dict.fromkeys(doc_ids))
     request = f"delete {_digest(sorted(wanted))}"
@@ -196,9 +185,6 @@ def repair(index: Path) -> bool:
 
     Returns:
         True if it did.
-
-    Raises:
-        ArtefactError: Lucene's files are damaged.
     """
     jvm.start()
     if _needs_no_repair(index):
@@ -259,11 +245,7 @@ def _as_index(
     threads: int,
     progress: Progress,
 ) -> Iterator[tuple[Path, Mapping[str, str]]]:
-    """Yields an index with a source's documents, and its fields; shards are indexed in a temporary folder.
-
-    Raises:
-        ArtefactError: a shard is damaged, or an index has other options, or a newer Lucene wrote it.
-    """
+    """Yields an index with a source's documents, and its fields; shards are indexed in a temporary folder."""
     if is_index(source):
         report = read_report(source)
         # Resident postings are written for the whole, whatever its parts have.
@@ -286,11 +268,7 @@ def _as_index(
 
 
 def _joined(fields: Mapping[str, str], more: Mapping[str, str], source: Path) -> dict[str, str]:
-    """The fields of both.
-
-    Raises:
-        ArtefactError: one has two types.
-    """
+    """The fields of both."""
     for name, kind in more.items():
         if fields.get(name, kind) != kind:
             raise ArtefactError(f"{source}: {name} is {kind}, in the others {fields[name]}; give it one type")
@@ -323,11 +301,7 @@ def _refuse_common(index: Path, other: Path, source: Path) -> None:
 
 
 def _present(index: Path, doc_ids: Sequence[str], request: str) -> list[str]:
-    """Those of the ids that are to be deleted: all of them, or what is there again after this request deleted them.
-
-    Raises:
-        ArtefactError: an id is not in the index, and this request did not delete it.
-    """
+    """Those of the ids that are to be deleted: all of them, or what is there again after this request deleted them."""
     with census(index) as whole:
         missing = whole.missing(_lines(doc_ids)).tostring().decode().splitlines()
     if missing and request not in read_report(index).get(CHANGES, ()):

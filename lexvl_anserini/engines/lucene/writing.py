@@ -78,9 +78,6 @@ def write_lucene(
     The index is one segment, with documents in the order of the shards, whatever the number of threads. `created` is
     the major version of Lucene that counts as the index's creator, for one that joins older indexes; default: that of
     this process.
-
-    Raises:
-        ArtefactError: a shard is damaged or malformed, or its counts differ from the manifest's.
     """
     types = metadata_types(shards, manifest) if options.metadata else {}
     entries, numbered = [], enumerate(checked_shards(shards, manifest))
@@ -150,11 +147,7 @@ LONG = range(-(2**63), 2**63)
 
 
 def metadata_types(shards: Path, manifest: Manifest) -> dict[str, str]:
-    """Key to type, of all metadata in the shards; keys in alphabetical order.
-
-    Raises:
-        ArtefactError: a key has values of more than one type, or one that no field can hold.
-    """
+    """Key to type, of all metadata in the shards; keys in alphabetical order."""
     # Shards that encode wrote say whether they have metadata; others have to be read.
     if "shard_format" in manifest.layout and not manifest.layout.get("metadata"):
         return {}

@@ -47,11 +47,7 @@ def choice() -> str:
 
 
 def has_resident(index: Path) -> bool:
-    """Returns True if the index has resident postings of its last commit.
-
-    Raises:
-        ArtefactError: they are damaged.
-    """
+    """Returns True if the index has resident postings of its last commit."""
     contents = read_contents(index)
     return contents is not None and contents.commit == commit_id(index)
 

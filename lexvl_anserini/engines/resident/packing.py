@@ -71,10 +71,6 @@ def write_resident(index: Path, max_impact: int) -> None:
     Args:
         index: a folder that is published whole (`files.new_folder`).
         max_impact: the greatest impact, as far as it is known.
-
-    Raises:
-        ArtefactError: the index cannot be read.
-        OSError: the file cannot be written.
     """
     with java_errors(f"{index}: cannot be read"):
         reader = open_reader(index)

@@ -19,6 +19,7 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
+from lexvl_anserini.doors.cluster.runners import all_results, current_runner
 from lexvl_anserini.doors.cluster.storage import discard, gathered, gathering_folder, make_place
 from lexvl_anserini.engines.index_folder import (
     HEADS,
@@ -37,7 +38,6 @@ from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.places import fetched, published
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.runners import all_results, current_runner
 from lexvl_anserini.shards.collection import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 
@@ -74,12 +74,7 @@ def partition_number(folder: Path) -> int:
 def build_partitions(
     sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
 ) -> BuiltIndex:
-    """Builds one partition from each folder, and from these the index.
-
-    Raises:
-        LexvlError: partitions failed; the message names them, and the others are finished.
-        ArtefactError: folders that do not go together, or counts in and out differ.
-    """
+    """Builds one partition from each folder, and from these the index."""
     manifests = [shards_manifest(source) for source in sources]
     manifest = combined(manifests, sources)
     if "parts" in manifest.corpus:
@@ -114,22 +109,14 @@ def build_partitions(
 
 
 def shards_manifest(folder: Path) -> Manifest:
-    """The manifest of impact shards.
-
-    Raises:
-        UsageError: an index, or of another kind.
-    """
+    """The manifest of impact shards."""
     if is_index(folder):
         raise UsageError(f"{folder}: an index; partitions are built from shards, so name those it was built from")
     return source_manifest(folder)
 
 
 def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) -> None:
-    """Reads the ids of several corpora; those of the parts of one were compared when it was planned.
-
-    Raises:
-        ArtefactError: one occurs twice.
-    """
+    """Reads the ids of several corpora; those of the parts of one were compared when it was planned."""
 
     def ids() -> Iterator[str]:
         for source, manifest in zip(sources, manifests, strict=True):
@@ -162,11 +149,7 @@ def collection_digest(whole: Manifest, manifests: Sequence[Manifest]) -> str:
 
 
 def check_partition(folder: Path, collection: str) -> Manifest:
-    """The manifest of a partition of this collection, which its folder names.
-
-    Raises:
-        ArtefactError: it is missing, is another partition, or belongs to another collection.
-    """
+    """The manifest of a partition of this collection, which its folder names."""
     if not folder.is_dir():
         raise ArtefactError(f"{folder}: the partition is missing; {REPAIR}")
     note = read_json(folder / PARTITION, "note of the partition")

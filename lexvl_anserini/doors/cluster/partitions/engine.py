@@ -20,6 +20,7 @@ from lexvl_anserini.doors.cluster.partitions.building import (
     shards_manifest,
 )
 from lexvl_anserini.doors.cluster.partitions.searcher import SearcherRequest, merged, open_searcher
+from lexvl_anserini.doors.cluster.runners import Pending, current_runner
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
@@ -29,7 +30,6 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.places import fetched, place
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
-from lexvl_anserini.ground.runners import Pending, current_runner
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text
 
@@ -44,11 +44,7 @@ CHANGE = "an index in partitions is not changed; encode the documents as a colle
 
 
 class PartitionsEngine(ImpactEngine, ChangingEngine):
-    """Searches an index in partitions by the workers of the runner that is in use.
-
-    Raises:
-        ArtefactError: a partition is missing, damaged, or of another collection.
-    """
+    """Searches an index in partitions by the workers of the runner that is in use."""
 
     # BM25 counts documents of the whole, which a partition does not know.
     option_names = LuceneEngine.option_names - {"text"}
@@ -64,11 +60,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:
-        """Those of each partition, which is an index of Lucene.
-
-        Raises:
-            UnknownName, UsageError: as `LuceneEngine.options`.
-        """
+        """Those of each partition, which is an index of Lucene."""
         return LuceneEngine.options(given)
 
     stored_options = staticmethod(LuceneEngine.stored_options)
@@ -131,12 +123,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
     @staticmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
-        """Compares each partition with its shards, in the order in which the index was built from them.
-
-        Raises:
-            UsageError: another number of folders than partitions.
-            ArtefactError: as `LuceneEngine.check`.
-        """
+        """Compares each partition with its shards, in the order in which the index was built from them."""
         report = read_report(index)
         folders = folders_here(index, report)
         if len(shards) != len(folders):
@@ -166,12 +153,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         return {doc_id: texts[doc_id] for doc_id in wanted}
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query; batches are answered by all workers at the same time.
-
-        Raises:
-            UsageError: a weight is no integer >= 1, or `hits` is below 1.
-            ArtefactError: a score could reach 2^24, from where float32 rounds.
-        """
+        """One list per query; batches are answered by all workers at the same time."""
         check_count("hits", hits)
         hits = min(hits, self.documents)
         sent: deque[list[Pending]] = deque()
@@ -183,11 +165,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
             yield from answers(sent.popleft(), hits)
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
-        """The ranked list of a clause tree.
-
-        Raises:
-            UnknownName, UsageError: as `LuceneEngine`; or BM25 is part of the tree.
-        """
+        """The ranked list of a clause tree."""
         check_count("hits", hits)
         if has_text(clause):
             raise UsageError("BM25 needs statistics of the whole corpus, which partitions lack; build one index")
@@ -225,11 +203,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         return dict(sum((Counter(pending.result()) for pending in found), Counter[str]()))
 
     def verified(self) -> None:
-        """Waits until the files of all partitions are compared with their checksums.
-
-        Raises:
-            ArtefactError: one is damaged.
-        """
+        """Waits until the files of all partitions are compared with their checksums."""
         for pending in [worker.call("verified") for worker in self.workers]:
             pending.result()
 
@@ -240,11 +214,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
 
 def folders_in(index: Path, report: Mapping[str, Any]) -> list[Path]:
-    """The folders of an index's partitions.
-
-    Raises:
-        ArtefactError: index.json does not say how many there are.
-    """
+    """The folders of an index's partitions."""
     count = report.get("partitions")
     if not isinstance(count, int) or count < 1 or not isinstance(report.get("collection"), str):
         raise ArtefactError(f"{index}: index.json names no partitions; build the index again")

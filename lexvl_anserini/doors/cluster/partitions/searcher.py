@@ -57,11 +57,7 @@ def merged(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[ScoredDoc]:
 
 
 class PartitionSearcher:
-    """The open indexes of some partitions.
-
-    Raises:
-        ArtefactError: a partition is missing, damaged, or of another collection.
-    """
+    """The open indexes of some partitions."""
 
     def __init__(self, request: SearcherRequest):
         self.engines: list[ImpactEngine] = []
@@ -101,11 +97,7 @@ class PartitionSearcher:
         return dict(sum((Counter(engine.served()) for engine in self.engines), Counter[str]()))
 
     def verified(self) -> None:
-        """Waits until the files of all partitions are compared with their checksums.
-
-        Raises:
-            ArtefactError: one is damaged.
-        """
+        """Waits until the files of all partitions are compared with their checksums."""
         for engine in self.engines:
             engine.verified()
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lexvl_anserini.doors.cluster.runners import FailedPart, LocalRunner, Runner, RunnerSettings, all_results
 from lexvl_anserini.ground.errors import (
     ArtefactError,
     CheckpointError,
@@ -20,7 +21,6 @@ from lexvl_anserini.ground.errors import (
     MissingExtra,
     UnknownName,
 )
-from lexvl_anserini.ground.runners import FailedPart, LocalRunner, Runner, RunnerSettings, all_results
 
 
 class ShuffledRunner(LocalRunner):

@@ -181,12 +181,7 @@ def current_runner() -> Runner:
 
 @contextmanager
 def running_on(name: str, settings: RunnerSettings = RunnerSettings()) -> Iterator[Runner]:
-    """Work on parts is done by this runner (a row of `registry.RUNNERS`) within the block.
-
-    Raises:
-        UnknownName: no such runner.
-        LexvlError: as `Runner.__init__`.
-    """
+    """Work on parts is done by this runner (a row of `registry.RUNNERS`) within the block."""
     runner: Runner = resolve("runner", name, RUNNERS)(settings)
     token = _current.set(runner)
     try:
