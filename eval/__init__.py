@@ -1,7 +1,7 @@
 """Evaluation: a run and its judgements become measurements, measurements become tables.
 
 run, qrels -> relevant documents and their places -> values -> table -> text, Markdown, LaTeX, CSV, JSON
-(measures/inputs)  (measures/found, ties)  (measures/kernels, metrics) (report/tables) (report/render)
+(measures/inputs)  (measures/found, ties)     (measures/metrics)       (report/tables) (report/render)
 
 Each command is one file: options, one call, print. `measures/` computes, `report/` formats, `efficiency/` has the
 benchmarks, `reproduction/` the numbers that papers print.
@@ -19,5 +19,5 @@ sheet ....................... a contact sheet of queries and their hits
 codewords ................... a sheet of the images and words where single terms are strongest
 efficiency .................. benchmarks on this machine
 
-Importing the package loads nothing heavy; `kernels` loads ranx's measures when it computes the first.
+Importing the package loads nothing heavy; `measures/metrics` loads ranx's measures when it computes the first.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +12,13 @@ import typer
 
 from lexvl_anserini.cli import Command, DataDir, Verbose, expanded
 from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import Measurement
 
 from . import options
-from .measures.hit_rates import HEADINGS, caption_rows, with_judgements
+from .measures.averages import HEADINGS, RSUM, rsum
 from .measures.inputs import JudgementSource, RunCard
 from .measures.measure_runs import measure_runs
+from .measures.metrics import means
 from .report.labels import with_datasets
 from .report.render import check_format, render
 from .report.tables import caption_table
@@ -36,13 +38,27 @@ class TableOptions:
     results: options.Results = None
 
     def cards(self, runs: Sequence[Path]) -> list[RunCard]:
-        """The runs under their labels, with the figures of their searches or without.
-
-        Raises:
-            LexvlError: a run cannot be read, or there are more or fewer labels than runs.
-        """
+        """The runs under their labels, with the figures of their searches or without."""
         cards = self.names.cards(map(Path, runs))
         return cards if self.efficiency else [replace(card, efficiency={}) for card in cards]
+
+
+def caption_rows(measured: Iterable[Sequence[Measurement]]) -> list[Measurement]:
+    """Means under the measures' own names, and rsum, of every run."""
+    rows = []
+    for measurements in measured:
+        whole = [row for row in measurements if row.query_id == "all"]
+        rows += [*whole, whole[0]._replace(measure=RSUM, value=rsum(means(whole)))]
+    return rows
+
+
+def with_judgements(card: RunCard, corpus: str) -> RunCard:
+    """The run, judged by its own dataset if that is named by a path, else by `corpus`.
+
+    `embeddings:<folder>` and `karpathy:<json>` do not say whose captions they contain, and have their own judgements.
+    """
+    name = card.corpus.name
+    return card if name == corpus or ":" in name else replace(card, corpus=CorpusRef(corpus))
 
 
 def caption_report(
@@ -53,11 +69,7 @@ def caption_report(
     results: Path | None = None,
     dataset_labels: Sequence[str] | None = None,
 ) -> str:
-    """The table of runs on images with captions, measured against these judgements.
-
-    Raises:
-        LexvlError: a run or its judgements cannot be read.
-    """
+    """The table of runs on images with captions, measured against these judgements."""
     measured = measure_runs(cards, source, list(HEADINGS), ties=ties, results=results)
     measured = with_datasets(measured, dataset_labels)
     return render(caption_table(cards, measured), caption_rows(measured), output_format)

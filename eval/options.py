@@ -152,19 +152,11 @@ class NameOptions:
     dataset_labels: DatasetLabels = None
 
     def cards(self, runs: Iterable[Path]) -> list[RunCard]:
-        """The runs under the names of their systems.
-
-        Raises:
-            LexvlError: a run cannot be read, or there are more or fewer labels than runs.
-        """
+        """The runs under the names of their systems."""
         return labelled([describe_run(path) for path in runs], self.labels)
 
     def of_runs(self, cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
-        """Measurements of runs by their labels, or their paths where there are none; datasets by theirs.
-
-        Raises:
-            UsageError: more or fewer labels than datasets.
-        """
+        """Measurements of runs by their labels, or their paths where there are none; datasets by theirs."""
         return with_datasets(with_systems(cards, measured) if self.labels else measured, self.dataset_labels)
 
 
@@ -203,11 +195,7 @@ class ImageEncoderOptions:
     batch_size: BatchSize = 32
 
     def load(self) -> Encoder:
-        """The encoder, whose queries are texts and whose documents are images; no prompt of its own precedes a text.
-
-        Raises:
-            LexvlError: it cannot be loaded, has no such option, reads no images, or has another direction.
-        """
+        """The encoder, whose queries are texts and whose documents are images; no prompt of its own precedes a text."""
         from lexvl_anserini.encoders.describing import options_of
         from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, load_encoder
 

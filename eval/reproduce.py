@@ -89,11 +89,7 @@ class PlaceOptions:
     overwrite: Overwrite = False
 
     def place(self, tables: Sequence[PublishedTable]) -> Workplace:
-        """The workplace.
-
-        Raises:
-            UsageError: a name of no checkpoint or collection in the tables.
-        """
+        """The workplace."""
         rows = [row for table in tables for row in rows_of(table)]
         checkpoints = assignments(
             self.checkpoints or [], {name for row in rows for name in checkpoints_of(row)}, "--checkpoint"

@@ -22,8 +22,7 @@ from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 
 from . import options
-from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run
-from .report.maps import with_maps
+from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run, with_maps
 from .report.strips import Strip, draw_sheet
 
 if TYPE_CHECKING:
@@ -35,11 +34,7 @@ DEFAULT_TERMS = 5
 
 
 def encoder_of(index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto") -> Encoder:
-    """The encoder of an index, with the options that a run was made with.
-
-    Raises:
-        LexvlError: it cannot be loaded, or is another one than the index's.
-    """
+    """The encoder of an index, with the options that a run was made with."""
     about = index.manifest
     changed = encoder_options(read_run_manifest(run_file)) if run_file else {}
     return load_encoder_of(about.encoder, checkpoint, None, device, changed, vocabulary=about.vocabulary_digest)
@@ -62,9 +57,6 @@ def shown_of_run(
         query_ids: the topics; default three of the run's, evenly spaced.
         hits: per topic.
         data_dir: folder of the datasets; default the run's.
-
-    Raises:
-        LexvlError: the run, the index or the dataset cannot be read, or they do not go together.
     """
     from lexvl_anserini.data.dataset import dataset_of
 

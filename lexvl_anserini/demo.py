@@ -24,9 +24,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from lexvl_eval.image_text import caption_report
 from lexvl_eval.measures.inputs import JudgementSource, describe_run
-from lexvl_eval.report.answers import own_terms, strips_of_queries
+from lexvl_eval.report.answers import own_terms, strips_of_queries, with_maps
 from lexvl_eval.report.labels import labelled
-from lexvl_eval.report.maps import with_maps
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 

@@ -130,7 +130,7 @@ def to_text(explanation: Explanation, terms: int) -> str:
         return lines[0]
     width = max(4, *(len(term.term) for term in shared[:terms]))
     lines.append(f"  {'term':{width}}  weight  impact   product   share")
-    so_far = 0
+    so_far: float = 0
     for term in shared[:terms]:
         so_far += term.product
         share = so_far / explanation.score

@@ -17,7 +17,6 @@ import typer
 from lexvl_anserini import cli
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of, is_store_url
-from lexvl_anserini.engines.planning import folders_of, plan_index, planned_manifest
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.registry import door
@@ -27,6 +26,9 @@ from lexvl_anserini.searching.building import (
     check_index,
     checked_threads,
     delete_documents,
+    folders_of,
+    plan_index,
+    planned_manifest,
     repair_index,
 )
 from lexvl_anserini.searching.index import Index

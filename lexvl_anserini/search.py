@@ -25,7 +25,7 @@ from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
-from lexvl_anserini.searching.refine import Refinement, TwoPhase, read_terms
+from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase, read_terms
 from lexvl_anserini.searching.retrieval import IndexSearch, texts_of
 from lexvl_anserini.searching.searcher import EncoderChanges
 
@@ -240,17 +240,19 @@ def command(
     """
     runs.check()
     typed = queries.typed(runs.output)
-    refinement, settings = refined.refinement(), encoder.changes()
+    refinement, changes = refined.refinement(), encoder.changes()
     path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
     about = index_manifest(path, manifest_file)
     search = IndexSearch(
         BuiltIndex(path, about, about.counts.documents),
-        EncoderChanges(encoder.checkpoint, encoder.tokenizer, settings, encoder.device),
-        refinement,
+        EncoderChanges(encoder.checkpoint, encoder.tokenizer, changes, encoder.device),
+        SearchSettings(
+            threads=threads,
+            batch_size=batch_size,
+            refinement=refinement,
+            feedback_shards=refined.feedback.feedback_shards,
+        ),
         refined.note(),
-        threads,
-        batch_size,
-        refined.feedback.feedback_shards,
     )
     vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree()
     search.check(vocabulary, tree)

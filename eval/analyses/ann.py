@@ -23,7 +23,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import DenseQuery
 
 from .. import options
-from ..measures.exact_hits import overlap
+from ..measures.metrics import overlap
 from ..report.render import check_format, render
 from ..report.tables import layout_table
 

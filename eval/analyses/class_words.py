@@ -95,9 +95,6 @@ def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Prog
         vocabulary: folder or hub id of a tokenizer, or a packaged name.
         batch_size: words and images per forward pass.
         progress: called with the number of words just encoded.
-
-    Raises:
-        CheckpointError: no such tokenizer.
     """
     from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
     from lexvl_anserini.encoders.parts.texts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
@@ -123,9 +120,6 @@ def class_word_shares(
         space: its words.
         found: images and classes.
         progress: called with the number of images just encoded.
-
-    Raises:
-        DataError: an image cannot be read.
     """
     tokens = [sorted({dim for own in space.words(names) for dim in own}) for names in found.classes.names]
     if without := [names[0] for names, own in zip(found.classes.names, tokens, strict=True) if not own]:

@@ -105,11 +105,7 @@ def similarities(images: Vectors, classes: Vectors) -> np.ndarray:
 def in_pieces(
     model: Encoder, images: Sequence[Any], batch_size: int, progress: Progress = silent, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, Vectors]]:
-    """Positions of images, int64 [n], with their vectors; skipped images are in no piece, and the log names some.
-
-    Raises:
-        DataError: an image cannot be read, if the policy is "fail".
-    """
+    """Positions of images, int64 [n], with their vectors; skipped images are in no piece, and the log names some."""
     for start in range(0, len(images), IMAGES_AT_ONCE):
         piece = images[start : start + IMAGES_AT_ONCE]
         own = on_error.fresh()
@@ -137,9 +133,6 @@ def class_ranks(
         batch_size: items per forward pass.
         progress: called with the number of prompts or images just encoded.
         on_error: policy for images that cannot be read.
-
-    Raises:
-        DataError: an image cannot be read, if the policy is "fail".
     """
     classes = class_vectors(model.query, found.classes.prompts(), batch_size, progress)
     ranks = np.zeros(len(found.images), dtype=np.int64)

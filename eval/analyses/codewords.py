@@ -150,11 +150,7 @@ def captions_of(dataset: Dataset, documents: Iterable[Document]) -> list[str]:
 
 
 def strongest_tokens(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> list[list[str]]:
-    """Per dimension, the tokens of the texts with its largest values, each token once.
-
-    Raises:
-        UsageError: no tower of the model pools over the tokens of texts.
-    """
+    """Per dimension, the tokens of the texts with its largest values, each token once."""
     from lexvl_anserini.encoders.parts.images.grounding import token_logits
 
     best: list[dict[str, float]] = [{} for _ in dims]

@@ -33,8 +33,8 @@ from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
 
 from .. import options
-from ..report.image_tables import completeness_table
-from ..report.render import check_format, render
+from ..report.render import Table, check_format, render
+from ..report.tables import COMPLETENESS
 from .classes.labelled import LISTS, read_rows
 from .classification import Vectors
 from .interpretability import words_of
@@ -251,7 +251,7 @@ def command(
     count = len({pair.image for pair in sentences}) + 2 * len(sentences)
     with progress_bar("completeness", count, "images and sentences") as advance:
         rows = completeness(model, pairs, sentences, encoder.batch_size, advance)
-    sys.stdout.write(render(completeness_table(rows), rows, output_format))
+    sys.stdout.write(render(Table.of_fields(rows, COMPLETENESS), rows, output_format))
 
 
 if __name__ == "__main__":

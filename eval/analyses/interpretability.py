@@ -34,11 +34,11 @@ from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
 from lexvl_anserini.training.words import function_words
 
 from .. import options
-from ..report.image_tables import class_word_table, named_table
-from ..report.render import check_format, render
+from ..report.render import Table, check_format, render
+from ..report.tables import CLASS_WORDS, NAMED_WORDS
 from .class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
 from .classes.class_sets import load_labelled
-from .classes.classes import read_classes
+from .classes.labelled import read_classes
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
@@ -87,10 +87,10 @@ def command(
     check_format(output_format)
     if shards and not images:
         named = named_in(shards, data_dir)
-        sys.stdout.write(render(named_table(named), named, output_format))
+        sys.stdout.write(render(Table.of_fields(named, NAMED_WORDS), named, output_format))
     elif images and not shards:
         rows = class_words(images, encoder, classes, vocabulary, data_dir)
-        sys.stdout.write(render(class_word_table(rows), rows, output_format))
+        sys.stdout.write(render(Table.of_fields(rows, CLASS_WORDS), rows, output_format))
     else:
         raise UsageError("give --shards (words of captions) or --images (words of classes)")
 
@@ -184,11 +184,7 @@ def compared(name: str, documents: Iterable[ImpactDocument], captions: Mapping[s
 
 
 def named_in(shards: Path, data_dir: str | None = None) -> list[NamedWords]:
-    """The rows of shards of impacts, whose manifest names the captions' dataset.
-
-    Raises:
-        LexvlError: the shards or the captions cannot be read, are of another kind, or do not belong together.
-    """
+    """The rows of shards of impacts, whose manifest names the captions' dataset."""
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 

@@ -12,10 +12,10 @@ from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.ground.errors import UsageError
 
 from .. import options
-from ..report.image_tables import probe_table
-from ..report.render import check_format, render
+from ..report.render import Table, check_format, render
+from ..report.tables import PROBE_ACCURACIES
 from .classes.class_sets import CLASS_SETS, load_labelled
-from .classes.classes import read_classes
+from .classes.labelled import read_classes
 from .probing import linear_probe
 
 
@@ -46,7 +46,7 @@ def command(
     model = encoder.load()
     with progress_bar("linear probe", len(training.images) + len(testing.images), "images") as advance:
         rows = linear_probe(model, training, testing, encoder.batch_size, advance, policy)
-    sys.stdout.write(render(probe_table(rows), rows, output_format))
+    sys.stdout.write(render(Table.of_fields(rows, PROBE_ACCURACIES), rows, output_format))
 
 
 if __name__ == "__main__":

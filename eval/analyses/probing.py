@@ -139,9 +139,6 @@ def linear_probe(
         batch_size: images per forward pass.
         progress: called with the number of images just encoded.
         on_error: policy for images that cannot be read.
-
-    Raises:
-        DataError: an image cannot be read, if the policy is "fail", or there are too few.
     """
     vectors, train = image_vectors(model, train, batch_size, progress, on_error.fresh())
     choosing = held_out(train.labels)

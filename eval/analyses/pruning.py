@@ -23,17 +23,23 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.searching.refine import RefinedQuery, Refinement, TwoPhase, refined_queries, search_refined
+from lexvl_anserini.searching.refine import (
+    RefinedQuery,
+    Refinement,
+    SearchSettings,
+    TwoPhase,
+    refined_queries,
+    search_refined,
+)
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
-from ..measures.exact_hits import overlap
 from ..measures.inputs import encoded_queries
-from ..measures.metrics import evaluate, means
+from ..measures.metrics import evaluate, means, overlap
 from ..measures.names import parse_measure
 from ..measures.ties import strict_order
 from ..report.render import check_format, render
-from ..report.tables import setting_table
+from ..report.tables import OF_PRUNING, setting_table
 
 if TYPE_CHECKING:
     from lexvl_anserini.queries.feedback import VectorOf
@@ -87,7 +93,7 @@ def command(
     topic_ids = {query.query_id for query in queries[:limit]}
     judged = [qrel for qrel in qrels if qrel.query_id in topic_ids]
     rows = [{**row, "ties": "rank"} for row in rows_of(measured, judged, measure, remove_query)]
-    sys.stdout.write(render(setting_table(rows), rows, output_format))
+    sys.stdout.write(render(setting_table(rows, OF_PRUNING), rows, output_format))
 
 
 DEPTHS = (10, 100)
@@ -142,7 +148,9 @@ class OpenIndex:
         for query in queries:
             started = time.perf_counter()
             [cut] = refined_queries([query], refinement)
-            lists += search_refined(self.engine, [RefinedQuery(cut)], refinement, hits, vector_of=self.vector_of)
+            lists += search_refined(
+                self.engine, [RefinedQuery(cut)], SearchSettings(refinement=refinement), hits, self.vector_of
+            )
             ms.append((time.perf_counter() - started) * 1000)
             terms += len(cut.vector)
         return Measured(lists, ms, self.postings, terms / len(queries))
@@ -180,11 +188,7 @@ def settings_of(
 def measure_settings(
     shards: Path, queries: Sequence[ImpactQuery], settings: Sequence[PruningSetting], hits: int, rounds: int
 ) -> dict[str, Measured]:
-    """Searches all queries with every setting, `rounds` times; the lists are those of the first round.
-
-    Raises:
-        ArtefactError: the shards are unfinished or damaged.
-    """
+    """Searches all queries with every setting, `rounds` times; the lists are those of the first round."""
     from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.queries.feedback import ShardVectors
     from lexvl_anserini.shards.pruning import prune_shards

@@ -11,21 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, corpus_names, encoder_names, parse_settings, run
 from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.manifest import expect_lexical
-from lexvl_anserini.ground.records import Qrel
+from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.runs.order import top_positions
 
 from .. import options
-from ..measures.exact_hits import exact_search, overlap
-from ..measures.metrics import evaluate, means
+from ..measures.metrics import evaluate, means, overlap
 from ..measures.names import parse_measure
 from ..measures.ties import strict_order
 from ..report.render import check_format, render
-from ..report.tables import loss_table
+from ..report.tables import OF_LOSS, setting_table
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -84,11 +85,13 @@ def command(
         {"bits": b, "query bits": query_bits, **figures(loss), "ties": "rank"}
         for b, loss in zip(quantisers, losses, strict=True)
     ]
-    sys.stdout.write(render(loss_table(rows), rows, output_format))
+    sys.stdout.write(render(setting_table(rows, OF_LOSS), rows, output_format))
 
 
 log = logging.getLogger(__name__)
 
+# Cells of one dense block of scores: 2^23 float64 are 64 MB.
+BLOCK_CELLS = 1 << 23
 DEPTHS = (10, 100)
 
 
@@ -140,10 +143,6 @@ def quantisation_loss(
         measure: compared on both rankings.
         depths: of the overlap.
         remove_query: a hit whose doc_id is the query_id does not count.
-
-    Raises:
-        DataError: no document matches any query, or the topics have no judgements.
-        LexvlError: a score could reach 2^24.
     """
     documents = quantiser.documents(document_weights)
     largest = int(documents.impacts.data.max(initial=0)) or None
@@ -168,6 +167,31 @@ def quantisation_loss(
         clipped=documents.clipped / max(1, postings),
         dropped=documents.dropped / max(1, postings),
     )
+
+
+def exact_search(
+    queries: csr_matrix, documents: csr_matrix, query_ids: Sequence[str], doc_ids: Sequence[str], k: int
+) -> Iterator[ScoredDoc]:
+    """Ranks by the dot product, in float64 or int64 as the matrices are; a document of score 0 is no hit.
+
+    Args:
+        queries: [Q, V].
+        documents: [N, V].
+        query_ids: Q of them.
+        doc_ids: N of them.
+        k: hits per topic; order is score descending, then doc_id ascending.
+    """
+    assert queries.shape[0] == len(query_ids) and documents.shape[0] == len(doc_ids)
+    exact = np.int64 if np.issubdtype(documents.dtype, np.integer) else np.float64
+    # The documents are sorted by id, so that the place decides between equal scores.
+    order = sorted(range(len(doc_ids)), key=doc_ids.__getitem__)
+    terms = documents[order].astype(exact).T.tocsr()  # [V, N]
+    step = max(1, BLOCK_CELLS // max(1, len(doc_ids)))
+    for start in range(0, len(query_ids), step):
+        block = (queries[start : start + step].astype(exact) @ terms).toarray()  # [step, N]
+        for query_id, scores in zip(query_ids[start : start + step], block, strict=True):
+            for rank, place in enumerate(top_positions(scores, k), 1):
+                yield ScoredDoc(query_id, doc_ids[order[place]], rank, scores[place].item())
 
 
 def figures(loss: QuantisationLoss) -> dict[str, float]:

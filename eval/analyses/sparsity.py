@@ -13,8 +13,8 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 from .. import options
 from ..measures.flops import sparsity_of
 from ..measures.inputs import encoded_queries
-from ..report.render import check_format, render
-from ..report.tables import sparsity_table
+from ..report.render import Table, check_format, render
+from ..report.tables import SPARSITY
 
 
 def command(
@@ -37,7 +37,7 @@ def command(
     for folder in shards:
         queries, _, _ = encoded_queries(folder, topics, data_dir, checkpoint, device)
         rows.append(sparsity_of(folder, (query.vector for query in queries)))
-    sys.stdout.write(render(sparsity_table(rows), rows, output_format))
+    sys.stdout.write(render(Table.of_fields(rows, SPARSITY), rows, output_format))
 
 
 if __name__ == "__main__":

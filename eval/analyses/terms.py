@@ -19,8 +19,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import nsmallest
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -31,9 +32,8 @@ from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 
 from .. import options
-from ..report.image_tables import document_term_table, term_table
-from ..report.render import check_format, csv_rows, render
-from ..report.term_plots import draw_terms
+from ..report.render import Table, check_format, csv_rows, render
+from ..report.tables import DOCUMENT_TERMS, term_table
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -105,7 +105,7 @@ def command(
             if doc_ids
             else terms_of_images(encoder.load(), images or (), encoder.batch_size)
         )
-        sys.stdout.write(render(document_term_table(terms), terms, output_format))
+        sys.stdout.write(render(Table.of_fields(terms, DOCUMENT_TERMS), terms, output_format))
         return
     names = [folder.name for folder in shards or ()]
     distinct = names if len(set(names)) == len(names) else map(str, shards or ())
@@ -266,12 +266,7 @@ def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[Do
 
 
 def terms_of_images(model: Encoder, images: Sequence[str], batch_size: int = 32) -> list[DocumentTerm]:
-    """All terms of some images.
-
-    Raises:
-        UsageError: the encoder has no terms.
-        DataError: an image cannot be read.
-    """
+    """All terms of some images."""
     rows = model.decode(model.encode_document(images, batch_size))
     return [term for image, row in zip(images, rows, strict=True) for term in document_terms(image, dict(row))]
 
@@ -286,6 +281,58 @@ def terms_to_judge(stored: StoredVectors, count: int) -> list[JudgedTerm]:
         if number in chosen
         for term in document_terms(document.doc_id, document.vector, JUDGED)
     ]
+
+
+DPI, BINS = 90, 40
+
+# Inches: of a panel, of a box, and of the part of the boxes' panel that has none.
+HEIGHT, WIDTH, BOX, MARGIN = 4.5, 7.0, 1.2, 1.4
+
+
+def draw_terms(profiles: Sequence[TermProfile], path: Path) -> None:
+    """Draws a PNG: one box per corpus, of the means and of the maxima of its first terms, and one histogram per corpus.
+
+    Boxes reach from the first to the third quartile, whiskers at most 1.5 times as far; circles are the terms beyond.
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    drawn = BytesIO()
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        boxes = MARGIN + BOX * len(profiles)
+        figure = Figure(figsize=(2 * boxes + WIDTH, HEIGHT), layout="constrained")
+        FigureCanvasAgg(figure)
+        means, maxima, active = figure.subplots(1, 3, width_ratios=(boxes, boxes, WIDTH))
+        names = [profile.shards for profile in profiles]
+        _draw_boxes(means, names, [[term.mean for term in profile.first] for profile in profiles], "mean weight")
+        _draw_boxes(maxima, names, [[term.maximum for term in profile.first] for profile in profiles], "largest weight")
+        _draw_histograms(active, profiles)
+        figure.savefig(drawn, format="png", dpi=DPI)
+    with atomic_write(path) as out:
+        out.write(drawn.getvalue())
+
+
+def _draw_boxes(axes: Any, names: Sequence[str], values: Sequence[Sequence[float]], what: str) -> None:
+    axes.boxplot(values, tick_labels=names, widths=0.5)
+    axes.set(title=f"{what} of the first terms", ylabel=what, ylim=(0, None))
+    axes.tick_params(axis="x", labelrotation=20)
+
+
+def _draw_histograms(axes: Any, profiles: Sequence[TermProfile]) -> None:
+    most = max(max(profile.active) for profile in profiles)
+    for profile in profiles:
+        axes.hist(
+            list(profile.active),
+            bins=min(BINS, most + 1),
+            range=(-0.5, most + 0.5),
+            weights=[count / profile.documents for count in profile.active.values()],
+            histtype="step",
+            linewidth=1.5,
+            label=profile.shards,
+        )
+    axes.set(title="terms per document", xlabel="terms", ylabel="share of documents")
+    axes.legend(fontsize="small")
 
 
 if __name__ == "__main__":

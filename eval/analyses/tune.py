@@ -171,9 +171,6 @@ def split_of_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None
         qrels: judgements; None for those of the dataset that the first run's manifest names.
         data_dir: folder of that dataset, instead of the run's.
         hits: of a fused list.
-
-    Raises:
-        LexvlError: a run or the judgements cannot be read.
     """
     from lexvl_anserini.runs.fusion import Fusion, fuse_rankings, read_rankings
 
@@ -199,10 +196,6 @@ def split_of_search(
         data_dir: folder of the dataset.
         hits: of a list.
         feedback_shards: vectors for feedback, where the index has none.
-
-    Raises:
-        UsageError: the topics are a file, and there are no judgements.
-        LexvlError: the index, its encoder, the topics or the judgements cannot be read.
     """
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import index_path

@@ -63,11 +63,7 @@ class Split:
     remove_query: bool = False
 
     def measure(self, value: Any, measure: Measure) -> float:
-        """The mean over the judged topics; one that is not ranked counts 0.
-
-        Raises:
-            DataError: no judgement, or none of the relevance that the measure asks for.
-        """
+        """The mean over the judged topics; one that is not ranked counts 0."""
         relevant = relevant_of(judgements(self.qrels, self.label))
         check_levels(relevant, [measure], self.label)
         places = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)

@@ -11,10 +11,10 @@ from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.pictures.images import OnError
 
 from .. import options
-from ..report.image_tables import accuracy_table
-from ..report.render import check_format, render
+from ..report.render import Table, check_format, render
+from ..report.tables import ACCURACIES
 from .classes.class_sets import load_labelled
-from .classes.classes import read_classes
+from .classes.labelled import read_classes
 from .classification import accuracies, class_ranks
 
 
@@ -46,7 +46,7 @@ def command(
     with progress_bar("zero-shot", count, "prompts and images") as advance:
         ranks = class_ranks(model, labelled, encoder.batch_size, advance, policy)
     rows = accuracies(model.name, labelled, ranks)
-    sys.stdout.write(render(accuracy_table(rows), rows, output_format))
+    sys.stdout.write(render(Table.of_fields(rows, ACCURACIES), rows, output_format))
 
 
 if __name__ == "__main__":

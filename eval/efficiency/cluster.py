@@ -32,7 +32,7 @@ import typer
 from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, progress_bar, run
 from lexvl_anserini.data.corpora.demo import demo_files
 from lexvl_anserini.data.corpora.karpathy import read_karpathy
-from lexvl_anserini.doors.cluster.partitions.searcher import SentList, merged
+from lexvl_anserini.doors.cluster.partitions import SentList, merged
 from lexvl_anserini.doors.cluster.ray_connect import OBJECT_STORE, import_ray
 from lexvl_anserini.doors.cluster.runners import RunnerSettings, running_on
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report

@@ -22,7 +22,7 @@ import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
-from lexvl_anserini.engines.stock import prepare
+from lexvl_anserini.engines.pyserini import prepare
 from lexvl_anserini.ground.errors import LexvlError
 
 from .collection import read_queries

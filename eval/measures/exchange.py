@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 
 def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
-    """Converts a run to ranx.
-
-    Raises:
-        DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
-    """
+    """Converts a run to ranx."""
     from ranx import Run
 
     scores: dict[str, dict[str, float]] = {}
@@ -61,11 +57,7 @@ def from_ranx_run(run: ranx.Run) -> Iterator[ScoredDoc]:
 
 
 def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:
-    """Converts judgements to ranx.
-
-    Raises:
-        DataError: there is no judgement, or two contradict each other.
-    """
+    """Converts judgements to ranx."""
     from ranx import Qrels
 
     return Qrels(judgements(qrels, name), name=name)

@@ -80,12 +80,7 @@ def flops(queries: TermCounts, documents: TermCounts) -> float:
 
 
 def sparsity_of(shards: Path, queries: Iterable[Vector]) -> Sparsity:
-    """The row of shards and of queries for them.
-
-    Raises:
-        ArtefactError: the shards are unfinished or damaged.
-        DataError: there is no query.
-    """
+    """The row of shards and of queries for them."""
     of_documents, of_queries = count_terms(_stored(shards), str(shards)), count_terms(queries, f"queries of {shards}")
     return Sparsity(
         shards=str(shards),

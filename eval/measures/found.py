@@ -68,11 +68,7 @@ def relevant_of(judged: Mapping[str, Mapping[str, int]]) -> Relevant:
 
 
 def find_in_run(path: Path, relevant: Relevant, remove_query: bool = False) -> Found:
-    """Looks for relevant documents in a run on disk, as `find`.
-
-    Raises:
-        DataError: the run cannot be read, see `read_run`.
-    """
+    """Looks for relevant documents in a run on disk, as `find`."""
     return over_run(path, lambda hits: find(hits, relevant, remove_query))
 
 

@@ -139,12 +139,7 @@ def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
 
 
 def read_judgements(source: JudgementSource) -> Judgements:
-    """Reads all judgements of a source.
-
-    Raises:
-        UnknownName: no dataset of that name.
-        DataError: the dataset's files, or the file of qrels, are missing or malformed.
-    """
+    """Reads all judgements of a source."""
     if source.qrels:
         from lexvl_anserini.data.topics import read_qrels
 

@@ -1,19 +1,29 @@
-"""Measures several runs in one process: each dataset's judgements are read once."""
+"""Measures several runs in one process: each dataset's judgements are read once.
+
+A log says what the other order of equal scores would change. Integer scores tie often, and a foreign evaluator orders
+ties in its own way, so one run has two values. A run whose manifest vouches for it keeps the order of its ranks, which
+is the order of the index; a run of another system is measured as its authors measured it, with trec_eval. Values by
+different rules cannot be compared, so a table has one.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Measurement
 
-from .found import find_in_run, relevant_of
+from .found import Found, Relevant, find_in_run, relevant_of
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
-from .metrics import MeasuringRules, check_levels, judgements, measure
-from .names import parse_measures
+from .metrics import MeasuringRules, check_levels, judgements, mean, measure, values_of
+from .names import Measure, parse_measures
 from .result_files import result_of, store
-from .tie_rules import OtherValue, common_ties, other_values, report_other_values
+from .ties import check_ties
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +47,10 @@ def measure_runs(
         measures: their names.
         relevance_level: least relevance that counts, of measures without their own (not for nDCG); it is part of
             their names in the measurements.
-        ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `tie_rules.py`.
+        ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `common_ties`.
         remove_query: None follows the dataset's rule, else what the run's manifest says.
         per_topic: a line says what ties change in topics too, not only in means.
         results: a folder that gets the result of each run, see `result_files.py`.
-
-    Raises:
-        LexvlError: a run, its judgements or a measure cannot be read, or they do not fit; no judged document has
-            the relevance that a measure asks for.
     """
     parsed, cards = parse_measures(measures, relevance_level), list(cards)
     sources = [choose_source(card, source) for card in cards]
@@ -65,5 +71,75 @@ def measure_runs(
             store(results, result_of(card, rows, judged.qrels, how))
         measured.append(rows)
         changed += other_values(rows, places, relevant, parsed, how)
-    report_other_values([one for one in changed if per_topic or one.row.query_id == "all"])
+    report_other_values([other for other in changed if per_topic or other.row.query_id == "all"])
     return measured
+
+
+log = logging.getLogger(__name__)
+
+OTHER = {"rank": "trec_eval", "trec_eval": "rank"}
+
+# Two values of a measure differ if they are further apart.
+NEGLIGIBLE = 1e-4
+
+
+def common_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
+    """The one order of equal scores for some runs: the requested one, else the one that all of them ask for.
+
+    Raises:
+        UnknownName: no such order.
+        UsageError: none is requested, and the runs ask for different ones.
+    """
+    if requested is not None:
+        check_ties(requested)
+        return requested
+    asking = {card.ties: card.path for card in reversed(cards)}
+    if len(asking) > 1:
+        raise UsageError(
+            f"{asking['rank']} has a manifest, so equal scores keep the order of its ranks; {asking['trec_eval']} has "
+            "none that fits, so it has trec_eval's order; one table has one order, give --ties rank or --ties trec_eval"
+        )
+    return next(iter(asking), "rank")
+
+
+class OtherValue(NamedTuple):
+    """A measurement, and the value by the other rule."""
+
+    row: Measurement
+    value: float
+
+
+def other_values(
+    rows: Sequence[Measurement], found: Found, relevant: Relevant, measures: Sequence[Measure], rules: MeasuringRules
+) -> list[OtherValue]:
+    """The measurements of a run that the other rule changes by more than `NEGLIGIBLE`.
+
+    Only topics in which a relevant document has another place are measured again.
+
+    Args:
+        rows: as `measure` returns them for the other arguments.
+    """
+    other = OTHER[rules.ties]
+    moved = found.documents[found.places[other] != found.places[rules.ties]]
+    topics = np.unique(relevant.topics_of(moved))
+    if not len(topics):
+        return []
+    values = values_of(found, relevant, topics, measures, rules._replace(ties=other))
+    count = len(relevant.topics)
+    paired = list[tuple[Measurement, float]]()
+    for number, metric in enumerate(measures):
+        of_measure = rows[number * (count + 1) : (number + 1) * (count + 1)]
+        by_other = np.array([row.value for row in of_measure[:count]])
+        by_other[topics] = values[metric]
+        paired += zip(of_measure, [*by_other.tolist(), mean(by_other)], strict=True)
+    return [OtherValue(row, value) for row, value in paired if abs(value - row.value) > NEGLIGIBLE]
+
+
+def report_other_values(changed: Sequence[OtherValue]) -> None:
+    """Logs one line if the other rule changes values."""
+    if changed:
+        row, value = changed[0]
+        topic = "" if row.query_id == "all" else f", topic {row.query_id!r}"
+        more = f"; other values that differ: {len(changed) - 1}" if len(changed) > 1 else ""
+        text = "%s%s: the order of equal scores decides; %s is %.4f by %s and %.4f by %s%s"
+        log.warning(text, row.run, topic, row.measure, row.value, row.ties, value, OTHER[row.ties], more)

@@ -23,7 +23,7 @@ class Measure(NamedTuple):
         return f"{self.name}{level}" if self.k is None else f"{self.name}{level}@{self.k}"
 
 
-# (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; see `kernels.as_arrays`.
+# (judgements [T, J, 2], rankings [T, depth, 2], cut or 0, relevance level) -> values [T]; see `metrics.as_arrays`.
 MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 
 
@@ -111,11 +111,7 @@ def parse_measure(text: str) -> Measure:
 
 
 def _level(text: str, settings: str, definition: Definition) -> int:
-    """The level of relevance in the brackets of a measure.
-
-    Raises:
-        UsageError: something else, or the measure has no such level.
-    """
+    """The level of relevance in the brackets of a measure."""
     if not (match := re.fullmatch(r"\s*rel\s*=\s*([0-9]{1,9})\s*", settings)) or int(match[1]) < 1:
         raise UsageError(f"measure {text!r}: ({settings}), expected the least relevance that counts, such as (rel=2)")
     if not definition.binary:

@@ -98,9 +98,6 @@ def store(folder: Path, result: StoredResult) -> Path:
     """Writes a result's file, and its line in the log.
 
     Measures that an earlier call stored for the same file, judgements and rules stay in the file.
-
-    Raises:
-        ArtefactError: the folder cannot be written.
     """
     dataset = Path(result.dataset).name if Path(result.dataset).is_file() else result.dataset
     path = folder / f"{slug(run_name(Path(result.run).name))}.{result.run_sha256[:8]}.{slug(dataset)}.json"
@@ -114,11 +111,7 @@ def store(folder: Path, result: StoredResult) -> Path:
 
 
 def with_earlier(result: StoredResult, path: Path) -> StoredResult:
-    """The result with the measures, and their calls, of an earlier one that had the same judgements and rules.
-
-    Raises:
-        DataError, ArtefactError: the earlier file cannot be read, or is no result.
-    """
+    """The result with the measures, and their calls, of an earlier one that had the same judgements and rules."""
     if not path.exists():
         return result
     earlier = read_result(path)
@@ -136,12 +129,7 @@ def with_earlier(result: StoredResult, path: Path) -> StoredResult:
 
 
 def read_result(path: Path) -> StoredResult:
-    """The result in a file.
-
-    Raises:
-        DataError: the file cannot be read.
-        ArtefactError: it is no result.
-    """
+    """The result in a file."""
     content = read_json(path, "result of a run", DataError)
     check(content, StoredResult, str(path), "move it elsewhere")
     calls = tuple(Call(one["command"], one["time"], one["machine"], tuple(one["measures"])) for one in content["calls"])

@@ -190,11 +190,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def check_test(test: str) -> None:
-    """Raises an error for an unknown test, before anything is computed.
-
-    Raises:
-        UnknownName: no such test.
-    """
+    """Raises an error for an unknown test, before anything is computed."""
     if test not in TESTS:
         raise UnknownName("test", test, TESTS)
 
@@ -205,9 +201,6 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
     Args:
         values: topics as rows, pairs of measure and system as columns, as `frames.by_topic` returns them.
         test: "randomisation" or "student".
-
-    Raises:
-        UnknownName: no such test.
     """
     check_test(test)
     baseline = values.columns[0][1]
@@ -280,9 +273,6 @@ def differing(
     """The measures by which each run, given by its path and dataset, differs from the first system on that dataset.
 
     They differ if the corrected p is below `LEVEL`. A dataset that the first system lacks has no marks.
-
-    Raises:
-        UnknownName: no such test.
     """
     marked: dict[tuple[str, str], tuple[str, ...]] = {}
     for dataset in dict.fromkeys(rows[0].dataset for rows in measured):

@@ -3,8 +3,8 @@
 `rank` uses a run's own ranks if they agree with its scores, else score descending, then doc_id ascending.
 `trec_eval` does what trec_eval does: scores are read as float32, and equal scores are ordered by doc_id descending.
 
-A table has one of the two rules (`tie_rules.py`): `rank` for runs whose manifest vouches for them, because their lines
-have the order of the index; `trec_eval` for runs of other systems, whose published figures are trec_eval's.
+A table has one of the two rules (`measure_runs.py`): `rank` for runs whose manifest vouches for them, because their
+lines have the order of the index; `trec_eval` for runs of other systems, whose published figures are trec_eval's.
 """
 
 from __future__ import annotations
@@ -68,11 +68,7 @@ ABOUT = {"rank": "equal scores in the order of the run's ranks", "trec_eval": "e
 
 
 def check_ties(ties: str) -> None:
-    """Raises an error for an unknown rule.
-
-    Raises:
-        UnknownName: no such way to order ties.
-    """
+    """Raises an error for an unknown rule."""
     if ties not in TIES:
         raise UnknownName("order of ties", ties, TIES)
 
@@ -157,10 +153,6 @@ def strict_order(
         ties: "rank" or "trec_eval", see above.
         remove_query: drops the document whose doc_id is the query_id (before any cut).
         name: of the run, for messages.
-
-    Raises:
-        DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
-        UnknownName: no such way to order ties.
     """
     check_ties(ties)
     hits = checked_hits(run, name)

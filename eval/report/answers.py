@@ -1,4 +1,7 @@
-"""Reads what a contact sheet shows from a run or an index; `strips` draws it."""
+"""Reads what a contact sheet shows from a run or an index; `strips` draws it.
+
+Maps draw on the images which regions have the terms of their scores.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_run_manifest
@@ -16,11 +21,12 @@ from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
 
 from ..measures.inputs import describe_run
-from .strips import Cell, Item, Strip
+from .strips import IMAGE, Cell, Item, Strip
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
 OWN_TERMS = 6
 
@@ -63,11 +69,7 @@ def sample_queries(run_path: Path, count: int) -> list[str]:
 
 
 def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, list[ScoredDoc]]:
-    """The documents of some topics in a run, best first; an empty list for a topic without hits.
-
-    Raises:
-        DataError: the run is malformed.
-    """
+    """The documents of some topics in a run, best first; an empty list for a topic without hits."""
     hits: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
     for document in read_run(run_path):
         if document.query_id in hits:
@@ -83,11 +85,7 @@ def first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> st
 
 
 def item_of(record: Document | Topic) -> Item:
-    """A document or topic as it is shown: images under the names of their files.
-
-    Raises:
-        DataError: the image cannot be read.
-    """
+    """A document or topic as it is shown: images under the names of their files."""
     from lexvl_anserini.data.pictures.images import open_image
 
     text = record.contents if isinstance(record, Document) else record.text or ""
@@ -167,3 +165,38 @@ def strips_of_run(
         )
         strips.append(Strip(item_of(topics[query_id]), tuple(cells), first_relevant(every, relevant[query_id])))
     return strips
+
+
+# A map is drawn on an image of at most this side in pixels: more than a sheet shows.
+SIDE = 2 * IMAGE
+
+
+def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
+    """Strips whose hits are in colour where the terms that they share with the query are, and pale elsewhere.
+
+    Args:
+        strips: queries and their hits.
+        model: the encoder of the hits.
+
+    Raises:
+        UsageError: the encoder has no grid cells of images, or the hits are texts.
+    """
+    from lexvl_anserini.encoders.parts.images.grounding import image_side
+
+    tower = image_side(model)
+    if tower is not model.document:
+        raise UsageError("the documents of this index are texts; maps are drawn over images")
+    return [strip._replace(cells=tuple(with_map(cell, tower) for cell in strip.cells)) for strip in strips]
+
+
+def with_map(cell: Cell, tower: ImageTower) -> Cell:
+    """A hit with the map of its shared terms; a hit that shares none is pale."""
+    from lexvl_anserini.encoders.parts.images.grounding import contributions, overlay
+
+    if cell.item.image is None:
+        return cell
+    weights = {term.term: term.weight for term in cell.terms}
+    grid = contributions(tower, cell.item.image, weights) if weights else np.zeros((1, 1))
+    small = cell.item.image.copy()
+    small.thumbnail((SIDE, SIDE))
+    return cell._replace(item=cell.item._replace(image=overlay(small, tower.pixels.region(small.size), grid)))

@@ -69,9 +69,6 @@ def split_names(judgements: Sequence[str], labels: Sequence[str] | None) -> list
 
     >>> split_names(["data/dev.qrels", "data/test.qrels"], None), split_names(["dev/a.tsv", "test/a.tsv"], None)
     (['dev.qrels', 'test.qrels'], ['dev/a.tsv', 'test/a.tsv'])
-
-    Raises:
-        UsageError: the number of labels differs from the number of splits.
     """
     if labels and len(labels) != len(judgements):
         raise UsageError(f"{len(labels)} --dataset-label for {len(judgements)} splits; give one each or none")

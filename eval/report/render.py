@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -31,15 +32,20 @@ class Column(NamedTuple):
 
 
 class FieldColumn(NamedTuple):
-    """A column of a table over records: the field that it shows, and how; texts are aligned left."""
+    """A column of a table over records: the field that it shows, or what computes it, and how it is shown.
+
+    Columns of `str` are texts, aligned left.
+    """
 
     heading: str
-    field: str
+    field: str | Callable[[Any], Any]
     shown: Callable[[Any], str] = str
 
 
-# How a field is shown.
-COUNT, TWO_DECIMALS, FOUR_DECIMALS = "{:,}".format, "{:.2f}".format, "{:.4f}".format
+# How a field is shown; PLAIN is a text that is aligned as a number.
+PLAIN, COUNT, ONE_DECIMAL, TWO_DECIMALS, FOUR_DECIMALS = (
+    text.format for text in ("{}", "{:,}", "{:.1f}", "{:.2f}", "{:.4f}")
+)
 
 
 def percent(share: float) -> str:
@@ -65,11 +71,12 @@ class Table:
     about_marks: str = ""
 
     @classmethod
-    def of_fields(cls, rows: Iterable[Any], fields: Sequence[FieldColumn]) -> Table:
-        """One row per record, one column per named field."""
+    def of_fields(cls, rows: Iterable[Any], fields: Sequence[FieldColumn], **facts: Any) -> Table:
+        """One row per record, one column per field; `facts` are the table's other fields."""
         columns = tuple(Column(column.heading, number=column.shown is not str) for column in fields)
-        cells = (tuple(column.shown(getattr(row, column.field)) for column in fields) for row in rows)
-        return cls(columns, tuple(cells))
+        values = [attrgetter(column.field) if isinstance(column.field, str) else column.field for column in fields]
+        cells = (tuple(column.shown(value(row)) for column, value in zip(fields, values, strict=True)) for row in rows)
+        return cls(columns, tuple(cells), **facts)
 
     @property
     def notes(self) -> list[str]:
@@ -217,11 +224,7 @@ def csv_rows(rows: Sequence[NamedTuple]) -> str:
 
 
 def check_format(name: str, known: Iterable[str] = FORMATS) -> None:
-    """Raises an error for an unknown format, before anything is computed.
-
-    Raises:
-        UnknownName: `name` is not among the known.
-    """
+    """Raises an error for an unknown format, before anything is computed."""
     if name not in (known := list(known)):
         raise UnknownName("format", name, known)
 

@@ -196,7 +196,7 @@ def _draw_query(axes: Axes, strip: Strip, top: int, height: int) -> None:
         below += OWN
 
 
-def _draw_cell(axes: Axes, cell: Cell, rank: int, left: int, top: int, terms: int, largest: int) -> None:
+def _draw_cell(axes: Axes, cell: Cell, rank: int, left: int, top: int, terms: int, largest: float) -> None:
     from matplotlib.patches import Rectangle
 
     if cell.item.image is not None:

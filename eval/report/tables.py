@@ -8,17 +8,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.ground.records import Measurement
 
-from ..measures.hit_rates import HEADINGS, RSUM, rsum
+from ..measures.averages import HEADINGS, RSUM, rsum
 from ..measures.inputs import RunCard
 from ..measures.metrics import means
 from ..measures.significance import LEVEL
 from .labels import shown_datasets
-from .render import MISSING, Column, Table, csv_rows, percent, render, to_json, to_text
+from .render import (
+    COUNT,
+    FOUR_DECIMALS,
+    MISSING,
+    ONE_DECIMAL,
+    PLAIN,
+    TWO_DECIMALS,
+    Column,
+    FieldColumn,
+    Table,
+    csv_rows,
+    percent,
+    render,
+    to_json,
+    to_text,
+)
 
 if TYPE_CHECKING:
     from ..analyses.ann import LayoutCost
+    from ..analyses.terms import TermProfile
     from ..analyses.tuning import Tuned, TuningSetting
-    from ..measures.flops import Sparsity
     from ..measures.significance import SystemComparison
 
 
@@ -55,11 +70,6 @@ EFFICIENCY: dict[str, Figure] = {
 }
 
 
-def format_value(value: float) -> str:
-    """A value of a measure, four decimals."""
-    return f"{value:.4f}"
-
-
 def format_figure(name: str, value: float | None) -> str:
     """A figure of efficiency in its unit; a dash if it is missing."""
     figure = EFFICIENCY[name]
@@ -94,7 +104,7 @@ def score_table(measurements: Sequence[Measurement]) -> Table:
     return Table(
         columns=(*(Column(label, number=False) for label in labels), *map(Column, measures)),
         rows=tuple(
-            (*key, *(format_value(values[m]) if m in values else MISSING for m in measures))
+            (*key, *(FOUR_DECIMALS(values[m]) if m in values else MISSING for m in measures))
             for key, values in cells.items()
         ),
         ties=ties_of(measurements),
@@ -184,7 +194,7 @@ def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
 
 def _cells(row: SystemRow | None, measures: Sequence[str], figures: Sequence[str]) -> Iterable[str]:
     for measure in measures:
-        yield format_value(row.measures[measure]) if row and measure in row.measures else MISSING
+        yield FOUR_DECIMALS(row.measures[measure]) if row and measure in row.measures else MISSING
     for name in figures:
         yield format_figure(name, row.efficiency.get(name) if row else None)
 
@@ -220,83 +230,76 @@ def render_comparisons(comparisons: Sequence[SystemComparison], output_format: s
     return render(comparison_table(comparisons), comparisons, output_format)
 
 
+def format_correlation(value: float) -> str:
+    """A correlation, three decimals; a dash where there is none."""
+    return MISSING if isnan(value) else f"{value:.3f}"
+
+
+def interval(row: SystemComparison) -> str:
+    """The interval of a difference; a dash where there is none."""
+    return MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}"
+
+
+def topic_counts(row: SystemComparison) -> str:
+    """The numbers of topics in which a system is better, equal and worse."""
+    return f"{row.better}/{row.equal}/{row.worse}"
+
+
+COMPARISON = (
+    FieldColumn("system", "system"),
+    FieldColumn("measure", "measure"),
+    FieldColumn("baseline", "baseline", FOUR_DECIMALS),
+    FieldColumn("value", "value", FOUR_DECIMALS),
+    FieldColumn("difference", "difference", "{:+.4f}".format),
+    FieldColumn("95 % interval", interval, PLAIN),
+    FieldColumn("p", "p", format_p),
+    FieldColumn("p (Holm)", "p_corrected", format_p),
+    FieldColumn("Kendall", "kendall", format_correlation),
+    FieldColumn("Pearson", "pearson", format_correlation),
+    FieldColumn("better/equal/worse", topic_counts, PLAIN),
+)
+
+
 def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
     """One row per system and measure; a star marks significant differences, the best of each measure is bold."""
     first = comparisons[0]
-    about_difference = ("difference", "95 % interval", "p", "p (Holm)")
-    numbers = ("baseline", "value", *about_difference, "Kendall", "Pearson", "better/equal/worse")
-    columns = (Column("system", number=False), Column("measure", number=False), *map(Column, numbers))
-    holm = [column.heading for column in columns].index("p (Holm)")
-    return Table(
-        columns=columns,
-        rows=tuple(
-            (
-                row.system,
-                row.measure,
-                format_value(row.baseline),
-                format_value(row.value),
-                f"{row.difference:+.4f}",
-                MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}",
-                format_p(row.p),
-                format_p(row.p_corrected),
-                *(MISSING if isnan(r) else f"{r:.3f}" for r in (row.kendall, row.pearson)),
-                f"{row.better}/{row.equal}/{row.worse}",
-            )
-            for row in comparisons
-        ),
-        best=frozenset(_best_of_measures(comparisons)),
+    place = {column.heading: number for number, column in enumerate(COMPARISON)}
+    best = set()
+    for r, row in enumerate(comparisons):
+        values = [other.value for other in comparisons if other.measure == row.measure]
+        largest = FOUR_DECIMALS(max(row.baseline, *values))
+        best |= {(r, place[name]) for name in ("baseline", "value") if FOUR_DECIMALS(getattr(row, name)) == largest}
+    return Table.of_fields(
+        comparisons,
+        COMPARISON,
+        best=frozenset(best),
         ties=ties_of(comparisons),
-        marked=frozenset((r, holm) for r, row in enumerate(comparisons) if row.significant),
+        marked=frozenset((r, place["p (Holm)"]) for r, row in enumerate(comparisons) if row.significant),
         about_marks=f"baseline: {first.baseline_system}; better, equal and worse topics than its; "
         f"* p < {LEVEL}, paired {first.test} test, Holm's correction",
     )
 
 
-def _best_of_measures(comparisons: Sequence[SystemComparison]) -> Iterable[tuple[int, int]]:
-    """The cells of `comparison_table` with the largest value of each measure, of the baseline or of a system."""
-    for r, row in enumerate(comparisons):
-        values = [one.value for one in comparisons if one.measure == row.measure]
-        largest = format_value(max(row.baseline, *values))
-        for c, value in ((2, row.baseline), (3, row.value)):
-            if format_value(value) == largest:
-                yield r, c
+# How numbers of a setting are shown; other counts as they are, other values with four decimals.
+OF_LOSS: Mapping[str, str] = {"delta": "{:+.4f}"}
+OF_PRUNING: Mapping[str, str] = {
+    "terms/query": "{:.1f}",
+    "postings": "{:,}",
+    "ms/query": "{:.2f}",
+    "speed-up": "{:.1f}x",
+}
 
 
-def loss_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per quantiser."""
-
-    def cell(name: str, value: int | float) -> str:
-        return str(value) if isinstance(value, int) else f"{value:{'+' if name == 'delta' else ''}.4f}"
-
-    return _table_of(rows, cell)
-
-
-def setting_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per setting of pruning, numbers rounded for reading."""
-    shown = {"terms/query": "{:.1f}", "postings": "{:,}", "ms/query": "{:.2f}", "speed-up": "{:.1f}x"}
-
-    def cell(name: str, value: Any) -> str:
-        return value if isinstance(value, str) else shown.get(name, "{:.4f}").format(value)
-
-    return _table_of(rows, cell)
-
-
-def _table_of(rows: Sequence[Mapping[str, Any]], cell: Callable[[str, Any], str]) -> Table:
+def setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Table:
     """Rows that name their columns; `ties` among the names is the rule of the whole table."""
     headings = [name for name in rows[0] if name != "ties"]
+
+    def cell(name: str, value: Any) -> str:
+        return shown.get(name, "{:.4f}" if isinstance(value, float) else "{}").format(value)
+
     columns = tuple(Column(name, number=name != "setting") for name in headings)
     cells = tuple(tuple(cell(name, row[name]) for name in headings) for row in rows)
     return Table(columns, cells, ties=rows[0].get("ties", ""))
-
-
-def sparsity_table(rows: Sequence[Sparsity]) -> Table:
-    """One row per folder of shards: terms of documents, terms of queries, FLOPS."""
-    columns = ["documents", "terms/doc", "most", "dimensions", "queries", "terms/query", "most", "dimensions", "FLOPS"]
-    cells = tuple(
-        (row.shards, *(f"{value:,}" if isinstance(value, int) else f"{value:,.2f}" for value in row[1:]))
-        for row in rows
-    )
-    return Table((Column("shards", number=False), *map(Column, columns)), cells)
 
 
 def tuning_table(tuned: Tuned) -> Table:
@@ -307,8 +310,8 @@ def tuning_table(tuned: Tuned) -> Table:
     def cells(number: int, setting: TuningSetting, value: float) -> tuple[str, ...]:
         roles = [role for role, place in (("untuned", 0), ("chosen", tuned.chosen)) if place == number]
         options = (format_option(setting.options.get(name)) for name in names)
-        on_test = format_value(tests[number]) if number in tests else MISSING
-        return (", ".join(roles), *options, format_value(value), on_test)
+        on_test = FOUR_DECIMALS(tests[number]) if number in tests else MISSING
+        return (", ".join(roles), *options, FOUR_DECIMALS(value), on_test)
 
     columns = [Column("setting", number=False), *map(Column, names)]
     columns += [Column(tuned.measure, tuned.development), Column(tuned.measure, tuned.test)]
@@ -327,18 +330,64 @@ def format_option(value: Any) -> str:
 
 def layout_table(rows: Sequence[LayoutCost], hits: Sequence[int]) -> Table:
     """One row per FAISS layout and its parameters."""
-    headings = ("bytes", "build s", "ms/query", *(f"recall@{k}" for k in hits))
-    columns = (Column("dims"), Column("layout", number=False), Column("parameters", number=False))
-    cells = tuple(
-        (
-            str(row.dimensions),
-            row.layout,
-            " ".join(f"{key}={value}" for key, value in row.parameters.items()),
-            f"{row.bytes:,}",
-            f"{row.build_s:.1f}",
-            f"{row.ms_per_query:.2f}",
-            *(format_value(row.recall[k]) for k in hits),
-        )
-        for row in rows
+    columns = (
+        FieldColumn("dims", "dimensions", PLAIN),
+        FieldColumn("layout", "layout"),
+        FieldColumn("parameters", lambda row: " ".join(f"{key}={value}" for key, value in row.parameters.items())),
+        FieldColumn("bytes", "bytes", COUNT),
+        FieldColumn("build s", "build_s", ONE_DECIMAL),
+        FieldColumn("ms/query", "ms_per_query", TWO_DECIMALS),
+        *(FieldColumn(f"recall@{k}", lambda row, k=k: row.recall[k], FOUR_DECIMALS) for k in hits),  # type: ignore[misc]
     )
-    return Table((*columns, *map(Column, headings)), cells)
+    return Table.of_fields(rows, columns)
+
+
+# The columns of tables of analyses; shares are in percent.
+RANKING, SYSTEM, DATASET = (FieldColumn(name, name) for name in ("ranking", "system", "dataset"))
+RANK, TERM = FieldColumn("rank", "rank", COUNT), FieldColumn("term", "term")
+IMAGES, CLASSES = FieldColumn("images", "images", COUNT), FieldColumn("classes", "classes", COUNT)
+MEAN_OVER = FieldColumn("mean over", "mean_over")
+TOP_1, TOP_5, TOP_10, TOP_50, TOP_100 = (FieldColumn(f"top {k} %", f"top_{k}", percent) for k in (1, 5, 10, 50, 100))
+
+NAMED_WORDS = (RANKING, IMAGES, TOP_1, TOP_5, TOP_10, FieldColumn("of 10", "words_in_10", TWO_DECIMALS))
+CLASS_WORDS = (RANKING, DATASET, IMAGES, CLASSES, TOP_1, TOP_10, TOP_50, TOP_100)
+ACCURACIES = (SYSTEM, DATASET, IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5)
+PROBE_ACCURACIES = (
+    SYSTEM,
+    DATASET,
+    FieldColumn("trained on", "trained_on", COUNT),
+    FieldColumn("lambda", "strength", "{:.3g}".format),
+    *(IMAGES, CLASSES, MEAN_OVER, TOP_1, TOP_5),
+)
+COMPLETENESS = (
+    *(RANKING, DATASET, IMAGES),
+    FieldColumn("pairs", "pairs", COUNT),
+    FieldColumn("complete first %", "complete_first", percent),
+)
+DOCUMENT_TERMS = (FieldColumn("document", "document"), RANK, TERM, FieldColumn("weight", "weight", FOUR_DECIMALS))
+SPARSITY = (
+    FieldColumn("shards", "shards"),
+    FieldColumn("documents", "documents", COUNT),
+    FieldColumn("terms/doc", "terms_per_document", "{:,.2f}".format),
+    FieldColumn("most", "most_document_terms", COUNT),
+    FieldColumn("dimensions", "document_dimensions", COUNT),
+    FieldColumn("queries", "queries", COUNT),
+    FieldColumn("terms/query", "terms_per_query", "{:,.2f}".format),
+    FieldColumn("most", "most_query_terms", COUNT),
+    FieldColumn("dimensions", "query_dimensions", COUNT),
+    FieldColumn("FLOPS", "flops", "{:,.2f}".format),
+)
+
+
+def term_table(profiles: Sequence[TermProfile]) -> Table:
+    """One row per term of each corpus, by its mean weight."""
+    documents = {profile.shards: profile.documents for profile in profiles}
+    columns = (
+        FieldColumn("shards", "shards"),
+        FieldColumn("rank", "rank", PLAIN),
+        TERM,
+        FieldColumn("documents %", lambda term: percent(term.documents / documents[term.shards]), PLAIN),
+        FieldColumn("mean", "mean", FOUR_DECIMALS),
+        FieldColumn("maximum", "maximum", FOUR_DECIMALS),
+    )
+    return Table.of_fields((term for profile in profiles for term in profile.first), columns)

@@ -48,11 +48,7 @@ MEASURING: Mapping[str, Measuring] = {"zero-shot": zero_shot, "linear-probe": pr
 
 
 def measure_classification(part: RowPart, place: Workplace) -> Finding:
-    """Classifies a set of images, or finds the result.
-
-    Raises:
-        CheckpointError, DataError: weights or images are not here.
-    """
+    """Classifies a set of images, or finds the result."""
     return found_or_made(part, place, classified)
 
 

@@ -1,27 +1,106 @@
 """What can be reproduced: per table the cells, weights, data, disk and time, without loading or fetching anything.
 
-How this version measures a task: one row per task, so that a new task is one function and one row.
+`WAYS` has one row per task, so that a new task is one function and one row. Retrieval and classification have modules
+of their own; numbers of parameters are counted here, in networks that are built without weights and without memory, and
+so are published runs of other systems measured again: every printed digit must come out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
+from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.manifest import CorpusRef
+
+from ..measures.inputs import JudgementSource, describe_run
+from ..measures.measure_runs import measure_runs
+from ..measures.metrics import means
+from ..measures.names import parse_measure
 from .classification import measure_classification
-from .counts import can_be_counted, count_parameters
+from .prepared import cost_of_classification, cost_of_retrieval, needs_of_classification, needs_of_retrieval
 from .published import PublishedTable
-from .published_runs import measure_published, needed_files
 from .quantities import parts_of
-from .requirements import (
-    cost_of_classification,
-    cost_of_retrieval,
-    needs_of_classification,
-    needs_of_retrieval,
-)
 from .retrieval import measure_retrieval
 from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, rows_of
+
+
+def needed_files(part: RowPart, place: Workplace) -> list[Need]:
+    """The run of a row and its judgements, in the data folder."""
+    assert part.runs is not None, "the table has published runs"
+    names = (part.runs.files.format(part.label), part.runs.qrels)
+    return [Need("data", name, (data_root(place.data_dir) / name).is_file(), part.runs.origin) for name in names]
+
+
+def measure_published(part: RowPart, place: Workplace) -> Finding:
+    """The measures of a published run, with equal scores in trec_eval's order, as its manifest does not vouch for it.
+
+    They are stored as those of runs that this project searches.
+
+    Raises:
+        DataError: the run or the judgements are not in the data folder, or malformed.
+    """
+    run, qrels = (data_root(place.data_dir) / need.name for need in needed_files(part, place))
+    if not qrels.is_file():
+        raise DataError(f"{qrels}: no such judgements")
+    card = replace(describe_run(run), system=part.label)
+    judgements = JudgementSource(qrels, CorpusRef(part.data))
+    [rows] = measure_runs([card], judgements, part.measures, results=place.output / "results")
+    values = means(rows)
+    return Finding({name: values[str(parse_measure(name))] for name in part.measures}, 0)
+
+
+# Millions; papers print one decimal.
+TOLERANCE = 0.05
+
+
+def stair_part(side: str) -> float:
+    """A transformer of STAIR with its head, in the shapes of the paper; the text side has the embeddings."""
+    import torch
+
+    from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
+
+    with torch.device("meta"):
+        model = Stair(StairConfig())
+    return millions(getattr(model, side), getattr(model, f"{side}_head"))
+
+
+def d2s_head() -> float:
+    """D2S's head over BLIP's vectors of 256 dimensions, with DistilBERT's width and vocabulary."""
+    import torch
+
+    from lexvl_anserini.encoders.families.d2s import D2SHead
+
+    with torch.device("meta"):
+        return millions(D2SHead(256, 768, 30522))
+
+
+def millions(*modules: Any) -> float:
+    """The parameters of networks, in millions."""
+    return sum(parameter.numel() for module in modules for parameter in module.parameters()) / 1e6
+
+
+# Encoder -> what papers count -> the function that counts it.
+COUNTS: Mapping[str, Mapping[str, Callable[[], float]]] = {
+    "stair": {"text parameters": partial(stair_part, "text"), "image parameters": partial(stair_part, "image")},
+    "d2s": {"parameters": d2s_head},
+}
+
+
+def can_be_counted(part: RowPart) -> bool:
+    """True for the numbers of parameters of a network that this project builds."""
+    return part.system is not None and {*part.measures} <= COUNTS.get(part.system.encoder, {}).keys()
+
+
+def count_parameters(part: RowPart, place: Workplace) -> Finding:
+    """The parameters of a part's network, in millions."""
+    assert part.system is not None, "`can_be_counted` is true of it"
+    counts = COUNTS[part.system.encoder]
+    return Finding({name: counts[name]() for name in part.measures}, TOLERANCE)
 
 
 class TablePlan(NamedTuple):

@@ -88,9 +88,6 @@ def parse_quantity(text: str) -> Quantity:
 
     >>> parse_quantity("text-to-text beir/nq/test nDCG@10")
     Quantity(task='text-to-text', data='beir/nq/test', measure='nDCG@10')
-
-    Raises:
-        UsageError: the task, the data or the measure is unknown or missing.
     """
     name, _, rest = text.partition(" ")
     if name not in TASKS:

@@ -31,6 +31,7 @@ from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
 from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.refine import SearchSettings
 from lexvl_anserini.searching.rescoring import manifest_of_run, rerank_lists, reranked_manifest, reranking_encoder
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges
@@ -53,21 +54,12 @@ CAPTION_HITS = 100
 
 
 def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
-    """Runs the line of a part, or finds its result.
-
-    Raises:
-        CheckpointError, DataError: weights or corpus are not here and cannot be fetched.
-        LexvlError: a step fails.
-    """
+    """Runs the line of a part, or finds its result."""
     return found_or_made(part, place, run_line)
 
 
 def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """Encodes, indexes, searches and measures; each step is skipped where it is finished.
-
-    Raises:
-        LexvlError: a step fails.
-    """
+    """Encodes, indexes, searches and measures; each step is skipped where it is finished."""
     dataset = dataset_of(work.corpus)
     with disk_errors(place.output):
         make_folder(place.output / "runs")
@@ -112,7 +104,9 @@ def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -
     """The run of all topics."""
     kept = document_options(work.system.encoder, work.weights.options)
     changes = {name: value for name, value in work.weights.options.items() if name not in kept}
-    search = IndexSearch(index, EncoderChanges(options=changes, device=place.device), batch_size=place.batch_size)
+    search = IndexSearch(
+        index, EncoderChanges(options=changes, device=place.device), SearchSettings(batch_size=place.batch_size)
+    )
     source = TopicSource.of(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
     wanted = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
@@ -189,10 +183,6 @@ def found_or_made(
         part: of a row.
         place: where results are.
         make: returns `values` by measure, whether the vectors are `quantised`, and what else is worth keeping.
-
-    Raises:
-        CheckpointError: the weights are not published, or cannot be had.
-        LexvlError: `make` fails.
     """
     work = prepare(part, place)
     if work is None:
@@ -213,11 +203,7 @@ def found_or_made(
 
 
 def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """What decides the values of a part.
-
-    Raises:
-        CheckpointError: the weights cannot be had.
-    """
+    """What decides the values of a part."""
     reference, options, _ = work.weights
     checkpoint = find_checkpoint(reference) if reference else None
     return {

@@ -12,8 +12,7 @@ from typing import NamedTuple
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 
-from .entries import PublishedRuns, PublishedSystem
-from .published import PublishedCell, PublishedTable
+from .published import PublishedCell, PublishedRuns, PublishedSystem, PublishedTable
 from .quantities import parts_of
 
 # (what is done, how many there are, what is counted) -> a bar that `with` opens.

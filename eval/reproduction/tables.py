@@ -150,11 +150,7 @@ class Unmeasured(NamedTuple):
 
 
 def reproduced_rows(rows: Iterable[PublishedRow], place: Workplace) -> Iterator[list[ReproducedCell]]:
-    """The cells of each row in turn. Weights and data that cannot be had are named in the log and tried once.
-
-    Raises:
-        LexvlError: a step of a row fails, other than for its weights or data.
-    """
+    """The cells of each row in turn. Weights and data that cannot be had are named in the log and tried once."""
     missing: set[str] = set()
     for row in rows:
         findings: dict[Quantity, Finding | Unmeasured] = {}

@@ -443,9 +443,9 @@ class Encoder:
                 reached; nothing is committed then.
         """
         facts = door("sharing.model_card").ModelCardFacts(licence, language, measures, repo_id)
-        publishing = door("sharing.publishing")
-        upload = publishing.Upload(repo_id, private, token, message, branch, overwrite)
-        url: str = publishing.push_encoder(self, facts, upload)
+        saving = door("sharing.saving")
+        upload = saving.Upload(repo_id, private, token, message, branch, overwrite)
+        url: str = saving.push_encoder(self, facts, upload)
         return url
 
     def decode(self, vectors: Vectors, top_k: int | None = None) -> list[list[tuple[str, float]]]:

@@ -15,20 +15,12 @@ import orjson
 
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.engine import Engine, NoOptions
-from lexvl_anserini.engines.index_folder import (
-    BuiltIndex,
-    folder_bytes,
-    new_index,
-    read_report,
-    report_digest,
-    write_report,
-)
+from lexvl_anserini.engines.engine import Engine, EngineOptions
+from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
-from lexvl_anserini.engines.lucene import count_index
-from lexvl_anserini.engines.lucene.fields import close, commit_files, open_reader
-from lexvl_anserini.engines.lucene.readers import as_written, manifest_there
+from lexvl_anserini.engines.lucene.fields import K1, B, close, commit_files, count_index, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
+from lexvl_anserini.engines.lucene.writing import as_written, manifest_there
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
@@ -37,23 +29,14 @@ from lexvl_anserini.ground.records import ScoredDoc, Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
-# Anserini's defaults, which its BEIR rows use.
-K1 = 0.9
-B = 0.4
-
-# Of Anserini's indexer, in MB; its default of 4 GB is more than the Java heap.
+# The memory of Anserini's indexer; its default of 4 GB is more than the Java heap.
 MEMORY_BUFFER_MB = 256
 
 BATCH_SIZE = 256
 
 
 class BM25Engine(Engine):
-    """Searches a text index with Anserini's `SimpleSearcher`, k1 = 0.9, b = 0.4, English analysis.
-
-    Raises:
-        ArtefactError: the folder is no Lucene index, or holds another number of documents than the manifest says.
-        JavaError: no usable Java.
-    """
+    """Searches a text index with Anserini's `SimpleSearcher`, k1 = 0.9, b = 0.4, English analysis."""
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
@@ -89,14 +72,11 @@ class BM25Engine(Engine):
         manifest: Manifest,
         threads: int = 1,
         progress: Progress = silent,
-        options: NoOptions | None = None,
+        options: EngineOptions | None = None,
     ) -> BuiltIndex:
         """Runs Anserini's `IndexCollection` on `docs/`, one thread a shard at most.
 
         Anserini skips documents without text, and so do the published figures; they are counted as empty.
-
-        Raises:
-            ArtefactError: a shard is damaged or malformed, an id occurs twice, or Anserini lost a document.
         """
         jvm.start()
         counts = _count_texts(shards, manifest, progress)
@@ -113,7 +93,7 @@ class BM25Engine(Engine):
                 )
             report = {"engine": "bm25", "lucene": dotted(lucene_version()), **counts, "postings": held["postings"]}
             report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
-            write_report(part, {**report, "digest": report_digest(report, manifest)})
+            write_report(part, report, manifest)
         return BuiltIndex(index, manifest, counts["documents"])
 
     def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
@@ -157,10 +137,10 @@ class BM25Engine(Engine):
 
 def java_list(values: Iterable[str]) -> Any:
     """A Java list of strings."""
-    made = java_class("java.util.ArrayList")()
+    array_list = java_class("java.util.ArrayList")()
     for value in values:
-        made.add(value)
-    return made
+        array_list.add(value)
+    return array_list
 
 
 def _count_texts(shards: Path, manifest: Manifest, progress: Progress) -> dict[str, int]:

@@ -20,19 +20,11 @@ from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.queries.clauses import Clause
 
 
-class EngineOptions(Protocol):
-    """What a user can choose about an index of one engine; a frozen dataclass per engine."""
+class EngineOptions:
+    """What a user can choose about an index: a frozen dataclass per engine, or this class where there is nothing."""
 
     def to_json(self) -> dict[str, Any]:
         """The requested options, named and valued as in index.json."""
-        ...
-
-
-class NoOptions:
-    """The options of an engine that has none."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Nothing."""
         return {}
 
 
@@ -86,13 +78,13 @@ class Engine(Protocol):
         """Releases files and memory."""
 
     @staticmethod
-    def options(given: Mapping[str, Any]) -> EngineOptions:
+    def options(values: Mapping[str, Any]) -> EngineOptions:
         """Options by name as this engine's typed options; all names are in `option_names`.
 
         Raises:
             UsageError: a value that does not fit.
         """
-        return NoOptions()
+        return EngineOptions()
 
     @staticmethod
     def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ import faiss
 import numpy as np
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.engines.engine import Engine
+from lexvl_anserini.engines.engine import Engine, EngineOptions
 from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, layout_named, parameters_of
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
@@ -46,7 +46,7 @@ BATCH_SIZE = 64
 # How many more than `hits` are fetched at first, to see past ties at the cut.
 MARGIN = 16
 
-# Of the sample that a layout learns from.
+# Draws the sample that a layout learns from.
 TRAINING_SEED = 20240307
 
 
@@ -57,10 +57,6 @@ class VectorSearch:
     again in float64, rounded to float32, so that equal vectors have equal scores and a list is always the same. Where
     the layout compares all vectors, lists are exact across the cut at `hits`, ties included; where it does not, they
     are ordered in the same way but may miss documents.
-
-    Args:
-        store: the vectors.
-        doc_ids: of the documents, in the order of the vectors.
     """
 
     def __init__(self, store: Store, doc_ids: Sequence[str]):
@@ -116,7 +112,7 @@ class VectorSearch:
 
 
 @dataclass(frozen=True)
-class FaissOptions:
+class FaissOptions(EngineOptions):
     """How vectors are stored.
 
     layout      a row of `faiss_layouts.LAYOUTS`
@@ -145,16 +141,16 @@ class FaissEngine(VectorSearch, Engine):
     option_names = frozenset({LAYOUT, *(name for layout in LAYOUTS.values() for name in layout.defaults)})
 
     def __init__(self, index: Path, manifest: Manifest, parameters: Mapping[str, Any] | None = None):
-        about = read_report(index)
-        if not about:
+        report = read_report(index)
+        if not report:
             raise ArtefactError(f"{index}: no index.json, which says how the vectors are stored; index again")
-        if about.digest and about.digest != report_digest(about, manifest):
+        if report.digest and report.digest != report_digest(report, manifest):
             raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
-        compare_digests(index, about.files)
-        kept = dict(self.stored_options(about))
-        name = kept.pop("layout")
+        compare_digests(index, report.files)
+        stored = dict(self.stored_options(report))
+        name = stored.pop("layout")
         try:
-            store = Store.read(index / INDEX_FILE, name, about.get("dimensions"), kept)
+            store = Store.read(index / INDEX_FILE, name, report.get("dimensions"), stored)
             doc_ids = (index / IDS_FILE).read_text(encoding="utf-8").split("\n")[:-1]
         except (OSError, RuntimeError, UnicodeDecodeError, MemoryError) as error:
             raise ArtefactError(f"{index}: cannot be opened as a FAISS index ({str(error).splitlines()[0]})") from error
@@ -168,14 +164,14 @@ class FaissEngine(VectorSearch, Engine):
             raise UsageError(
                 f"{index}: {built[0]} is none of this {name} index's parameters of searching; build another"
             )
-        store.parameters = parameters_of(name, {**kept, **(parameters or {})}, store.dimensions, expected)
+        store.parameters = parameters_of(name, {**stored, **(parameters or {})}, store.dimensions, expected)
         super().__init__(store, doc_ids)
 
     @staticmethod
-    def options(given: Mapping[str, Any]) -> FaissOptions:
+    def options(values: Mapping[str, Any]) -> FaissOptions:
         """The layout is the option `faiss`; all others are its parameters."""
-        parameters = {name: value for name, value in given.items() if name != LAYOUT}
-        return FaissOptions(given.get(LAYOUT, FaissOptions.layout), parameters)
+        parameters = {name: value for name, value in values.items() if name != LAYOUT}
+        return FaissOptions(values.get(LAYOUT, FaissOptions.layout), parameters)
 
     @staticmethod
     def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -201,10 +197,6 @@ class FaissEngine(VectorSearch, Engine):
         Args:
             threads: of FAISS; a graph built with more than one differs from build to build.
             options: layout and parameters, which index.json stores with the parameters that were chosen.
-
-        Raises:
-            ArtefactError: a shard is damaged or malformed, or an id occurs twice.
-            UsageError: an unknown layout or parameter, or one that does not fit the vectors.
         """
         options = options or FaissOptions()
         name = options.layout
@@ -234,10 +226,10 @@ class FaissEngine(VectorSearch, Engine):
             expect_counts(str(shards), {"documents": documents}, manifest.counts)
             store.write(part / INDEX_FILE)
             report: dict[str, Any] = {"engine": "faiss", "documents": documents, "empty": 0, "postings": 0}
-            kept = {"layout": name, **store.parameters}
-            report |= {"dimensions": store.dimensions, LAYOUT: kept, "bytes": folder_bytes(part)}
+            stored = {"layout": name, **store.parameters}
+            report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": folder_bytes(part)}
             report |= {"files": {file: file_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
-            write_report(part, {**report, "digest": report_digest(report, manifest)})
+            write_report(part, report, manifest)
         return BuiltIndex(index, manifest, documents)
 
 

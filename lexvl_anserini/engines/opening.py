@@ -17,16 +17,11 @@ from lexvl_anserini.ground.registry import DEFAULT_ENGINES, DOORS_HOME, ENGINES,
 OpenEngine = TypeVar("OpenEngine", bound=Engine)
 
 
-def engine_name(kind: str, wanted: str | None = None) -> str:
-    """The name of the engine for shards of a kind: `wanted`, or the kind's default.
-
-    Raises:
-        UnknownName: no such engine, or no such kind.
-        UsageError: the engine does not index shards of that kind.
-    """
+def engine_name(kind: str, requested: str | None = None) -> str:
+    """The name of the engine for shards of a kind: `requested`, or the kind's default."""
     if kind not in DEFAULT_ENGINES:
         raise UnknownName("engine", kind, DEFAULT_ENGINES)
-    name = wanted or DEFAULT_ENGINES[kind]
+    name = requested or DEFAULT_ENGINES[kind]
     if name not in ENGINES:
         raise UnknownName("engine", name, ENGINES)
     if kind not in ENGINES[name].kinds:
@@ -39,8 +34,8 @@ def engine_name(kind: str, wanted: str | None = None) -> str:
 
 def engine_class(name: str) -> type[Engine]:
     """The class of a registered engine."""
-    found: type[Engine] = resolve("engine", name, {name: row.home for name, row in ENGINES.items()})
-    return found
+    cls: type[Engine] = resolve("engine", name, {name: row.home for name, row in ENGINES.items()})
+    return cls
 
 
 def engine_of(index: Path, kind: str) -> type[Engine]:
@@ -49,12 +44,7 @@ def engine_of(index: Path, kind: str) -> type[Engine]:
 
 
 def open_index(index: Path, manifest: Manifest) -> Engine:
-    """Opens an index with the engine that built it.
-
-    Raises:
-        ArtefactError: no index, a damaged one, or one with other documents than the manifest's.
-        LexvlError: as `engine_of`, or the engine's own.
-    """
+    """Opens an index with the engine that built it."""
     if not index.is_dir():  # Lucene would make the folder
         raise ArtefactError(f"{index}: no such index; it was removed")
     return engine_of(index, manifest.kind)(index, manifest)
@@ -71,32 +61,23 @@ def verified(engine: OpenEngine) -> Iterator[OpenEngine]:
 
 
 def open_impact_index(index: Path, manifest: Manifest) -> ImpactEngine:
-    """Opens an impact index; as `open_index`.
-
-    Raises:
-        UsageError: it is of another kind.
-    """
+    """Opens an impact index; as `open_index`."""
     expect_lexical(index, manifest.kind, "expected an impact index")
     return cast(ImpactEngine, open_index(index, manifest))
 
 
 def changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine]:
-    """The engine for a folder of shards or an index, which can merge and change indexes.
-
-    Raises:
-        ArtefactError: no such folder, or unfinished.
-        UsageError: the engine cannot.
-    """
+    """The engine for a folder of shards or an index, which can merge and change indexes."""
     kind = read_manifest(folder).kind
     name = engine_name(kind, engine)
-    found = engine_class(name)
-    if not issubclass(found, ChangingEngine):
+    cls = engine_class(name)
+    if not issubclass(cls, ChangingEngine):
         able = ", ".join(name for name in ENGINES if issubclass(engine_class(name), ChangingEngine))
         raise UsageError(
             f"{folder}: {kind}, for the engine {name}; only indexes of {able} (impacts) are merged, changed and "
             "checked; build it again"
         )
-    return found
+    return cls
 
 
 # The engines whose indexes have URLs: `qdrant+http://HOST/NAME`, `pgvector://HOST/DATABASE/NAME`.

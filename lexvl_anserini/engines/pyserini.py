@@ -1,7 +1,8 @@
 """`PyseriniEngine`: stock Pyserini builds the index and stock Pyserini searches it.
 
 `pyserini.index.lucene` indexes the JSON lines of the shards, and `LuceneImpactSearcher` answers encoded queries, both
-as published. Clause trees and explanations read the same index through our own engine.
+as published. Clause trees and explanations read the same index through our own engine. `prepare` makes stock Pyserini
+importable in a process: its Java, its environment, and its catalogues of indexes.
 """
 
 from __future__ import annotations
@@ -9,31 +10,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import orjson
 
-from lexvl_anserini.engines.engine import ImpactEngine, NoOptions
-from lexvl_anserini.engines.index_folder import (
-    BuiltIndex,
-    folder_bytes,
-    new_index,
-    report_digest,
-    write_report,
-)
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.engine import EngineOptions
+from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
 from lexvl_anserini.engines.jvm import java_calls, java_errors, lucene_version
-from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneSearch
 from lexvl_anserini.engines.lucene.fields import count_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted
-from lexvl_anserini.engines.stock import prepare
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.queries.clauses import Clause
 from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_vocabulary
 
 # A smallest idf that no term is below: stock leaves out terms of every document otherwise.
@@ -50,12 +48,7 @@ class GivenVectors:
 
 
 class StockPostings(LucenePostings):
-    """Lucene's postings as stock's `batch_search` reads them; threads of a batch are Anserini's.
-
-    Args:
-        reader: of Lucene, for the greatest impacts of terms.
-        index: its folder.
-    """
+    """Lucene's postings as stock's `batch_search` reads them; threads of a batch are Anserini's."""
 
     name = "pyserini"
 
@@ -83,21 +76,21 @@ class StockPostings(LucenePostings):
             ]
 
 
-class PyseriniEngine(ImpactEngine):
-    """Searches an impact index that stock Pyserini built, with stock Pyserini."""
+class PyseriniEngine(LuceneSearch):
+    """Searches an impact index that stock Pyserini built, with stock Pyserini; clause trees as our own engine does."""
 
     reads_shards = False
 
     def __init__(self, index: Path, manifest: Manifest):
         prepare()
-        self.lucene = LuceneEngine(index, manifest)
+        super().__init__(index, manifest)
         try:
             with java_errors(f"{index}: stock Pyserini cannot open it"):
-                self.stock = StockPostings(self.lucene.reader, index)
+                self.stock = StockPostings(self.reader, index)
         except BaseException:
-            self.lucene.close()
+            super().close()
             raise
-        self.batches = BatchSearcher(self.stock, self.lucene.documents, manifest.counts.max_impact)
+        self.batches = BatchSearcher(self.stock, self.documents, manifest.counts.max_impact)
 
     @staticmethod
     def build(
@@ -106,16 +99,12 @@ class PyseriniEngine(ImpactEngine):
         manifest: Manifest,
         threads: int = 1,
         progress: Progress = silent,
-        options: NoOptions | None = None,
+        options: EngineOptions | None = None,
     ) -> BuiltIndex:
         """Runs `pyserini.index.lucene` over `docs/` in a process of its own, one thread a shard at most.
 
         Stock writes an impact as that many repetitions of its term, and skips documents without terms. It goes on after
         a line that it cannot read, so its documents, postings and impacts are counted afterwards.
-
-        Raises:
-            UsageError: the shards are not JSON lines.
-            ArtefactError: a shard is damaged, an id occurs twice, or stock lost a document or a posting.
         """
         if any(shard["name"].endswith(".parquet") for shard in manifest.shards):
             raise UsageError(f"{shards}: stock Pyserini reads JSON lines; encode with --shard-format jsonl")
@@ -129,56 +118,18 @@ class PyseriniEngine(ImpactEngine):
             expect_counts(f"{index} after stock Pyserini ({complaint})", written, expected)
             report = {"engine": "pyserini", "lucene": dotted(lucene_version()), **counts}
             report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
-            write_report(part, {**report, "digest": report_digest(report, manifest)})
+            write_report(part, report, manifest)
         return BuiltIndex(index, manifest, counts["documents"])
-
-    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query, of stock's `batch_search`."""
-        lists = self.batches.search(queries, hits, threads)
-        while True:
-            with self.lucene.verification.reading():
-                documents = next(lists, None)
-            if documents is None:
-                return
-            yield documents
-
-    def served(self) -> Mapping[str, int]:
-        """The number of queries that stock has answered, and of trees that our own engine has."""
-        return {**self.batches.served, **self.lucene.served()}
-
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
-        """The ranked list of a clause tree, by our own engine: stock has no trees."""
-        return self.lucene.search_tree(query_id, clause, hits)
-
-    def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """The document's impact for each of `terms` that it has, read from the postings."""
-        return self.lucene.impacts(doc_id, terms)
-
-    def vector(self, doc_id: str) -> dict[str, int]:
-        """Raises UsageError: stock stores no vectors of impacts."""
-        return self.lucene.vector(doc_id)
-
-    def bound(self, vector: Mapping[str, float]) -> float:
-        """The highest score that any document could reach: sum over terms of weight x greatest impact."""
-        return self.batches.bound(vector)
-
-    def verified(self) -> None:
-        """Waits until all of Lucene's files are compared with their checksums."""
-        self.lucene.verified()
 
     def close(self) -> None:
         """Closes the files."""
         with java_calls():
             self.stock.searcher.close()
-        self.lucene.close()
+        super().close()
 
 
 def count_shards(shards: Path, manifest: Manifest, progress: Progress) -> dict[str, int]:
-    """Reads all shards once: documents, empty ones, postings, the sum and the greatest of impacts.
-
-    Raises:
-        ArtefactError: a shard is damaged or malformed, an id occurs twice, or no document has a term.
-    """
+    """Reads all shards once: documents, empty ones, postings, the sum and the greatest of impacts."""
     counts = {"documents": 0, "empty": 0, "postings": 0, "impacts": 0, "max_impact": 0}
     for document in read_impacts(shards, manifest, read_vocabulary(shards, manifest)):
         counts["documents"] += 1
@@ -193,11 +144,7 @@ def count_shards(shards: Path, manifest: Manifest, progress: Progress) -> dict[s
 
 
 def run_stock(shards: Path, index: Path, threads: int) -> str:
-    """Runs stock's indexer; returns its first complaint, or that it has none.
-
-    Raises:
-        ArtefactError: it ended with an error.
-    """
+    """Runs stock's indexer; returns its first complaint, or that it has none."""
     options = {
         "--collection": "JsonVectorCollection",
         "--generator": "DefaultLuceneDocumentGenerator",
@@ -217,3 +164,79 @@ def run_stock(shards: Path, index: Path, threads: int) -> str:
         last = next((line for line in reversed(lines) if line.strip()), complaint)
         raise ArtefactError(f"{index.name}: stock Pyserini ended with exit code {done.returncode}: {last}")
     return complaint
+
+
+# The module of Pyserini's dictionaries of the indexes that it can download.
+CATALOGUES = "pyserini.prebuilt_index_info"
+
+
+class Catalogue(Mapping[str, Any]):
+    """One of these dictionaries, loaded when it is first read: Pyserini 2.4 downloads some when it is imported."""
+
+    def __init__(self, name: str, module: Catalogues):
+        self.name, self.module = name, module
+
+    @cached_property
+    def loaded(self) -> Mapping[str, Any]:
+        """Pyserini's own dictionary."""
+        return getattr(self.module.loaded, self.name)
+
+    def __getitem__(self, index: str) -> Any:
+        return self.loaded[index]
+
+    def __contains__(self, index: object) -> bool:
+        return index in self.loaded
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.loaded)
+
+    def __len__(self) -> int:
+        return len(self.loaded)
+
+
+class Catalogues(ModuleType):
+    """Stands for the module CATALOGUES until one of its dictionaries is read."""
+
+    def __init__(self, spec: ModuleSpec):
+        super().__init__(spec.name)
+        self.__spec__ = spec
+
+    @cached_property
+    def loaded(self) -> ModuleType:
+        """Pyserini's own module."""
+        assert self.__spec__ and self.__spec__.loader
+        module = module_from_spec(self.__spec__)
+        self.__spec__.loader.exec_module(module)
+        return module
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.isupper():
+            raise AttributeError(name)
+        return Catalogue(name, self)
+
+
+def prepare() -> None:
+    """Makes `import pyserini.search.lucene` work in this process; call it before the import.
+
+    It starts Java as our own engine does, because Pyserini's start ends the process on a runtime without the module
+    jdk.incubator.vector; the heap is Java's own default, a quarter of the memory, unless $LEXVL_JAVA_HEAP is set. It
+    puts that Java first on $PATH, for the `java` that Pyserini's trec_eval calls. It sets $OPENAI_API_KEY, if it is
+    unset, to a word that is no key: Pyserini 1.6 creates a client of OpenAI when it is imported. The catalogues of
+    indexes that Pyserini 2.4 downloads when it is imported are downloaded when one is looked up: folders need none.
+    """
+    os.environ.setdefault("OPENAI_API_KEY", "none")
+    quarter = f"{jvm.quarter_of_memory() >> 20}m"
+    # Only for the start: our own commands that this process may start have their own default.
+    with jvm.environment(LEXVL_JAVA_HEAP=os.environ.get("LEXVL_JAVA_HEAP", quarter)):
+        jvm.start()
+    programs, path = str(jvm.find_java().home / "bin"), os.environ.get("PATH", "")
+    if path.split(os.pathsep)[0] != programs:
+        os.environ["PATH"] = f"{programs}{os.pathsep}{path}"
+    _postpone_catalogues()
+
+
+def _postpone_catalogues() -> None:
+    """Stands in for the catalogues where importing them downloads; other releases have them in the module itself."""
+    spec = None if CATALOGUES in sys.modules else find_spec(CATALOGUES)
+    if spec and spec.origin and "urlopen" in Path(spec.origin).read_text(encoding="utf-8"):
+        sys.modules[CATALOGUES] = Catalogues(spec)

@@ -20,19 +20,15 @@ from types import MappingProxyType
 from typing import BinaryIO
 
 from lexvl_anserini.data.digests import FileDigests
+from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 
 # Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
 VERIFIED_BYTES = 1 << 30
 
-# Of a file, read at once; between two of them a closed index stops the comparison.
+# What is read of a file at once; between two blocks a closed index stops the comparison.
 BLOCK_BYTES = 1 << 20
-
-# The end of a file of Lucene, as its CodecUtil documents it: magic number, algorithm 0, CRC-32 of all bytes before it.
-FOOTER = bytes.fromhex("c02893e8") + bytes(4)
-FOOTER_BYTES = 16
-CHECKSUM_BYTES = 8
 
 # What the memory holds for a file whose checksum is right.
 SOUND = sha256(b"the checksum at the end of the file is right").digest()
@@ -107,8 +103,8 @@ class Verification:
                 for path, file in self._files:
                     with file:
                         compare = partial(compare_checksum, file, self._stopped)
-                        found = memory.once(path, file, compare) if memory else compare()
-                    if found is None and not self._stopped.is_set():
+                        sound = memory.once(path, file, compare) if memory else compare()
+                    if sound is None and not self._stopped.is_set():
                         remedy = self._remedies.get(path.name, "build the index again")
                         self._problem = f"{path}: damaged, not the bytes that were written; {remedy}"
                         return
@@ -145,15 +141,11 @@ def compare_checksum(file: BinaryIO, stopped: Event) -> bytes | None:
 
 
 def compare_digests(index: Path, digests: Mapping[str, str]) -> None:
-    """Compares files, which are read whole anyway, with their SHA-256 in index.json.
-
-    Raises:
-        ArtefactError: one is missing or differs.
-    """
+    """Compares files, which are read whole anyway, with their SHA-256 in index.json."""
     for name, digest in digests.items():
         try:
-            found = file_sha256(index / name)
+            actual = file_sha256(index / name)
         except OSError as error:
             raise ArtefactError(f"{index / name}: cannot be read ({error.strerror or error}); index again") from error
-        if found != digest:
+        if actual != digest:
             raise ArtefactError(f"{index / name}: damaged, not the bytes that were written; index again")

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT
+from lexvl_anserini.ground.records import SCORE_LIMIT, bits_over
 
 # calibrated  scale = (2^bits - 1) / the percentile of a sample's largest weights
 # peak        each vector by itself: its largest weight becomes 2^bits - 1 (the ranking of a query does not change)
@@ -284,9 +284,8 @@ def bounded(result: Quantised, max_impact: int) -> Quantised:
     """
     sums = row_sum(result.impacts)
     if len(sums) and (worst := int(sums.max()) * max_impact) >= SCORE_LIMIT:
-        over = max(1, (worst // SCORE_LIMIT).bit_length())
         raise LexvlError(
             f"query {int(sums.argmax())} could score {worst}, at or above 2^24, where Lucene's sums are not exact; "
-            f"use {over} bits less on either side, or fewer query terms"
+            f"use {bits_over(worst)} bits less on either side, or fewer query terms"
         )
     return result

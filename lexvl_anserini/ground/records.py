@@ -23,6 +23,11 @@ SCORE_LIMIT = 1 << 24
 NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 
+def bits_over(score: float) -> int:
+    """The number of bits that a score of `SCORE_LIMIT` or more must lose to be below it."""
+    return (int(score) // SCORE_LIMIT).bit_length()
+
+
 class Document(NamedTuple):
     """One item of a corpus: a text, an image, or both.
 

@@ -47,7 +47,7 @@ class EngineRow(NamedTuple):
 ENGINES: dict[str, EngineRow] = {
     "bm25": EngineRow("lexvl_anserini.engines.bm25:BM25Engine", ("text",)),
     "faiss": EngineRow("lexvl_anserini.engines.faiss:FaissEngine", ("dense",)),
-    "lucene": EngineRow("lexvl_anserini.engines.lucene:LuceneEngine", ("impact",)),
+    "lucene": EngineRow("lexvl_anserini.engines.lucene.engine:LuceneEngine", ("impact",)),
     "milvus": EngineRow("lexvl_anserini.doors.stores.milvus:MilvusEngine", ("impact",)),
     "opensearch": EngineRow("lexvl_anserini.doors.stores.opensearch:OpenSearchEngine", ("impact",)),
     "partitions": EngineRow("lexvl_anserini.doors.cluster.partitions:PartitionsEngine", ("impact",)),

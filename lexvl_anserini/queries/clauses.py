@@ -30,7 +30,7 @@ from math import isfinite
 from numbers import Real
 from typing import NamedTuple, TypeVar
 
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
 
 # Clauses within each other: engines compile and search a tree recursively.
@@ -172,6 +172,11 @@ class TreeQuery(NamedTuple):
 Query = ImpactQuery | TreeQuery | DenseQuery | Topic
 
 
+def clause_of(query: ImpactQuery | TreeQuery) -> Clause:
+    """A query of an impact index as a tree."""
+    return query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
+
+
 def walk(clause: Clause) -> Iterator[Clause]:
     """The clause and all clauses below it, however deep."""
     waiting = [clause]
@@ -251,8 +256,15 @@ def terms_of(clause: Clause) -> Iterator[str]:
             yield node.term
 
 
-def scored_terms(clause: Clause, factor: float = 1) -> Iterator[tuple[str, float]]:
-    """The terms that add to a document's score, each with its weight times the factors above it."""
+def scored_terms(
+    clause: Clause, factor: float = 1, matching: Callable[[Clause], bool] = lambda clause: True
+) -> Iterator[tuple[str, float]]:
+    """The terms that add to a document's score, each with its weight times the factors above it.
+
+    Clauses that are not `matching` are left out, with those below them.
+    """
+    if not matching(clause):
+        return
     if isinstance(clause, Impacts):
         yield from ((term, factor * weight) for term, weight in clause.vector.items())
     elif isinstance(clause, Term):
@@ -260,7 +272,7 @@ def scored_terms(clause: Clause, factor: float = 1) -> Iterator[tuple[str, float
     elif not isinstance(clause, Not | Unscored):
         factor *= clause.weight if isinstance(clause, Boost) else 1
         for child in clause.children():
-            yield from scored_terms(child, factor)
+            yield from scored_terms(child, factor, matching)
 
 
 def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float]) -> float:
@@ -275,6 +287,14 @@ def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float
     for term, weight in scored_terms(clause):
         total[term] = total.get(term, 0) + weight
     return bound_of_vector(total)
+
+
+def inexact_score(query_id: str, most: float, remedy: str, scores: str = "Lucene's scores") -> ArtefactError:
+    """The error about a query whose score could reach `most`, 2^24 or more."""
+    return ArtefactError(
+        f"topic {query_id!r}: its score could reach {most:,}, above {SCORE_LIMIT - 1:,} up to which {scores} are "
+        f"exact; {remedy}"
+    )
 
 
 def _weight(term: str, weight: int) -> int:

@@ -31,9 +31,6 @@ class Feedback:
     documents    number of best documents, assumed relevant
     terms        number of terms of their mean that are kept
     alpha, beta  shares of the query and of the mean, each of length 1
-
-    Raises:
-        UsageError: a number is too small.
     """
 
     documents: int = 10
@@ -70,11 +67,7 @@ def unit(vector: Mapping[str, int]) -> dict[str, float]:
 
 
 def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, float]], float]) -> dict[str, int]:
-    """Weights as integers, the largest 255, or fewer bits where a score could reach 2^24.
-
-    Args:
-        bound: an upper bound of the scores of a vector of weights.
-    """
+    """Weights as integers, the largest 255, or fewer bits where a score could reach 2^24."""
     largest = LARGEST
     while True:
         scale = largest / max(weights.values(), default=1.0)
@@ -89,9 +82,6 @@ class ShardVectors:
     """The vectors of all documents of shards, or of a collection of parts: a function from id to vector.
 
     They are in memory, eight bytes a posting.
-
-    Raises:
-        ArtefactError: the shards are not those of the index.
     """
 
     def __init__(self, shards: Path, index: Manifest):

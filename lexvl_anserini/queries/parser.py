@@ -43,7 +43,7 @@ TOKEN = re.compile(
 # Brackets and NOTs within each other: each takes the parser some calls of functions.
 MAX_NESTING = 50
 
-# Of an expression, in errors.
+# The length of an expression in errors.
 SHOWN_CHARACTERS = 120
 
 
@@ -63,11 +63,7 @@ def parse(expression: str) -> Clause:
 
 
 def tokens_of(expression: str) -> list[Token]:
-    """The expression in pieces.
-
-    Raises:
-        UsageError: a part of it is no token, for example a quote that is not closed.
-    """
+    """The expression in pieces."""
     tokens, start = [], 0
     while start < len(expression):
         if expression[start].isspace():

@@ -134,12 +134,7 @@ def topic_source(
     vocabulary: Path | None,
     split: str | None = None,
 ) -> TopicSource:
-    """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus.
-
-    Raises:
-        UsageError: a split of a file.
-        LexvlError: as `load_dataset`, `read_topics` and `read_queries`.
-    """
+    """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus."""
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
@@ -188,11 +183,7 @@ def typed_topic(text: str | None, image: str | None) -> Topic:
 
 
 def check_readable(topic: Topic, model: Encoder) -> None:
-    """Refuses a typed topic that the model's query side cannot read.
-
-    Raises:
-        UsageError: it is an image and the side reads texts, or the reverse; or the tower refuses it.
-    """
+    """Refuses a typed topic that the model's query side cannot read."""
     from lexvl_anserini.encoders.cards import CARDS
     from lexvl_anserini.encoders.inputs import OtherModality
 
@@ -201,10 +192,11 @@ def check_readable(topic: Topic, model: Encoder) -> None:
     except OtherModality as error:
         if model.name in CARDS and "image" not in CARDS[model.name].modalities:
             raise UsageError(f"encoder {model.name!r} reads texts only, and the query is an image") from error
-        given, other = ("an image", "texts") if topic.image else ("a text", "images")
+        modality, other = ("an image", "texts") if topic.image else ("a text", "images")
+        direction = "image-to-text" if topic.image else "text-to-image"
         raise UsageError(
-            f"the query side of encoder {model.name!r} reads {other}, and the query is {given}; documents that can be "
-            f"searched with {given} are encoded with --direction {'image-to-text' if topic.image else 'text-to-image'}"
+            f"the query side of encoder {model.name!r} reads {other}, and the query is {modality}; documents that can "
+            f"be searched with {modality} are encoded with --direction {direction}"
         ) from error
 
 
@@ -216,22 +208,13 @@ def known_terms(vocabulary: Path, manifest: Manifest) -> Sequence[str]:
 
 
 def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> None:
-    """Refuses terms that no document can have.
-
-    Args:
-        vocabulary: `vocab.txt` of the index; without it nothing is refused.
-        manifest: of the index.
-    """
+    """Refuses terms that no document can have."""
     if vocabulary is not None and any(True for _ in terms_of(clause)):
         check_known(clause, known_terms(vocabulary, manifest))
 
 
 def check_known(clause: Clause, known: Sequence[str]) -> None:
-    """Refuses terms that are not among those of a vocabulary.
-
-    Raises:
-        UsageError: a term of the tree is not in it; names near ones.
-    """
+    """Refuses terms that are not among those of a vocabulary."""
     for term in sorted(set(terms_of(clause)).difference(known)):
         near = get_close_matches(term.lower(), known, n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -50,8 +50,8 @@ def quantised_queries(
     stream = iter(topics)
     while piece := list(islice(stream, PIECE)):
         inputs = [model.query.read_topic(topic) for topic in piece]
-        for topic, one in zip(piece, inputs, strict=True):
-            check_text(f"topic {topic.query_id!r}", one)
+        for topic, item in zip(piece, inputs, strict=True):
+            check_text(f"topic {topic.query_id!r}", item)
         if model.kind == "text":
             yield from piece
         else:
@@ -92,15 +92,10 @@ def encode_topics(
         quantiser: of both sides; only its query side is used.
         output: JSON lines, compressed if the name ends in .gz or .zst.
         overwrite: replace the file.
-
-    Raises:
-        UsageError: the model is not lexical.
-        ArtefactError: the file holds topics of another request, and `overwrite` is false; or another process is
-            writing it.
     """
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
     quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
-    about = {
+    request = {
         "encoder": model.identity(),
         "quantiser": quantiser.to_json(),
         "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
@@ -110,18 +105,14 @@ def encode_topics(
     }
     count = ensure(
         output,
-        lambda: finished_queries(output, about, overwrite),
-        lambda: _write_topics(model, topics, quantiser, output, batch_size, about),
+        lambda: finished_queries(output, request, overwrite),
+        lambda: _write_topics(model, topics, quantiser, output, batch_size, request),
     )
     return {"output": str(output), "encoder": model.name, "topics": count}
 
 
-def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) -> int | None:
-    """The number of encoded topics in a file that is finished as wanted; None if it is to be written.
-
-    Raises:
-        ArtefactError: it holds topics of another or of an unknown request, and `overwrite` is false.
-    """
+def finished_queries(output: Path, request: Mapping[str, Any], overwrite: bool) -> int | None:
+    """The number of encoded topics in a file that is finished as wanted; None if it is to be written."""
     if not output.exists() or overwrite:
         return None
     beside = manifest_path(output)
@@ -129,29 +120,24 @@ def finished_queries(output: Path, about: Mapping[str, Any], overwrite: bool) ->
         if not beside.exists():
             raise ArtefactError(f"{output}: exists without {beside.name}; --overwrite replaces it")
         content = read_json(beside, "manifest of the queries")
-    wanted, made = queries_request(about), queries_request(content)
-    if made["topics"] and "topics_sha256" not in made:
-        del wanted["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
-    if "contents" not in made:
-        del wanted["contents"]  # an older file without texts, which only stock Pyserini needs
-    claim(output, "encoded topics", wanted, made, overwrite)
+    expected, stored = queries_request(request), queries_request(content)
+    if stored["topics"] and "topics_sha256" not in stored:
+        del expected["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
+    if "contents" not in stored:
+        del expected["contents"]  # an older file without texts, which only stock Pyserini needs
+    claim(output, "encoded topics", expected, stored, overwrite)
     return Counts(content.get("counts", {})).topics
 
 
-def queries_request(about: Mapping[str, Any]) -> dict[str, Any]:
+def queries_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What decides the bytes of encoded topics, from their manifest; the folders of checkpoint and dataset do not."""
-    entries = {key: value for key, value in about.items() if key != "counts"}
-    topics = {key: value for key, value in about.get("topics", {}).items() if key != "data_dir"}
-    return {**entries, "encoder": EncoderRef(about.get("encoder", {})).without_places(), "topics": topics}
+    entries = {key: value for key, value in manifest.items() if key != "counts"}
+    topics = {key: value for key, value in manifest.get("topics", {}).items() if key != "data_dir"}
+    return {**entries, "encoder": EncoderRef(manifest.get("encoder", {})).without_places(), "topics": topics}
 
 
 def _write_topics(
-    model: Encoder,
-    topics: TopicSource,
-    quantiser: Quantiser,
-    output: Path,
-    batch_size: int,
-    about: Mapping[str, Any],
+    model: Encoder, topics: TopicSource, quantiser: Quantiser, output: Path, batch_size: int, request: Mapping[str, Any]
 ) -> int:
     """Encodes and writes the topics and their manifest; returns their number."""
     stream, again = tee(cast(Iterator[Topic], topics.stream()))
@@ -159,18 +145,12 @@ def _write_topics(
     texts = (topic.text or "" for topic in again)
     with atomic_write(output) as out:
         count = query_lines(cast(Iterator[ImpactQuery], queries), texts, out, output.suffix)
-        write_beside(output, out, {**about, "counts": {"topics": count}})
+        write_beside(output, out, {**request, "counts": {"topics": count}})
     return count
 
 
 def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[str] | None = None) -> int:
-    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number.
-
-    Args:
-        queries: in the order of the lines.
-        output: the file.
-        texts: one for each query, its `contents`; without them, `contents` is empty.
-    """
+    """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number."""
     with atomic_write(output) as out:
         return query_lines(queries, repeat("") if texts is None else texts, out, output.suffix)
 

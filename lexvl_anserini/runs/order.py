@@ -7,8 +7,9 @@ Lucene and Java follow the same rule by sorting on the field `id`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from heapq import merge
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.ground.records import ScoredDoc
@@ -16,6 +17,9 @@ from lexvl_anserini.ground.records import ScoredDoc
 if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
+
+# NamedTuple's own constructor without its Python frame.
+_scored = partial(tuple.__new__, ScoredDoc)
 
 
 def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> list[ScoredDoc]:
@@ -69,3 +73,10 @@ def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> D
 
     lists = ([ranking] if isinstance(ranking, ScoredDoc) else ranking for ranking in rankings)
     return DataFrame(list(chain.from_iterable(lists)), columns=list(ScoredDoc._fields))
+
+
+def hit_list(query_id: str, lines: bytes, scores: np.ndarray) -> list[ScoredDoc]:
+    """The list of a query, from its ids (UTF-8, a line feed after each) and their scores, the best first."""
+    # The last line ends with a line feed too, so the split has one more, empty id.
+    ids = lines.decode().split("\n")
+    return list(map(_scored, zip(repeat(query_id), ids, range(1, len(ids)), scores.tolist(), strict=False)))

@@ -114,30 +114,26 @@ def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
         model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
             digests, counts as none.
         album: where the index is, or will be.
-
-    Raises:
-        DataError: the folder cannot be read, or has no picture.
-        ArtefactError: the index is of another folder, or damaged.
     """
     with FileDigests() as files:
         pictures = list(_digested(dataset, album, files))
     if not pictures:
         raise DataError(f"{dataset.name}: no picture in it")
     clear_remains(album.index)
-    about = read_manifest(album.index) if is_index(album.index) else None
-    if about is not None and about.corpus.name != dataset.name:
+    manifest = read_manifest(album.index) if is_index(album.index) else None
+    if manifest is not None and manifest.corpus.name != dataset.name:
         raise ArtefactError(
-            f"{album.path}: holds the index of {about.corpus.name}, not of {dataset.name}; name another --output"
+            f"{album.path}: holds the index of {manifest.corpus.name}, not of {dataset.name}; name another --output"
         )
-    same = about is not None and about.encoder.without_places() == model.identity().without_places()
+    same = manifest is not None and manifest.encoder.without_places() == model.identity().without_places()
     held = metadata_texts(album.index, DIGEST) if same else {}
-    if about is not None and len(held) != about.counts.documents:
-        about, held = None, {}
+    if manifest is not None and len(held) != manifest.counts.documents:
+        manifest, held = None, {}
     different = [picture for picture in pictures if held.get(picture.doc_id) != picture.metadata[DIGEST]]
     unreadable = _still_unreadable(different, album)
-    known = {one.doc_id for one in unreadable}
+    known = {picture.doc_id for picture in unreadable}
     wanted = [picture for picture in different if picture.doc_id not in known]
-    return Differences(pictures, wanted, held, unreadable, about)
+    return Differences(pictures, wanted, held, unreadable, manifest)
 
 
 def follow(
@@ -163,7 +159,7 @@ def follow(
         _clear_incoming(album)
     _list_unreadable(album, unreadable)
     _clear_incoming(album)
-    without = {one.doc_id for one in unreadable}
+    without = {picture.doc_id for picture in unreadable}
     readable = {picture.doc_id for picture in differences.pictures} - without
     if not readable:
         raise DataError(
@@ -260,5 +256,5 @@ def _list_unreadable(album: Album, unreadable: Sequence[UnreadablePicture]) -> N
         album.unreadable.unlink(missing_ok=True)
         return
     with atomic_write(album.unreadable) as out:
-        for one in unreadable:
-            out.write(orjson.dumps({"id": one.doc_id, "sha256": one.digest, "reason": one.reason}) + b"\n")
+        for picture in unreadable:
+            out.write(orjson.dumps({"id": picture.doc_id, "sha256": picture.digest, "reason": picture.reason}) + b"\n")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, heaviest
-from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Impacts, Text, TreeQuery, Unscored
+from lexvl_anserini.ground.typed import MOST_THREADS, check_count
+from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, clause_of
 from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
 
 if TYPE_CHECKING:
@@ -53,9 +53,6 @@ class Refinement:
     text_weight    times BM25 of the topic's text on the field `text`, added to the score
     two_phase      see `TwoPhase`
     feedback       see `Feedback`
-
-    Raises:
-        UsageError: a number is out of its range.
     """
 
     only_terms: frozenset[str] | None = None
@@ -94,11 +91,32 @@ class Refinement:
 
     def tree(self, refined: RefinedQuery) -> Clause:
         """The query with its text and filter, as one tree."""
-        query = refined.query
-        clause = query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
+        clause = clause_of(refined.query)
         if self.text_weight:
             clause = AnyOf((clause, Text(_text_of(refined), self.text_weight)))
         return clause if self.where is None else All((clause, Unscored(self.where)))
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How queries are searched.
+
+    remove_query     leave out a document whose id is the topic's (BEIR's rule), before the cut
+    threads          of the engine, where it can use more than one
+    batch_size       topics per forward pass
+    refinement       lists of terms, cuts, filters, texts and feedback, for an impact index
+    feedback_shards  the index's shards, for feedback where the index holds no term vectors
+    """
+
+    remove_query: bool = False
+    threads: int = 1
+    batch_size: int = 32
+    refinement: Refinement | None = None
+    feedback_shards: Path | str | None = None
+
+    def __post_init__(self) -> None:
+        check_count("threads", self.threads, most=MOST_THREADS)
+        check_count("batch_size", self.batch_size)
 
 
 def refinement_names() -> set[str]:
@@ -115,23 +133,22 @@ def refined_queries(queries: Iterable[Any], refinement: Refinement) -> Iterator[
 def search_refined(
     engine: ImpactEngine,
     queries: Iterable[RefinedQuery],
-    refinement: Refinement,
+    settings: SearchSettings,
     hits: int,
-    threads: int = 1,
     vector_of: VectorOf | None = None,
-    remove_query: bool = False,
 ) -> Iterator[list[ScoredDoc]]:
     """Yields one ranked list per query, whose lists of terms and cuts are already applied.
 
     Args:
         engine: an open impact index.
+        settings: with `remove_query`, feedback ignores a document whose id is the query's.
         vector_of: a document's vector, for feedback.
-        remove_query: feedback ignores a document whose id is the query's.
     """
+    refinement = settings.refinement or Refinement()
 
     def lists(piece: Sequence[RefinedQuery], hits: int) -> Iterator[list[ScoredDoc]]:
         if not refinement.needs_trees and all(isinstance(refined.query, ImpactQuery) for refined in piece):
-            return engine.search([refined.query for refined in piece], hits, threads)
+            return engine.search([refined.query for refined in piece], hits, settings.threads)
         return (engine.search_tree(refined.query.query_id, refinement.tree(refined), hits) for refined in piece)
 
     stream = iter(queries)
@@ -140,9 +157,9 @@ def search_refined(
             _refuse_trees(piece)
         if refinement.feedback:
             assert vector_of is not None
-            firsts = lists(piece, refinement.feedback.documents + remove_query)
+            firsts = lists(piece, refinement.feedback.documents + settings.remove_query)
             piece = [
-                _expanded(refined, first, refinement, engine.bound, vector_of, remove_query)
+                _expanded(refined, first, settings, engine.bound, vector_of)
                 for refined, first in zip(piece, firsts, strict=True)
             ]
         if refinement.two_phase is None:
@@ -156,11 +173,7 @@ def search_refined(
 
 
 def read_terms(path: Path) -> frozenset[str]:
-    """A list of terms, one a line.
-
-    Raises:
-        DataError: the file cannot be read, or holds no term.
-    """
+    """A list of terms, one a line."""
     try:
         terms = frozenset(line.strip() for line in path.read_text(encoding="utf-8").splitlines()) - {""}
     except (OSError, UnicodeDecodeError) as error:
@@ -173,14 +186,14 @@ def read_terms(path: Path) -> frozenset[str]:
 def _expanded(
     refined: RefinedQuery,
     first: Sequence[ScoredDoc],
-    refinement: Refinement,
+    settings: SearchSettings,
     bound: Callable[[Mapping[str, float]], float],
     vector_of: VectorOf,
-    remove_query: bool,
 ) -> RefinedQuery:
     """The query after feedback from its first list."""
-    assert refinement.feedback is not None
-    taken = [d.doc_id for d in first if not (remove_query and d.doc_id == refined.query.query_id)]
+    refinement = settings.refinement
+    assert refinement is not None and refinement.feedback is not None
+    taken = [d.doc_id for d in first if not (settings.remove_query and d.doc_id == refined.query.query_id)]
     documents = [vector_of(doc_id) for doc_id in taken[: refinement.feedback.documents]]
     vector = refinement.listed(integers(rocchio(_vector(refined), documents, refinement.feedback), bound))
     return _with_vector(refined, vector)

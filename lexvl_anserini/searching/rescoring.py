@@ -103,12 +103,7 @@ def hybrid_lists(
 
 
 def candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_size: int) -> Any:
-    """The vectors of the candidates, in the order of `rows`: float32 [n, D], or CSR [n, V].
-
-    Raises:
-        UsageError: the encoder has no vectors.
-        DataError: a candidate is not in the corpus.
-    """
+    """The vectors of the candidates, in the order of `rows`: float32 [n, D], or CSR [n, V]."""
     if encoder.shards is not None:
         return stored_vectors(encoder.shards, rows)
     tower = encoder.model.document
@@ -122,11 +117,7 @@ def candidate_vectors(encoder: WeightedEncoder, rows: Mapping[str, int], batch_s
 
 
 def vectors(tower: Any, inputs: Iterable[Any], batch_size: int) -> Any:
-    """float32 [n, D] of a dense tower, CSR [n, V] of a lexical one.
-
-    Raises:
-        UsageError: a tower of plain texts.
-    """
+    """float32 [n, D] of a dense tower, CSR [n, V] of a lexical one."""
     if tower.kind == "text":
         raise UsageError("bm25 has no vectors to score with; mix its run with python -m lexvl_anserini.fuse")
     return encode_inputs(tower, list(inputs), batch_size)
@@ -159,52 +150,35 @@ def candidates_of(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
 def encoder_of_run(
     path: Path, weight: float, data_dir: str | None, device: str, shards: Path | None = None
 ) -> WeightedEncoder:
-    """The encoder and the corpus of a run, loaded from the run's manifest.
-
-    Args:
-        path: the run.
-        weight: of the encoder's score.
-        data_dir: folder of the datasets, instead of the run's.
-        device: of the encoder.
-        shards: those of the run's index, with the documents' vectors.
-    """
-    about = manifest_of_run(path)
+    """The encoder and the corpus of a run, loaded from the run's manifest."""
+    run = manifest_of_run(path)
     vocabulary = None if shards is None else read_manifest(shards).vocabulary_digest
-    model = load_encoder_of(own_encoder(about), device=device, vocabulary=vocabulary)
-    return WeightedEncoder(model, weight, partial(_documents_of, about, data_dir), shards)
+    model = load_encoder_of(own_encoder(run), device=device, vocabulary=vocabulary)
+    return WeightedEncoder(model, weight, partial(_documents_of, run, data_dir), shards)
 
 
-def own_encoder(about: RunManifest) -> EncoderRef:
+def own_encoder(run: RunManifest) -> EncoderRef:
     """The encoder of a run without the options that refined its queries."""
-    options = {name: value for name, value in about.encoder.options.items() if name not in refinement_names()}
-    return EncoderRef({**about.encoder, "options": options})
+    options = {name: value for name, value in run.encoder.options.items() if name not in refinement_names()}
+    return EncoderRef({**run.encoder, "options": options})
 
 
-def _documents_of(about: RunManifest, data_dir: str | None) -> Iterator[Document]:
+def _documents_of(run: RunManifest, data_dir: str | None) -> Iterator[Document]:
     from lexvl_anserini.data.dataset import dataset_of
 
-    return dataset_of(about.corpus.ref.at(data_dir)).documents()
+    return dataset_of(run.corpus.ref.at(data_dir)).documents()
 
 
 def manifest_of_run(path: Path) -> RunManifest:
-    """The manifest beside a run.
-
-    Raises:
-        ArtefactError: there is none.
-    """
-    about = read_run_manifest(path)
-    if about is None:
+    """The manifest beside a run."""
+    run = read_run_manifest(path)
+    if run is None:
         raise ArtefactError(f"{path}: no manifest beside it that names its encoder; make the run with search")
-    return about
+    return run
 
 
-def topics_of_run(about: RunManifest, topics: str | None, data_dir: str | None) -> Iterator[Topic]:
+def topics_of_run(run: RunManifest, topics: str | None, data_dir: str | None) -> Iterator[Topic]:
     """The topics of a run.
-
-    Args:
-        about: the run's manifest.
-        topics: a file of topics, instead of the dataset's.
-        data_dir: folder of the datasets, instead of the run's.
 
     Raises:
         UsageError: the run's topics came from a file, and `topics` does not name it.
@@ -213,18 +187,14 @@ def topics_of_run(about: RunManifest, topics: str | None, data_dir: str | None) 
     from lexvl_anserini.data.topics import read_topics
 
     if topics is not None:
-        return read_topics(Path(topics), about.corpus.escape_ids)
-    if about.judged is None:
-        raise UsageError(f"the topics came from the file {about.topics}; name it with --topics")
-    return dataset_of(about.judged.at(data_dir)).topics()
+        return read_topics(Path(topics), run.corpus.escape_ids)
+    if run.judged is None:
+        raise UsageError(f"the topics came from the file {run.topics}; name it with --topics")
+    return dataset_of(run.judged.at(data_dir)).topics()
 
 
 def hybrid_manifest(
-    runs: Sequence[Path],
-    weights: Sequence[float],
-    candidates: int,
-    hits: int,
-    shards: Sequence[Path | None] = (),
+    runs: Sequence[Path], weights: Sequence[float], candidates: int, hits: int, shards: Sequence[Path | None] = ()
 ) -> RunManifest:
     """The manifest of a hybrid run: topics and judgements as in the runs, their names and weights.
 
@@ -272,15 +242,15 @@ def below(rest: Sequence[ScoredDoc], first: Sequence[ScoredDoc]) -> list[ScoredD
 
 
 def reranking_encoder(
-    about: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
+    run: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
 ) -> Encoder:
     """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings."""
-    settings = {**card_of(about.encoder.name).rerank_options, **settings}
+    settings = {**card_of(run.encoder.name).rerank_options, **settings}
     # No vocabulary: it may differ from the index's.
-    return load_encoder_of(own_encoder(about), checkpoint, tokenizer, device, settings)
+    return load_encoder_of(own_encoder(run), checkpoint, tokenizer, device, settings)
 
 
-def reranked_manifest(about: RunManifest, model: Encoder, depth: int) -> RunManifest:
+def reranked_manifest(run: RunManifest, model: Encoder, depth: int) -> RunManifest:
     """The manifest of a re-ranked run: its encoder and depth, and the encoder of the first search."""
-    encoder = EncoderRef({**model.identity(), "reranks": {"depth": depth, "encoder": dict(about.encoder)}})
-    return replace(about, encoder=encoder, quantiser={}, efficiency={}, counts=Counts())
+    encoder = EncoderRef({**model.identity(), "reranks": {"depth": depth, "encoder": dict(run.encoder)}})
+    return replace(run, encoder=encoder, quantiser={}, efficiency={}, counts=Counts())

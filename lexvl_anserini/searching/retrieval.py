@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,11 +16,12 @@ from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ScoredDoc, Topic
+from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms
 from lexvl_anserini.runs.trec import DEFAULT_HITS, write_run
-from lexvl_anserini.searching.refine import Refinement
-from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Searcher, check_counts, refuse_other_kinds
+from lexvl_anserini.searching.refine import Refinement, SearchSettings
+from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Searcher, refuse_other_kinds
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -64,10 +65,10 @@ def search_index(
         ArtefactError: not an index, or its vocabulary is not the model's.
         UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
     """
-    check_counts(hits, threads, batch_size)
+    check_count("hits", hits)
+    settings = SearchSettings(remove_query, threads, batch_size, refinement, feedback_shards)
     searcher = Searcher(index, model, EncoderChanges(device=device), manifest)
-    lists = searcher.lists(topics, hits, remove_query, threads, batch_size, tally, refinement, feedback_shards)
-    return to_the_end(searcher, lists)
+    return to_the_end(searcher, searcher.lists(topics, hits, settings, tally))
 
 
 def to_the_end(searcher: Searcher, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
@@ -82,29 +83,21 @@ class IndexSearch:
 
     index             the index
     encoder           changes of its encoder
-    refinement        of every query; None for none
+    settings          of its search
     refinement_note   the user's refinement options, for the run's manifest
-    threads, batch_size, feedback_shards   as for `search_index`
     """
 
     index: BuiltIndex
     encoder: EncoderChanges = EncoderChanges()
-    refinement: Refinement | None = None
+    settings: SearchSettings = SearchSettings()
     refinement_note: Mapping[str, Any] = field(default_factory=dict)
-    threads: int = 1
-    batch_size: int = 32
-    feedback_shards: str | None = None
 
     def check(self, vocabulary: Path | None, tree: Clause | None = None) -> None:
-        """Checks the refinement, and a query tree, against the index before anything is loaded.
-
-        Args:
-            vocabulary: `vocab.txt` of the index, if there is one.
-            tree: a query that the user typed.
-        """
-        if self.refinement is not None:
+        """Checks the refinement, and a query tree, against the index before anything is loaded."""
+        refinement = self.settings.refinement
+        if refinement is not None:
             refuse_other_kinds(self.index.manifest, self.index.path)
-        for clause in (tree, self.refinement and self.refinement.where):
+        for clause in (tree, refinement and refinement.where):
             if clause:
                 check_terms(clause, vocabulary, self.index.manifest)
 
@@ -117,25 +110,23 @@ class IndexSearch:
         if isinstance(query, Topic):
             check_readable(query, searcher.model)
         typed = query if isinstance(query, Topic) else TreeQuery(TYPED, query)
-        [hits_of_topic] = searcher.lists(
-            [typed], hits, threads=self.threads, refinement=self.refinement, feedback_shards=self.feedback_shards
-        )
+        [hits_of_topic] = searcher.lists([typed], hits, self.settings)
         return hits_of_topic
 
     def run_manifest(
         self, source: TopicSource, hits: int, remove_query: bool, strict_scores: bool, output_format: str
     ) -> RunManifest:
         """The manifest of a run that is to be written."""
-        about = self.index.manifest
+        manifest = self.index.manifest
         return RunManifest(
             topics=source.label,
             topics_sha256=source.sha256 or source.digest(),
             dataset=source.judged.name if source.judged else "",
             split=(source.judged.split or "") if source.judged else "",
             data_dir=source.judged.data_dir if source.judged else None,
-            corpus=about.corpus,
-            encoder=self.encoder.entry(about, self.refinement_note),
-            quantiser=about.quantiser,
+            corpus=manifest.corpus,
+            encoder=self.encoder.entry(manifest, self.refinement_note),
+            quantiser=manifest.quantiser,
             index=self.index.path.name,
             hits=hits,
             remove_query=remove_query,
@@ -144,29 +135,17 @@ class IndexSearch:
             versions=versions_of(VERSIONED),
         )
 
-    def write(self, source: TopicSource, wanted: RunManifest, run: Path, progress: Progress = silent) -> RunManifest:
-        """Searches all topics of a source and writes their run; returns its manifest with counts and efficiency.
-
-        Raises:
-            DataError: there is no topic.
-        """
+    def write(self, source: TopicSource, request: RunManifest, run: Path, progress: Progress = silent) -> RunManifest:
+        """Searches all topics of a source and writes their run; returns its manifest with counts and efficiency."""
         stream = source.stream()
         first = next(stream, None)
         if first is None:
             raise DataError(f"{source.label}: no topic; nothing to search")
         tally, searcher = SearchCost(), self.searcher()
-        lists = searcher.lists(
-            chain([first], stream),
-            wanted.hits,
-            wanted.remove_query,
-            self.threads,
-            self.batch_size,
-            tally,
-            self.refinement,
-            self.feedback_shards,
-        )
+        settings = replace(self.settings, remove_query=request.remove_query)
+        lists = searcher.lists(chain([first], stream), request.hits, settings, tally)
         figures = partial(tally.efficiency, self.index.manifest, self.index.path)
-        return write_run(run, _watched(to_the_end(searcher, lists), progress), wanted, wanted.encoder.name, figures)
+        return write_run(run, _watched(to_the_end(searcher, lists), progress), request, request.encoder.name, figures)
 
 
 def texts_of(documents: list[ScoredDoc], index: BuiltIndex, data_dir: str | None) -> dict[str, str]:
@@ -177,8 +156,8 @@ def texts_of(documents: list[ScoredDoc], index: BuiltIndex, data_dir: str | None
     if (stored := engine.stored_texts(index.path, [document.doc_id for document in documents])) is not None:
         return stored
     dataset = dataset_of(index.manifest.corpus.ref.at(data_dir))
-    wanted = {document.doc_id for document in documents}
-    return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in wanted}
+    doc_ids = {document.doc_id for document in documents}
+    return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in doc_ids}
 
 
 def _watched(lists: Iterable[list[ScoredDoc]], progress: Progress) -> Iterator[list[ScoredDoc]]:

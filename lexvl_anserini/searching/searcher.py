@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, tee
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.cards import remark_on
@@ -22,14 +22,14 @@ from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.typed import MOST, MOST_THREADS, check_count
+from lexvl_anserini.ground.typed import MOST, check_count
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import with_ranks
 from lexvl_anserini.runs.trec import DEFAULT_HITS
-from lexvl_anserini.searching.refine import RefinedQuery, Refinement, refined_queries, search_refined
+from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, refined_queries, search_refined
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -54,25 +54,17 @@ class SearchCost:
 
     def encoded(self, queries: Iterator[Any]) -> Iterator[Any]:
         """Passes queries on; counts them, their terms, and the seconds that encoding takes."""
-        while True:
-            started = time.perf_counter()
-            query = next(queries, None)
-            self.encode_s += time.perf_counter() - started
-            if query is None:
-                return
+        for query, seconds in _timed(queries):
+            self.encode_s += seconds
             self.queries += 1
             self.terms += len(query.vector) if isinstance(query, ImpactQuery) else 0
             yield query
 
-    def found(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+    def searched(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
         """Passes lists on; counts the seconds that they take, encoding included."""
-        while True:
-            started = time.perf_counter()
-            documents = next(lists, None)
-            self.all_s += time.perf_counter() - started
-            if documents is None:
-                return
-            yield documents
+        for hits, seconds in _timed(lists):
+            self.all_s += seconds
+            yield hits
 
     def efficiency(self, manifest: Manifest, index: Path) -> dict[str, float]:
         """Figures for tables; milliseconds are the engine's alone, without encoding."""
@@ -86,6 +78,16 @@ class SearchCost:
             figures |= {f"queries_from_{form}": count for form, count in self.served.items()}
             figures["mean_document_terms"] = round(manifest.counts.postings / manifest.counts.documents, 2)
         return figures
+
+
+def _timed(stream: Iterator[Any]) -> Iterator[tuple[Any, float]]:
+    """Each item of a stream, and the seconds that it took."""
+    while True:
+        started = time.perf_counter()
+        item = next(stream, None)
+        if item is None:
+            return
+        yield item, time.perf_counter() - started
 
 
 @dataclass(frozen=True)
@@ -117,12 +119,14 @@ class EncoderChanges:
         return EncoderRef({**manifest.encoder, **moved, "options": options})
 
 
-def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> tuple[Path, Manifest]:
-    """The folder of an index and its manifest."""
+def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> BuiltIndex:
+    """An index by its folder, its URL in a store, or another object of it."""
     if isinstance(index, BuiltIndex):
-        return index.path, index.manifest
+        # Not the object itself: an `Index` that held a searcher that holds it would never close.
+        return BuiltIndex(index.path, index.manifest, index.manifest.counts.documents)
     folder = index_path(index)
-    return folder, index_manifest(folder, Path(manifest) if manifest else None)
+    of_index = index_manifest(folder, Path(manifest) if manifest else None)
+    return BuiltIndex(folder, of_index, of_index.counts.documents)
 
 
 class Searcher:
@@ -152,8 +156,7 @@ class Searcher:
         encoder: EncoderChanges = EncoderChanges(),
         manifest: Path | str | None = None,
     ):
-        path, about = located(index, manifest)
-        self.index = BuiltIndex(path, about, about.counts.documents)
+        self.index = located(index, manifest)
         self._given, self._changes = model, encoder
         self._opening = RLock()
         self._model: Encoder | None = None
@@ -201,58 +204,59 @@ class Searcher:
         Raises:
             LexvlError: as `lists`.
         """
-        lists = list(self.lists(query, k, refinement=refinement))
+        lists = list(self.lists(query, k, SearchSettings(refinement=refinement)))
         return lists[0] if isinstance(query, (str, *QUERIES)) else lists
 
     def lists(
         self,
         topics: str | Query | Iterable[str | Query],
         hits: int = DEFAULT_HITS,
-        remove_query: bool = False,
-        threads: int = 1,
-        batch_size: int = 32,
+        settings: SearchSettings = SearchSettings(),
         tally: SearchCost | None = None,
-        refinement: Refinement | None = None,
-        feedback_shards: Path | str | None = None,
     ) -> Iterator[list[ScoredDoc]]:
         """One ranked list per topic, as the lists are taken; `search_index` explains the arguments.
 
         Raises:
             LexvlError: as `search_index`; wrong arguments at the call, before anything is opened.
         """
-        check_counts(hits, threads, batch_size)
-        about = self.index.manifest
+        check_count("hits", hits)
+        manifest = self.index.manifest
         stream = queries_of(topics)
         first = next(stream, None)
         if first is None:
             return iter(())
         queries: Iterator[Any] = chain([first], stream)
         texts: Iterator[Any] | None = None
-        refinement = refinement or (Refinement() if isinstance(first, TreeQuery) else None)
-        if refinement is not None:
-            refuse_other_kinds(about, self.index.path)
+        if isinstance(first, TreeQuery) and settings.refinement is None:
+            settings = replace(settings, refinement=Refinement())
+        if settings.refinement is not None:
+            refuse_other_kinds(manifest, self.index.path)
         if isinstance(first, Topic):
-            if refinement is not None and refinement.text_weight:
+            if settings.refinement is not None and settings.refinement.text_weight:
                 queries, texts = tee(queries)
-            queries = encode_queries(self.model, queries, about, batch_size)
-        ready = ReadyQueries(_of_kind(queries, about.kind), texts, refinement, feedback_shards)
-        return self._ranked(ready, hits, remove_query, threads, tally or SearchCost())
+            queries = encode_queries(self.model, queries, manifest, settings.batch_size)
+        return self._ranked(_of_kind(queries, manifest.kind), texts, hits, settings, tally or SearchCost())
 
     def _ranked(
-        self, ready: ReadyQueries, hits: int, remove_query: bool, threads: int, tally: SearchCost
+        self,
+        queries: Iterator[Any],
+        texts: Iterator[Any] | None,
+        hits: int,
+        settings: SearchSettings,
+        tally: SearchCost,
     ) -> Iterator[list[ScoredDoc]]:
-        fetch = min(hits + remove_query, MOST)
-        if ready.refinement is None:
-            lists = self.engine.search(tally.encoded(ready.queries), fetch, threads)
+        """The lists of encoded queries; `texts` yields their topics where the refinement reads texts."""
+        fetch = min(hits + settings.remove_query, MOST)
+        if settings.refinement is None:
+            lists = self.engine.search(tally.encoded(queries), fetch, settings.threads)
         else:
-            counted = tally.encoded(refined_queries(ready.queries, ready.refinement))
-            texts = ready.texts
+            counted = tally.encoded(refined_queries(queries, settings.refinement))
             with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
             impacts = cast("ImpactEngine", self.engine)  # `refuse_other_kinds` refuses others
-            vector_of = _vectors(impacts, self.index.manifest, ready.refinement, ready.feedback_shards)
-            lists = search_refined(impacts, with_texts, ready.refinement, fetch, threads, vector_of, remove_query)
-        for documents in tally.found(lists):
-            yield without_query(documents, hits) if remove_query else documents
+            vector_of = _vectors(impacts, self.index.manifest, settings)
+            lists = search_refined(impacts, with_texts, settings, fetch, vector_of)
+        for documents in tally.searched(lists):
+            yield without_query(documents, hits) if settings.remove_query else documents
         tally.served = self.engine.served()
 
     def verified(self) -> None:
@@ -292,52 +296,30 @@ class Searcher:
             self.close()
 
 
-def check_counts(hits: int, threads: int, batch_size: int) -> None:
-    """Raises UsageError for a number that is none of them."""
-    check_count("hits", hits)
-    check_count("threads", threads, most=MOST_THREADS)
-    check_count("batch_size", batch_size)
-
-
-class ReadyQueries(NamedTuple):
-    """Encoded queries as an engine takes them; `texts` yields their topics where the refinement reads texts."""
-
-    queries: Iterator[Any]
-    texts: Iterator[Any] | None
-    refinement: Refinement | None
-    feedback_shards: Path | str | None
-
-
-def queries_of(given: Any) -> Iterator[Query]:
-    """Queries or topics from what a caller gives: one or several, texts too.
-
-    Raises:
-        UsageError: something else.
-    """
-    if isinstance(given, (str, *QUERIES)):
-        return iter([_as_query(given, TYPED)])
-    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
-        raise UsageError(f"a value of type {type(given).__name__} is no query; expected {EXPECTED}")
-    stream = (_as_query(one, str(number)) for number, one in enumerate(given, start=1))
+def queries_of(topics: Any) -> Iterator[Query]:
+    """Queries or topics from what a caller gives: one or several, texts too."""
+    if isinstance(topics, (str, *QUERIES)):
+        return iter([_as_query(topics, TYPED)])
+    if not isinstance(topics, Iterable) or isinstance(topics, Mapping | bytes):
+        raise UsageError(f"a value of type {type(topics).__name__} is no query; expected {EXPECTED}")
+    stream = (_as_query(topic, str(number)) for number, topic in enumerate(topics, start=1))
     first = list(islice(stream, 1))  # checked at the call
     return chain(first, stream)
 
 
-def _as_query(given: Any, query_id: str) -> Query:
-    if isinstance(given, str):
-        return Topic(query_id, given)
-    if not isinstance(given, QUERIES):
-        raise UsageError(f"query {query_id}: a value of type {type(given).__name__} is no query; expected {EXPECTED}")
-    return given
+def _as_query(topic: Any, query_id: str) -> Query:
+    if isinstance(topic, str):
+        return Topic(query_id, topic)
+    if not isinstance(topic, QUERIES):
+        raise UsageError(f"query {query_id}: a value of type {type(topic).__name__} is no query; expected {EXPECTED}")
+    return topic
 
 
-def _vectors(
-    engine: ImpactEngine, manifest: Manifest, refinement: Refinement, shards: Path | str | None
-) -> VectorOf | None:
+def _vectors(engine: ImpactEngine, manifest: Manifest, settings: SearchSettings) -> VectorOf | None:
     """Where feedback reads a document's vector: the shards if the user names them, else the index."""
-    if refinement.feedback is None:
+    if settings.refinement is None or settings.refinement.feedback is None:
         return None
-    return engine.vector if shards is None else ShardVectors(Path(shards), manifest)
+    return engine.vector if settings.feedback_shards is None else ShardVectors(Path(settings.feedback_shards), manifest)
 
 
 def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
@@ -346,11 +328,7 @@ def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
 
 
 def refuse_other_kinds(manifest: Manifest, index: Path) -> None:
-    """Refuses what only an impact index can do.
-
-    Raises:
-        UsageError: the index is of another kind.
-    """
+    """Refuses what only an impact index can do."""
     expect_lexical(index, manifest.kind, "terms, filters and feedback are for impact indexes")
 
 

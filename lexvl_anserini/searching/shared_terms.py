@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, expect_lexical
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.queries.clauses import All, Ids, Impacts
+from lexvl_anserini.queries.clauses import All, Clause, Ids, Impacts, Term, TreeQuery, clause_of, fold, scored_terms
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.trec import in_rank_order, read_run
@@ -34,9 +34,9 @@ class SharedTerm(NamedTuple):
     """A term of query and document: product = weight x impact."""
 
     term: str
-    weight: int
+    weight: float
     impact: int
-    product: int
+    product: float
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Explanation:
 
     query_id: str
     doc_id: str
-    score: int
+    score: float
     terms: tuple[SharedTerm, ...]
     query_terms: int
 
@@ -85,15 +85,18 @@ def explain(
         ArtefactError: the products do not sum to the engine's score; the index is damaged.
     """
     check_count("hits", hits)
-    path, about = located(index, manifest)
-    expect_lexical(path, about.kind, "only the score of an impact index is a sum over terms")
-    given = Topic(TYPED, query) if isinstance(query, str) else query
-    if isinstance(given, Topic):
-        given = encoded(given, model or EncoderChanges(device=device).load(about), about)
-    with verified(open_impact_index(path, about)) as engine:
+    built = located(index, manifest)
+    expect_lexical(built.path, built.manifest.kind, "only the score of an impact index is a sum over terms")
+    topic = Topic(TYPED, query) if isinstance(query, str) else query
+    if isinstance(topic, Topic):
+        model = model or EncoderChanges(device=device).load(built.manifest)
+        vector = encoded(topic, model, built.manifest)
+    else:
+        vector = topic
+    with verified(open_impact_index(built.path, built.manifest)) as engine:
         if doc_ids is None:
-            doc_ids = [document.doc_id for document in next(engine.search([given], hits))]
-        return explained(engine, given, list(doc_ids))
+            doc_ids = [document.doc_id for document in next(engine.search([vector], hits))]
+        return explained(engine, vector, list(doc_ids))
 
 
 def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:
@@ -104,37 +107,92 @@ def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:
     return query
 
 
-def explained(engine: ImpactEngine, query: ImpactQuery, doc_ids: Sequence[str]) -> list[Explanation]:
-    """The explanations, with an open engine of an impact index.
+def explained(
+    engine: ImpactEngine,
+    query: ImpactQuery | TreeQuery,
+    doc_ids: Sequence[str],
+    impacts_of: Callable[[str, Sequence[str]], Mapping[str, int]] | None = None,
+) -> list[Explanation]:
+    """The explanations, with an open engine of an impact index; of a tree, BM25 adds to the score besides the products.
+
+    Args:
+        impacts_of: looks up a document's impacts for terms; default in the engine.
 
     Raises:
-        DataError, ArtefactError: as `explain`.
+        ArtefactError: the products do not sum to the score of an encoded query.
     """
     if not doc_ids:
         return []
-    among = All((Impacts(query.vector), Ids(tuple(doc_ids))))
+    clause = clause_of(query)
+    terms = list(dict.fromkeys(term for term, _ in scored_terms(clause)))
+    among = All((clause, Ids(tuple(doc_ids))))
     scores = {hit.doc_id: hit.score for hit in engine.search_tree(query.query_id, among, len(doc_ids))}
     explanations = []
     for doc_id in doc_ids:
-        impacts = engine.impacts(doc_id, query.vector)
-        shared = [SharedTerm(t, w, impacts[t], w * impacts[t]) for t, w in query.vector.items() if t in impacts]
-        shared.sort(key=lambda term: (-term.product, term.term))
-        total = sum(term.product for term in shared)
-        if total != scores.get(doc_id, 0):
-            raise ArtefactError(
-                f"document {doc_id!r}: its products sum to {total}, the index's score is {scores.get(doc_id, 0)}; "
-                "index again"
-            )
-        explanations.append(Explanation(query.query_id, doc_id, total, tuple(shared), len(query.vector)))
+        impacts = (impacts_of or engine.impacts)(doc_id, terms)
+        score = scores.get(doc_id, 0)
+        shared = shared_terms(clause, impacts) if doc_id in scores or isinstance(query, ImpactQuery) else []
+        if isinstance(query, ImpactQuery):
+            total = sum(term.product for term in shared)
+            if total != score:
+                raise ArtefactError(
+                    f"document {doc_id!r}: its products sum to {total}, the index's score is {score}; index again"
+                )
+            score = total
+        explanations.append(Explanation(query.query_id, doc_id, score, tuple(shared), len(terms)))
     return explanations
 
 
-def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
-    """The first documents of a topic in a run, best first, and their scores there.
+def shared_terms(clause: Clause, impacts: Mapping[str, int]) -> list[SharedTerm]:
+    """The terms that add to a document's score, the largest product first, equal ones by term.
 
-    Raises:
-        DataError: the run has no such topic, or is malformed.
+    A document that is a hit matches the tree, so that only clauses below an `AnyOf`, or optional ones, may not match.
+    Whether metadata, ids and texts match is not known here: they count as matching.
     """
+    weights: dict[str, float] = {}
+    for term, weight in scored_terms(clause, matching=lambda clause: _matches(clause, impacts)):
+        if term in impacts:
+            weights[term] = weights.get(term, 0) + weight
+    shared = [SharedTerm(term, w, impacts[term], w * impacts[term]) for term, w in weights.items() if w]
+    return sorted(shared, key=lambda term: (-term.product, term.term))
+
+
+def _matches(clause: Clause, impacts: Mapping[str, int]) -> bool:
+    """Whether a document of these impacts matches; clauses that are not about terms count as matching."""
+
+    def leaf(clause: Clause) -> bool:
+        if isinstance(clause, Term):
+            return clause.term in impacts
+        return not isinstance(clause, Impacts) or any(term in impacts for term in clause.vector)
+
+    return fold(
+        clause,
+        leaf,
+        all_of=lambda required, optional: all(required),
+        any_of=any,
+        negated=lambda clause, match: not match or not _about_terms(clause.clause),
+        scaled=lambda clause, match: match,
+    )
+
+
+def _about_terms(clause: Clause) -> bool:
+    """Whether terms alone decide if a document matches."""
+
+    def leaf(clause: Clause) -> bool:
+        return isinstance(clause, Term | Impacts)
+
+    return fold(
+        clause,
+        leaf,
+        all_of=lambda required, optional: bool(required or optional) and all([*required, *optional]),
+        any_of=lambda parts: bool(parts) and all(parts),
+        negated=lambda clause, part: part,
+        scaled=lambda clause, part: part,
+    )
+
+
+def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
+    """The first documents of a topic in a run, best first, and their scores there."""
     documents = in_rank_order(document for document in read_run(path) if document.query_id == query_id)
     if not documents:
         raise DataError(f"{path}: no line for topic {query_id!r}")
@@ -172,11 +230,7 @@ def warn_of_other_scores(run_path: Path, scores: Mapping[str, float], explanatio
 
 
 def topic_of(source: TopicSource, query_id: str) -> Topic | ImpactQuery:
-    """One of the topics, encoded or not.
-
-    Raises:
-        DataError: there is no topic of that id.
-    """
+    """One of the topics, encoded or not."""
     for topic in source.stream():
         if topic.query_id == query_id:
             assert isinstance(topic, Topic | ImpactQuery)

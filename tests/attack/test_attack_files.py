@@ -20,7 +20,7 @@ from eval.score import command as score
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest

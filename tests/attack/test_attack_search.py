@@ -12,7 +12,7 @@ from brute_force import Doc, Oracle
 from memory_engine import MemoryEngine
 from rounds import Rounds
 
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import lexvl_anserini.searching.shared_terms
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.explain import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import RunManifest

@@ -11,12 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.planning import default_index
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.index import command, peak_memory_bytes
-from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.building import build_index, default_index
 from tests.shards.test_reading import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
 
 

@@ -17,13 +17,12 @@ from lexvl_anserini.doors.cluster.plans import plan_corpus
 from lexvl_anserini.doors.cluster.runners import FailedPart, LocalRunner, current_runner, running_on
 from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.loading import EncoderRequest
-from lexvl_anserini.engines.planning import folders_of
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.registry import RUNNERS
 from lexvl_anserini.queries.feedback import ShardVectors
-from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.building import build_index, folders_of
 from lexvl_anserini.shards.collection import EncodedCollection
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts

@@ -5,10 +5,12 @@ from brute_force import Doc, Oracle
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
+from lexvl_anserini.doors.serving.answering import has_text
+from lexvl_anserini.doors.serving.products import changed, reweighted
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Impacts, Not, Term, Text, Unscored
 from lexvl_anserini.queries.parser import parse
+from lexvl_anserini.searching.shared_terms import shared_terms
 
 IMPACTS = {"boat": 7, "red": 2, "sea": 5}
 
@@ -26,11 +28,11 @@ IMPACTS = {"boat": 7, "red": 2, "sea": 5}
     ],
 )
 def test_products_of_expressions(expression: str, expected: list[tuple[str, float]]) -> None:
-    assert [(one.term, one.product) for one in products_of(parse(expression), IMPACTS)] == expected
+    assert [(one.term, one.product) for one in shared_terms(parse(expression), IMPACTS)] == expected
 
 
 def test_equal_products_are_in_the_order_of_terms_and_an_absent_term_has_none() -> None:
-    found = products_of(Impacts({"sea": 2, "boat": 3, "red": 5, "moon": 9}), {**IMPACTS, "boat": 4, "red": 2})
+    found = shared_terms(Impacts({"sea": 2, "boat": 3, "red": 5, "moon": 9}), {**IMPACTS, "boat": 4, "red": 2})
     assert [(one.term, one.weight, one.impact, one.product) for one in found] == [
         ("boat", 3, 4, 12),
         ("red", 5, 2, 10),
@@ -57,7 +59,7 @@ TREES = st.recursive(LEAVES, above, max_leaves=10)
 def test_products_sum_to_the_score_of_every_tree(clause, impacts) -> None:
     score = Oracle([document := Doc("d", impacts)]).score(clause, document)
     assume(score is not None)
-    assert sum(one.product for one in products_of(clause, impacts)) == score
+    assert sum(one.product for one in shared_terms(clause, impacts)) == score
 
 
 @given(clause=TREES, impacts=st.dictionaries(TERMS, st.integers(1, 9)), weight=st.integers(1, 9))
@@ -66,7 +68,7 @@ def test_a_tree_with_another_weight_has_that_products(clause, impacts, weight) -
     oracle = Oracle([document := Doc("d", impacts)])
     score = oracle.score(other, document)
     assume(score is not None and "a" in impacts)
-    assert sum(one.product for one in products_of(other, impacts)) == score
+    assert sum(one.product for one in shared_terms(other, impacts)) == score
 
 
 def test_a_weight_of_zero_leaves_a_term_out_of_a_vector_and_keeps_its_condition_in_an_expression() -> None:

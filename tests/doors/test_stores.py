@@ -15,17 +15,7 @@ from typing import Any
 import pytest
 from brute_force import Doc, Oracle
 from memory_engine import exact_lists
-from store_servers import (
-    KINDS,
-    UrlOf,
-    clear,
-    drop_document,
-    killed_build,
-    make_foreign,
-    opened,
-    serving,
-    tables_of,
-)
+from store_servers import KINDS, UrlOf, clear, drop_document, killed_build, make_foreign, opened, serving, tables_of
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import Command, make_app

@@ -10,9 +10,8 @@ import pytest
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_class
-from lexvl_anserini.engines.lucene import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader
-from lexvl_anserini.engines.lucene.postings import vector_of
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_reader, vector_of
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
@@ -26,11 +25,7 @@ DOCUMENTS = [
 TOPICS = {"1": "f35", "2": "f3", "3": "f4"}
 
 # Its reference run: the order that both BM25 and impacts give, and BM25's scores.
-RUN = {
-    "1": [("doc2", 0.6136)],
-    "2": [("doc1", 0.3931)],
-    "3": [("doc1", 0.1531), ("doc2", 0.1355)],
-}
+RUN = {"1": [("doc2", 0.6136)], "2": [("doc1", 0.3931)], "3": [("doc1", 0.1531), ("doc2", 0.1355)]}
 IMPACTS = {"1": [("doc2", 8.0)], "2": [("doc1", 1.0)], "3": [("doc1", 4.0), ("doc2", 3.0)]}
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.engines.index_folder import read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import our_class
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import field_similarity
 from lexvl_anserini.engines.lucene.versions import commit_id, creator
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError

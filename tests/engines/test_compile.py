@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.lucene import LuceneEngine
 from lexvl_anserini.engines.lucene.compile import Compiler
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery

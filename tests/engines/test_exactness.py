@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery

@@ -18,7 +18,7 @@ from memory_engine import exact_lists
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import lucene_version
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.versions import dotted
 from lexvl_anserini.engines.lucene.writing import value_type
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -58,21 +58,18 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
     engine.close()
 
 
-def test_scores_are_dot_products(engine: LuceneEngine) -> None:
-    # d2: 2*1 + 3*5 = 17; d1 and d10: 2*3 = 6, the tie in the order of ids.
-    assert ranked(engine, {"a": 2, "b": 3}) == [("d2", 17), ("d1", 6), ("d10", 6)]
-
-
-def test_the_cut_inside_a_tie_keeps_the_smaller_id(engine: LuceneEngine) -> None:
-    assert ranked(engine, {"a": 2, "b": 3}, hits=2) == [("d2", 17), ("d1", 6)]
-
-
-def test_a_term_of_every_document_counts(engine: LuceneEngine) -> None:
-    assert ranked(engine, {"the": 4}) == [("d1", 4), ("d10", 4), ("d2", 4), ("é😀", 4)]
-
-
-def test_terms_of_other_scripts_and_beyond_16_bits(engine: LuceneEngine) -> None:
-    assert ranked(engine, {"日本": 2, "😀": 1}) == [("é😀", 16)]
+@pytest.mark.parametrize(
+    ("vector", "hits", "expected"),
+    [
+        # d2: 2*1 + 3*5 = 17; d1 and d10: 2*3 = 6, the tie in the order of ids, also across the cut.
+        ({"a": 2, "b": 3}, 10, [("d2", 17), ("d1", 6), ("d10", 6)]),
+        ({"a": 2, "b": 3}, 2, [("d2", 17), ("d1", 6)]),
+        ({"the": 4}, 10, [("d1", 4), ("d10", 4), ("d2", 4), ("é😀", 4)]),
+        ({"日本": 2, "😀": 1}, 10, [("é😀", 16)]),
+    ],
+)
+def test_scores_are_dot_products(engine: LuceneEngine, vector: Any, hits: int, expected: Any) -> None:
+    assert ranked(engine, vector, hits) == expected
 
 
 def test_empty_and_unmatched_queries_have_empty_lists(engine: LuceneEngine) -> None:
@@ -96,10 +93,6 @@ def test_hits_below_one(engine: LuceneEngine) -> None:
         ranked(engine, {"b": 1}, hits=0)
 
 
-def test_an_empty_document_is_a_document_of_the_index(engine: LuceneEngine) -> None:
-    assert engine.documents == len(DOCUMENTS)
-
-
 def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     engine, manifest = built(tmp_path, DOCUMENTS)
     engine.close()
@@ -117,12 +110,6 @@ def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "index").iterdir()}
     assert {"manifest.json", "vocab.txt", "index.json"} <= names
     assert not {name for name in names if name.endswith((".part", ".lock"))} - {"write.lock"}
-
-
-def test_more_terms_than_lucenes_default_limit(tmp_path: Path) -> None:
-    vector = {f"t{i:05d}": i % 7 + 1 for i in range(5000)}
-    engine, _ = built(tmp_path, [("d1", vector), ("d2", {"t00000": 1})])
-    assert ranked(engine, dict.fromkeys(vector, 3)) == [("d1", 3 * sum(vector.values())), ("d2", 3)]
 
 
 def test_terms_longer_than_lucenes_default_token(tmp_path: Path) -> None:
@@ -144,20 +131,24 @@ def test_scores_are_exact_up_to_the_limit_and_refused_above(tmp_path: Path) -> N
         ranked(engine, {"a": 2**13, "b": 2**12})
 
 
-def test_large_impacts(tmp_path: Path) -> None:
-    engine, _ = built(tmp_path, [("d1", {"a": 2**24 - 1}), ("d2", {"a": 2**24 - 2})])
-    assert ranked(engine, {"a": 1}) == [("d1", 2**24 - 1), ("d2", 2**24 - 2)]
-
-
 def test_greatest_impacts_are_read_from_the_index(tmp_path: Path) -> None:
     documents = [(f"d{i}", {"a": 1 + (i == 200) * 40, "b": 2}) for i in range(300)]
     engine, _ = built(tmp_path, documents, terms=["a", "b", "c"])
     assert [engine.bound({term: 2**24}) for term in ("a", "b", "c")] == [41 * 2**24, 2 * 2**24, 0]
 
 
-def test_an_id_in_two_shards_is_refused_and_nothing_is_left(tmp_path: Path) -> None:
-    manifest = write_shards(tmp_path / "shards", [("d1", {"a": 1})], [("d2", {}), ("d1", {"a": 2})])
-    with pytest.raises(ArtefactError, match="document id 'd1' occurs twice"):
+@pytest.mark.parametrize(
+    ("shards", "message"),
+    [
+        ([[("d1", {"a": 1})], [("d2", {}), ("d1", {"a": 2})]], "document id 'd1' occurs twice"),
+        ([[("d" * 40_000, {"a": 1})]], "line 1: document id .*, of at most 32,766 bytes"),
+        ([[]], "no document; nothing to index"),
+    ],
+    ids=["twice", "long", "none"],
+)
+def test_bad_shards_leave_nothing(tmp_path: Path, shards: list[Documents], message: str) -> None:
+    manifest = write_shards(tmp_path / "shards", *shards, terms=["a"])
+    with pytest.raises(ArtefactError, match=message):
         LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
@@ -200,18 +191,6 @@ def test_a_failure_in_the_middle_leaves_no_lock(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
     second.write_bytes(whole)
     assert LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest).documents == 2
-
-
-def test_an_id_too_long_for_lucene(tmp_path: Path) -> None:
-    manifest = write_shards(tmp_path / "shards", [("d" * 40_000, {"a": 1})])
-    with pytest.raises(ArtefactError, match="line 1: document id .*, of at most 32,766 bytes"):
-        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
-
-
-def test_no_document(tmp_path: Path) -> None:
-    manifest = write_shards(tmp_path / "shards", [], terms=["a"])
-    with pytest.raises(ArtefactError, match="no document; nothing to index"):
-        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest)
 
 
 def test_only_empty_documents(tmp_path: Path) -> None:
@@ -286,10 +265,7 @@ def stock_lists(folder: Path, topics: Sequence[tuple[Path, Sequence[dict[str, in
     """What stock `LuceneImpactSearcher` finds in each of some indexes, for each of its queries, up to rank 50."""
     (folder / "topics.json").write_text(json.dumps([(str(index), list(queries)) for index, queries in topics]))
     child = subprocess.run(
-        [sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")], capture_output=True, text=True, check=False
     )
     assert child.returncode == 0, child.stderr[-2000:]
     found = json.loads(child.stdout.rpartition("LISTS")[2])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from small_disks import mounted, resize
 
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import read_manifest
@@ -62,12 +62,7 @@ print(count)
 
 OLD: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
 NEW: Documents = [(f"n{number}", {"a": number % 5 + 1, "日本": 2}) for number in range(50)]
-AFTER = {
-    "build": dict(NEW),
-    "overwrite": dict(NEW),
-    "append": dict([*OLD, *NEW]),
-    "delete": dict(OLD[1:]),
-}
+AFTER = {"build": dict(NEW), "overwrite": dict(NEW), "append": dict([*OLD, *NEW]), "delete": dict(OLD[1:])}
 AGAIN = {
     "build": lambda root: build_index(root / "new", root / "index"),
     "overwrite": lambda root: build_index(root / "new", root / "index", overwrite=True),
@@ -129,15 +124,10 @@ def test_killed_while_java_writes(tmp_path: Path, seconds: float) -> None:
     """At any moment, not only between steps of ours."""
     documents = [(f"d{n}", {f"t{(n * k) % 997}": k for k in range(1, 60)}) for n in range(20_000)]
     write_shards(tmp_path / "shards", *(documents[at : at + 4000] for at in range(0, 20_000, 4000)))
-    command = [
-        sys.executable,
-        "-m",
-        "lexvl_anserini.index",
-        str(tmp_path / "shards"),
-        "--index",
-        str(tmp_path / "index"),
-    ]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+    command = [sys.executable, "-m", "lexvl_anserini.index", str(tmp_path / "shards"), "--index"]
+    with subprocess.Popen(
+        [*command, str(tmp_path / "index")], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ) as process:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -157,9 +147,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield mount
 
 
-def larger(mount: Path) -> None:
-    resize(mount, "16m")
-
+# Too large for it.
+MANY: Documents = [(f"d{n}", {f"t{(n * 7 + k * k) % 5003}": (n + k) % 250 + 1 for k in range(40)}) for n in range(4000)]
 
 FULL = "small/index: the disk is full; free some space and run the same command again"
 
@@ -176,17 +165,16 @@ def test_a_full_disk_during_a_merge_is_one_line(
     with pytest.raises(ArtefactError, match=FULL):
         delete_documents(index, ["d1"])
     assert capfd.readouterr().err == "" and [path.name for path in small_disk.iterdir()] == ["index"]
-    larger(small_disk)
+    resize(small_disk, "16m")
     assert delete_documents(index, ["d1"]).documents == 499
 
 
 def test_a_full_disk_leaves_nothing_and_says_so(tmp_path: Path, small_disk: Path) -> None:
-    documents = [(f"d{n}", {f"t{(n * 7 + k * k) % 5003}": (n + k) % 250 + 1 for k in range(40)}) for n in range(4000)]
-    write_shards(tmp_path / "shards", documents)
+    write_shards(tmp_path / "shards", MANY)
     with pytest.raises(ArtefactError, match=FULL):
         build_index(tmp_path / "shards", small_disk / "index")
     assert list(small_disk.iterdir()) == []
-    larger(small_disk)
+    resize(small_disk, "16m")
     assert build_index(tmp_path / "shards", small_disk / "index").documents == 4000
     assert check_index(small_disk / "index", tmp_path / "shards")["problems"] == 0
 
@@ -196,8 +184,7 @@ def test_a_full_disk_keeps_the_index_that_was(
 ) -> None:
     terms = [f"t{n}" for n in range(5003)]
     write_shards(tmp_path / "first", [("d", {"t1": 1})], terms=terms)
-    documents = [(f"d{n}", {f"t{(n * 7 + k * k) % 5003}": (n + k) % 250 + 1 for k in range(40)}) for n in range(4000)]
-    write_shards(tmp_path / "shards", documents, terms=terms)
+    write_shards(tmp_path / "shards", MANY, terms=terms)
     index = build_index(tmp_path / "first", small_disk / "index").path
     capfd.readouterr()
     for act in (append_index, lambda index, more: build_index(more, index, overwrite=True)):
@@ -206,7 +193,7 @@ def test_a_full_disk_keeps_the_index_that_was(
         assert check_index(index, tmp_path / "first")["problems"] == 0
         assert [path.name for path in small_disk.iterdir()] == ["index"]
     assert capfd.readouterr().err == ""
-    larger(small_disk)
+    resize(small_disk, "16m")
     assert append_index(index, tmp_path / "shards").documents == 4001
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import as_reader
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.lucene import LuceneEngine, count_index
-from lexvl_anserini.engines.lucene.postings import stored_texts, vector_of
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import count_index, stored_texts, vector_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser

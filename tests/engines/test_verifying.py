@@ -12,7 +12,7 @@ import pytest
 
 from lexvl_anserini.data import digests
 from lexvl_anserini.engines import verifying
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.opening import open_index
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -71,10 +71,7 @@ def test_no_answer_of_a_large_damaged_index_counts(large: Path) -> None:
     assert all_lists(large) == sound
     # A file that no query reads.
     flip(file_of(large, ".tvd"), 60)
-    for act in (
-        lambda: all_lists(large),
-        lambda: explain(large, ImpactQuery("q", {"t1": 1}), hits=1),
-    ):
+    for act in (lambda: all_lists(large), lambda: explain(large, ImpactQuery("q", {"t1": 1}), hits=1)):
         with pytest.raises(ArtefactError, match=r"\.tvd: damaged"):
             act()
 

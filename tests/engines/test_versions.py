@@ -12,7 +12,7 @@ import pytest
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.bm25 import BM25Engine
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.versions import IndexVersion, creator, read_version
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest

@@ -9,7 +9,7 @@ import pytest
 from scipy.io import savemat
 
 from eval.analyses.classes.class_sets import CLASS_SETS, CLASSES, classes_of, load_labelled, read_sorted_folders
-from eval.analyses.classes.classes import read_classes
+from eval.analyses.classes.labelled import read_classes
 from lexvl_anserini.ground.errors import DataError
 from tests.eval.test_labelled import classes_in, pictures
 

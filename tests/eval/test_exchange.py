@@ -7,8 +7,7 @@ from ranx import Qrels, Run
 from ranx import evaluate as ranx_evaluate
 
 from eval.measures.exchange import from_ranx_qrels, from_ranx_run, to_ranx_qrels, to_ranx_run
-from eval.measures.kernels import ranx_metrics
-from eval.measures.metrics import evaluate, means
+from eval.measures.metrics import evaluate, means, ranx_metrics
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 

@@ -12,7 +12,8 @@ from embedding_tables import write_embeddings
 from typer.testing import CliRunner
 
 import eval.coco
-from eval.measures.hit_rates import HEADINGS, rsum, with_judgements
+from eval.image_text import with_judgements
+from eval.measures.averages import HEADINGS, rsum
 from eval.measures.inputs import RunCard
 from eval.report.tables import caption_table
 from lexvl_anserini.cli import make_app

@@ -20,8 +20,7 @@ from eval.analyses.class_words import (
     label_ranks,
     lexical_space,
 )
-from eval.analyses.classes.classes import ImageClasses
-from eval.analyses.classes.labelled import LabelledImages
+from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.analyses.classification import NO_ANSWER
 from eval.analyses.interpretability import (
     NamedWords,

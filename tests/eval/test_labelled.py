@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from eval.analyses.classes.classes import ImageClasses, folded, read_classes
-from eval.analyses.classes.labelled import Labelled, read_labelled, with_numbers
+from eval.analyses.classes.labelled import ImageClasses, Labelled, folded, read_classes, read_labelled, with_numbers
 from lexvl_anserini.ground.errors import DataError, UsageError
 
 

@@ -8,7 +8,7 @@ from colour_towers import colour_tower, painted
 from PIL import Image
 from typer.testing import CliRunner
 
-from eval.report.maps import SIDE, with_maps
+from eval.report.answers import SIDE, with_maps
 from eval.report.strips import Cell, Item, Strip, layout, legend_of
 from eval.sheet import command
 from lexvl_anserini.cli import make_app

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import subprocess
@@ -16,8 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.measures.found import relevant_of
-from eval.measures.kernels import compilation_logged
-from eval.measures.metrics import check_levels, evaluate, judgements, mean, means, per_topic
+from eval.measures.metrics import (
+    check_levels,
+    compilation_logged,
+    evaluate,
+    judgements,
+    mean,
+    means,
+    per_topic,
+    ranx_metrics,
+)
 from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
 from eval.measures.ties import strict_order
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
@@ -426,6 +435,16 @@ def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, c
     with caplog.at_level(logging.INFO, "eval"):
         evaluate(RUN, QRELS, ["P@2"])
     assert "ranx compiles" not in caplog.text
+
+
+def test_ranx_has_the_functions_that_are_loaded_past_its_package():
+    """A version of ranx without `ranx.metrics`, or with other parameters there, is named here."""
+    kernels = ranx_metrics()
+    for name in (row.function for row in MEASURES.values() if isinstance(row.function, str)):
+        function = getattr(kernels, name, None)
+        assert function, f"this version of ranx has no ranx.metrics.{name}; MEASURES needs another function"
+        parameters = list(inspect.signature(getattr(function, "py_func", function)).parameters)
+        assert parameters[:3] == ["qrels", "run", "k"], f"ranx.metrics.{name} has other parameters: {parameters}"
 
 
 def test_importing_the_measures_loads_nothing_heavy():

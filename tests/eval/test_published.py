@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eval.reproduction.entries import STATUSES, UNITS
-from eval.reproduction.published import PublishedSystem, expected_folder, published_tables, read_tables
+from eval.reproduction.published import STATUSES, UNITS, PublishedSystem, expected_folder, published_tables, read_tables
 from eval.reproduction.quantities import MEANS, Quantity, parse_quantity
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import options_of

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from eval.analyses.quantisation import figures, quantisation_loss
-from eval.measures import exact_hits as exact
-from eval.measures.exact_hits import exact_search, overlap
+from eval.analyses import quantisation
+from eval.analyses.quantisation import exact_search, figures, quantisation_loss
+from eval.measures.metrics import overlap
 from eval.measures.ties import strict_order
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
@@ -39,7 +39,7 @@ def test_exact_search_orders_ties_by_doc_id_and_keeps_the_type():
 
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch):
     whole = list(exact_search(QUERIES, DOCUMENTS, QUERY_IDS, DOC_IDS, 3))
-    monkeypatch.setattr(exact, "BLOCK_CELLS", 1)
+    monkeypatch.setattr(quantisation, "BLOCK_CELLS", 1)
     assert list(exact_search(QUERIES, DOCUMENTS, QUERY_IDS, DOC_IDS, 3)) == whole
 
 

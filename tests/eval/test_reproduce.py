@@ -19,10 +19,9 @@ from eval.measures.result_files import read_results
 from eval.reproduce import command
 from eval.reproduction import retrieval
 from eval.reproduction.classification import some_of
-from eval.reproduction.entries import PublishedSystem
 from eval.reproduction.matrix import TablePlan, plan_of
 from eval.reproduction.prepared import document_options, prepare, weights_of
-from eval.reproduction.published import PublishedCell, published_tables, read_tables
+from eval.reproduction.published import PublishedCell, PublishedSystem, published_tables, read_tables
 from eval.reproduction.quantities import Quantity, combined, parts_of
 from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, rows_of
 from eval.reproduction.sources import COLLECTIONS, DOCUMENT_COSTS, FILES, IMAGE_SETS

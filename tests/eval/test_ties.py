@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from eval import beir, compare, demo, msmarco, score, table
 from eval.measures.found import find, relevant_of
 from eval.measures.inputs import RunCard, describe_run
+from eval.measures.measure_runs import common_ties
 from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
-from eval.measures.tie_rules import common_ties
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import RunManifest, manifest_path, read_run_manifest

@@ -14,8 +14,7 @@ from tiny_encoders import made_stair
 from typer.testing import CliRunner
 
 import eval.analyses.zeroshot
-from eval.analyses.classes.classes import ImageClasses
-from eval.analyses.classes.labelled import LabelledImages
+from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.analyses.classification import (
     NO_ANSWER,
     ClassAccuracy,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lexvl_anserini.engines.lucene import LuceneEngine
-from lexvl_anserini.engines.lucene.postings import impacts_of, vector_of
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import impacts_of, vector_of
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.queries.feedback import Feedback, ShardVectors, integers, rocchio

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
-from lexvl_anserini.engines.lucene import LuceneEngine
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest
@@ -27,6 +27,7 @@ from lexvl_anserini.searching.following import DIGEST, Album, Followed, compare,
 from lexvl_anserini.shards.writing import write_impacts
 
 Colour = tuple[int, int, int]
+Pair = tuple[Path, Path]
 TERMS = ("ash", "bay", "cat")
 
 
@@ -89,6 +90,14 @@ def impacts(album: Path) -> dict[str, dict[str, int]]:
     return {doc_id: vector for doc_id, (_, vector) in held(album).items()}
 
 
+@pytest.fixture
+def followed(tmp_path: Path) -> Pair:
+    """A folder of two pictures, and the album of its index."""
+    folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
+    called(folder, album)
+    return folder, album
+
+
 def test_a_folder_that_changes(tmp_path: Path, own_memory: list[str]) -> None:
     folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0), c=(0, 0, 5)), tmp_path / "album"
     assert called(folder, album) == Followed(3, 3, 0, 0, [])
@@ -108,9 +117,8 @@ def test_a_folder_that_changes(tmp_path: Path, own_memory: list[str]) -> None:
     assert sorted(path.name for path in album.iterdir()) == ["index"]
 
 
-def test_an_unchanged_folder_costs_nothing(tmp_path: Path, own_memory: list[str]) -> None:
-    folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
-    called(folder, album)
+def test_an_unchanged_folder_costs_nothing(own_memory: list[str], followed: Pair) -> None:
+    folder, album = followed
     before = {path: path.stat().st_ino for path in album.rglob("*")}
     own_memory.clear()
     # Another time of the file, the same picture.
@@ -119,10 +127,9 @@ def test_an_unchanged_folder_costs_nothing(tmp_path: Path, own_memory: list[str]
     assert own_memory == [] and {path: path.stat().st_ino for path in album.rglob("*")} == before
 
 
-def test_a_picture_that_comes_back(tmp_path: Path) -> None:
+def test_a_picture_that_comes_back(followed: Pair) -> None:
     """The index knows its shards: the same ones again must not count as finished."""
-    folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
-    called(folder, album)
+    folder, album = followed
     for colour in ((0, 0, 7), (0, 51, 0), (0, 0, 7)):
         paint(folder, b=colour)
         assert called(folder, album) == Followed(2, 0, 1, 0, [])
@@ -134,9 +141,8 @@ def test_a_picture_that_comes_back(tmp_path: Path) -> None:
     assert impacts(album) == {"a.png": {"ash": 255}, "b.png": {"cat": 7}}
 
 
-def test_all_pictures_are_others(tmp_path: Path) -> None:
-    folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
-    called(folder, album)
+def test_all_pictures_are_others(followed: Pair) -> None:
+    folder, album = followed
     shutil.rmtree(folder)
     paint(folder, x=(1, 2, 3))
     assert called(folder, album) == Followed(1, 1, 0, 2, [])
@@ -201,9 +207,8 @@ def test_no_picture_can_be_read(tmp_path: Path) -> None:
         called(folder, tmp_path / "first")
 
 
-def test_another_checkpoint_and_another_folder(tmp_path: Path, own_memory: list[str]) -> None:
-    folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
-    called(folder, album)
+def test_another_checkpoint_and_another_folder(tmp_path: Path, own_memory: list[str], followed: Pair) -> None:
+    folder, album = followed
     paint(folder, a=(20, 0, 0), b=(0, 10, 0))
     assert called(folder, album, Other) == Followed(2, 2, 0, 0, [])
     assert impacts(album) == {"a.png": {"ash": 255}, "b.png": {"bay": 128}}, "a scale of its own"
@@ -232,10 +237,9 @@ def test_an_album_among_the_pictures(tmp_path: Path) -> None:
     assert list(impacts(folder / "album")) == ["a.png"]
 
 
-def test_a_picture_that_changes_while_it_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_changes_while_it_is_encoded(monkeypatch: pytest.MonkeyPatch, followed: Pair) -> None:
     """The index never has the digest of one picture and the impacts of another."""
-    folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0)), tmp_path / "album"
-    called(folder, album)
+    folder, album = followed
     paint(folder, b=(0, 9, 0), c=(0, 0, 3))
     weights = Pixels.weights
 

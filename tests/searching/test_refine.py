@@ -17,6 +17,7 @@ from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.searching.refine import (
     RefinedQuery,
     Refinement,
+    SearchSettings,
     TwoPhase,
     heaviest,
     read_terms,
@@ -59,9 +60,8 @@ def searched(vector: Any, refinement: Refinement, hits: int = 10, **options: Any
     query = vector if isinstance(vector, TreeQuery) else ImpactQuery("q", vector)
     text = options.pop("text", None)
     [query] = refined_queries([query], refinement)
-    [documents] = search_refined(
-        Engine(), [RefinedQuery(query, text)], refinement, hits, vector_of=vector_of, **options
-    )
+    settings = SearchSettings(refinement=refinement, **options)
+    [documents] = search_refined(Engine(), [RefinedQuery(query, text)], settings, hits, vector_of)
     return [(d.doc_id, d.score) for d in documents]
 
 
@@ -126,9 +126,8 @@ def test_feedback_finds_what_shares_no_term() -> None:
 def test_the_topic_itself_is_no_feedback() -> None:
     query = ImpactQuery("d1", {"a": 1})
     refinement = Refinement(feedback=Feedback(documents=1, terms=1, alpha=0, beta=1))
-    [documents] = search_refined(
-        Engine(), [RefinedQuery(query)], refinement, 10, vector_of=vector_of, remove_query=True
-    )
+    settings = SearchSettings(remove_query=True, refinement=refinement)
+    [documents] = search_refined(Engine(), [RefinedQuery(query)], settings, 10, vector_of)
     # d2's heaviest term is "c".
     assert [d.doc_id for d in documents] == ["d2", "d3"]
 
@@ -143,7 +142,7 @@ def test_trees_are_searched_as_they_are() -> None:
 def test_what_needs_no_tree_goes_to_the_engine_in_batches() -> None:
     engine = Engine()
     queries = [RefinedQuery(ImpactQuery(f"q{n}", {"a": 1})) for n in range(600)]
-    lists = list(search_refined(engine, queries, Refinement(query_terms=1), 1))
+    lists = list(search_refined(engine, queries, SearchSettings(refinement=Refinement(query_terms=1)), 1))
     assert (len(lists), engine.batches) == (600, 3)
     assert {documents[0].doc_id for documents in lists} == {"d1"}
 

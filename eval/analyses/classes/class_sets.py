@@ -18,8 +18,7 @@ import numpy as np
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
 
-from .classes import ImageClasses, read_classes
-from .labelled import Labelled, LabelledImages, class_folders, read_labelled, with_numbers
+from .labelled import ImageClasses, Labelled, LabelledImages, class_folders, read_classes, read_labelled, with_numbers
 
 CLASSES = Path(__file__).parent / "assets"
 
@@ -59,9 +58,6 @@ def load_labelled(
         classes: that the labels name; default the set's own, or the labels of the images.
         data_dir: the folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
         split: train or test; ignored for a path.
-
-    Raises:
-        DataError: no such files, or they are malformed.
     """
     known, _, folder = name.partition(":")
     if known not in CLASS_SETS:
@@ -77,11 +73,7 @@ def classes_of(name: str) -> ImageClasses:
 
 
 def _images_of(name: str, where: Path, split: str) -> Iterator[Labelled]:
-    """The images of a split.
-
-    Raises:
-        DataError: there are none.
-    """
+    """The images of a split."""
     row = CLASS_SETS[name]
     patterns = row.files.get(split, ())
     for base in (where, where / row.unpacked):
@@ -117,9 +109,6 @@ def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: 
         split: has no effect.
         line: pattern of a line, with the groups `label` and, if `image` names it, `file`.
         image: place of an image below `base`: a format of those groups.
-
-    Raises:
-        DataError: a line does not fit.
     """
     for text, where in _lines(files):
         match = re.fullmatch(line, text)
@@ -168,11 +157,7 @@ def read_cifar(files: Sequence[Path], base: Path, split: str, labels: int) -> It
 
 
 def _matlab(path: Path, *keys: str) -> list[Any]:
-    """Variables of a MATLAB file.
-
-    Raises:
-        DataError: the file cannot be read, or lacks one.
-    """
+    """Variables of a MATLAB file."""
     from scipy.io import loadmat
 
     try:

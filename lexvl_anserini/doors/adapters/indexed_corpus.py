@@ -19,6 +19,7 @@ from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.refine import SearchSettings
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
@@ -45,7 +46,7 @@ class IndexedCorpus:
 
     def lists(self, topics: Iterable[Topic], hits: int) -> Iterator[list[ScoredDoc]]:
         """One ranked list per topic, in their order."""
-        return self.searcher.lists(topics, min(hits, MOST), batch_size=self.batch_size)
+        return self.searcher.lists(topics, min(hits, MOST), SearchSettings(batch_size=self.batch_size))
 
     def lists_among(
         self, topics: Iterable[Topic], candidates: Mapping[str, Sequence[str]], hits: int

@@ -62,7 +62,7 @@ class MTEBSearch:
             others: split, subset, and options of encoders (`encode_kwargs`), of which `batch_size` counts.
         """
         batch_size = int((others.get("encode_kwargs") or {}).get("batch_size", 32))
-        ids, rows = [str(one) for one in corpus["id"]], self._rows(corpus, task_metadata, "document", batch_size)
+        ids, rows = [str(doc_id) for doc_id in corpus["id"]], self._rows(corpus, task_metadata, "document", batch_size)
         documents = (
             Document(doc_id, text=row.get("text"), image=row.get("image"))
             for doc_id, row in zip(ids, rows, strict=True)
@@ -102,6 +102,7 @@ class MTEBSearch:
 
     def _rows(self, dataset: Any, task_metadata: Any, side: str, batch_size: int) -> Iterator[dict[str, Any]]:
         """The text and the image of each row, as MTEB's own encoders get them."""
+        # MTEB's own wrappers import it too; a test fails where a new version moves it.
         from mteb._create_dataloaders import create_dataloader
         from mteb.types import PromptType
 

@@ -44,16 +44,16 @@ class PyTerrierRetriever(pt.Transformer):
         missing = {"qid", "query"} - set(topics.columns)
         if missing:
             raise UsageError(f"topics without the column {sorted(missing)[0]!r}; expected qid and query")
-        kept = topics.drop(columns=[c for c in ("docno", "score", "rank") if c in topics.columns])
-        kept = kept.drop_duplicates("qid").assign(qid=kept["qid"].astype(str))
+        topics = topics.drop(columns=[c for c in ("docno", "score", "rank") if c in topics.columns])
+        topics = topics.drop_duplicates("qid").assign(qid=topics["qid"].astype(str))
         rows: list[tuple[str, str, float, int]] = []
-        queries = [Topic(qid, query) for qid, query in zip(kept["qid"], kept["query"], strict=True)]
+        queries = [Topic(qid, query) for qid, query in zip(topics["qid"], topics["query"], strict=True)]
         for hits in self.searcher.lists(queries, self.hits):
             scores = strict_scores([hit.score for hit in hits])
             rows += [(h.query_id, h.doc_id, score, h.rank - 1) for h, score in zip(hits, scores, strict=True)]
         self.searcher.verified()
         ranking = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
-        return kept.merge(ranking, on="qid", how="inner")
+        return topics.merge(ranking, on="qid", how="inner")
 
 
 class PyTerrierIndexer(pt.Indexer):

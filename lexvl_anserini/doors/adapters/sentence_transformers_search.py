@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from scipy import sparse
@@ -71,33 +71,6 @@ class Rows(NamedTuple):
     name: str
 
 
-@overload
-def semantic_search_lucene(
-    query_embeddings: Embeddings,
-    corpus_embeddings: Embeddings | None = ...,
-    corpus_index: Index | Path | str | None = ...,
-    top_k: int = ...,
-    output_index: Literal[False] = ...,
-    folder: Path | str | None = ...,
-    quantiser: Quantiser | None = ...,
-    threads: int = ...,
-) -> tuple[list[list[CorpusHit]], float]: ...
-
-
-@overload
-def semantic_search_lucene(
-    query_embeddings: Embeddings,
-    corpus_embeddings: Embeddings | None = ...,
-    corpus_index: Index | Path | str | None = ...,
-    top_k: int = ...,
-    *,
-    output_index: Literal[True],
-    folder: Path | str | None = ...,
-    quantiser: Quantiser | None = ...,
-    threads: int = ...,
-) -> tuple[list[list[CorpusHit]], float, Index]: ...
-
-
 def semantic_search_lucene(
     query_embeddings: Embeddings,
     corpus_embeddings: Embeddings | None = None,
@@ -139,8 +112,7 @@ def semantic_search_lucene(
     elif corpus_embeddings is not None:
         raise UsageError("both corpus_embeddings and corpus_index; give one of them")
     else:
-        path, manifest = located(corpus_index)
-        index = corpus_index if isinstance(corpus_index, Index) else Index(path, manifest, manifest.counts.documents)
+        index = corpus_index if isinstance(corpus_index, Index) else Index.of(located(corpus_index))
     started = time.perf_counter()
     results = _searched(index, queries, top_k, threads)
     seconds = time.perf_counter() - started
@@ -182,12 +154,9 @@ def _searched(index: Index, embeddings: Embeddings, top_k: int, threads: int) ->
 
 
 def rows_of(embeddings: Embeddings, what: str, terms: Vocabulary | None = None) -> Rows:
-    """Embeddings as rows over terms.
+    """Embeddings as rows over terms; `what` is their name, for errors.
 
-    Args:
-        given: see `semantic_search_lucene`.
-        what: their name, for errors.
-        terms: of the index, for decoded queries: other tokens have no document. Default all tokens, sorted.
+    `terms` are those of the index, for decoded queries: other tokens have no document. Default all tokens, sorted.
     """
     decoded = _is_decoded(embeddings)
     weights, words = _decoded(embeddings, terms) if decoded else (_matrix(embeddings, what), None)
@@ -213,7 +182,7 @@ def _is_decoded(embeddings: Any) -> bool:
 
 
 def _decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
-    """Of a token that a row has twice, the last counts, as in sentence-transformers."""
+    """The last pair of a token counts that a row has twice, as in sentence-transformers."""
     rows = [dict(row) for row in embeddings]
     if terms is None:
         terms = Vocabulary(sorted({token for row in rows for token in row}), "corpus_embeddings")

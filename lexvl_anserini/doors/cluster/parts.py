@@ -6,7 +6,6 @@ the same. A call that was killed is repeated: finished parts stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -21,14 +20,7 @@ from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.claims import Claim, claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import (
-    MANIFEST,
-    CorpusRef,
-    Counts,
-    EncodedCorpus,
-    Manifest,
-    read_manifest,
-)
+from lexvl_anserini.ground.manifest import MANIFEST, CorpusRef, Counts, EncodedCorpus, read_manifest
 from lexvl_anserini.ground.places import fetched, fetched_file, published
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
@@ -143,8 +135,9 @@ def collected(output: Path, plan: CorpusPlan) -> EncodedCollection:
     """The collection of the parts of a plan that are all encoded; one manifest is in memory at a time."""
     counts, shards, contents = Counts(), sha256(), sha256()
     planned, covered, most = whole_request(plan.manifest), True, 0
-    for part, manifest in part_manifests(output, plan.parts):
-        folder = output / part_name(part)
+    for number in range(plan.parts):
+        folder = output / part_name(Part(number, plan.parts))
+        manifest = read_manifest(fetched(folder, [MANIFEST]))
         if not (same := same_request(planned, whole_request(manifest))):
             raise ArtefactError(f"{folder}: of another request ({same}); --overwrite encodes it again")
         if manifest.quantiser != plan.manifest.quantiser:
@@ -160,10 +153,3 @@ def collected(output: Path, plan: CorpusPlan) -> EncodedCollection:
         counts["max_impact"] = most
     corpus = EncodedCorpus({**plan.manifest.corpus, **({"contents": contents.hexdigest()} if covered else {})})
     return EncodedCollection(replace(plan.manifest, corpus=corpus, counts=counts), plan.parts, shards.hexdigest())
-
-
-def part_manifests(output: Path, parts: int) -> Iterator[tuple[Part, Manifest]]:
-    """Each part with the manifest of its shards."""
-    for number in range(parts):
-        part = Part(number, parts)
-        yield part, read_manifest(fetched(output / part_name(part), [MANIFEST]))

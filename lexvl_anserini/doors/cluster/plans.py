@@ -81,7 +81,7 @@ class CorpusPlan:
 
     @property
     def summary(self) -> CorpusSummary:
-        """Of the whole corpus."""
+        """The summary of the whole corpus."""
         corpus = self.manifest.corpus
         return CorpusSummary(corpus.documents, corpus.digest, self.images)
 

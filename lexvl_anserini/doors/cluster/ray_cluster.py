@@ -71,7 +71,7 @@ class RayRunner(Runner):
 
     def __init__(self, settings: RunnerSettings):
         self.settings = settings
-        self.ray, self.own = connect(settings)
+        self.ray, self.connected_here = connect(settings)
         try:
             nodes = [node for node in self.ray.nodes() if node["Alive"]]
             self.address: str = self.ray.get_runtime_context().gcs_address
@@ -147,7 +147,7 @@ class RayRunner(Runner):
 
     def close(self) -> None:
         """Disconnects; a cluster that this runner started ends."""
-        if self.own:
+        if self.connected_here:
             disconnect(self.ray)
 
     def _ready(self, refs: list[Any], what: str) -> Any:
@@ -211,22 +211,22 @@ class HeldObject:
 
     def __init__(self, make: Callable[[Any], Any], argument: Any, around: Surroundings):
         around.take_over()
-        self.made = answer_of(make, argument)
+        self.answer = answer_of(make, argument)
 
     def outcome(self) -> Answer:
-        """Whether the object could be made."""
-        return Answer(None, self.made.error)
+        """The error with which the object could not be made, if there is one."""
+        return Answer(None, self.answer.error)
 
     def call(self, method: str, arguments: Sequence[Any]) -> Answer:
         """The answer of one of its methods, or the error with which it could not be made."""
-        if self.made.error is not None:
-            return self.made
-        return answer_of(getattr(self.made.value, method), *arguments)
+        if self.answer.error is not None:
+            return self.answer
+        return answer_of(getattr(self.answer.value, method), *arguments)
 
     def close(self) -> None:
         """Closes the object."""
-        if self.made.error is None:
-            self.made.value.close()
+        if self.answer.error is None:
+            self.answer.value.close()
 
 
 def answered(shared: tuple[Callable[[int], Any], Surroundings], number: int, pause: float) -> Answer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,29 +34,28 @@ class ListedFile(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> ListedFile:
-        """That of a local file."""
+        """The entry of a local file."""
         return cls(path.stat().st_size, file_sha256(path))
 
 
 class OpenStorage(NamedTuple):
-    """A file system of fsspec, and the name of a folder in it."""
+    """A file system of fsspec, and the name of a folder, or of a file, in it."""
 
     system: Any
-    folder: str
+    path: str
     url: str
 
     def name(self, file: str) -> str:
         """The name of a file of the folder."""
-        return f"{self.folder.rstrip('/')}/{file}"
+        return f"{self.path.rstrip('/')}/{file}"
 
 
 def fetch_folder(folder: Path, names: Iterable[str] | None = None) -> None:
     """Copies the published files of a stored folder here, or those of these names that it has."""
-    url = url_of(folder)
-    storage = opened(url)
+    storage = opened(url_of(folder))
     if (listing := read_listing(storage)) is None:
         raise ArtefactError(
-            f"{url}: nothing finished there (no {LISTING}); run the command that writes it again, it goes on"
+            f"{storage.url}: nothing finished there (no {LISTING}); run the command that writes it again, it goes on"
         )
     if names is None:
         remove_others(folder, listing)
@@ -105,14 +104,13 @@ def refresh_folder(folder: Path) -> None:
 
 def publish_folder(folder: Path) -> None:
     """Copies the files of a stored folder, their listing at the end; what is published there counts no more."""
-    url = url_of(folder)
-    storage = opened(url)
+    storage = opened(url_of(folder))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     listing = {str(path.relative_to(folder)): ListedFile.of(path) for path in files}
     before = read_listing(storage)
     if before == listing:
         return
-    with storage_errors(url):
+    with storage_errors(storage.url):
         if before is not None:
             storage.system.rm_file(storage.name(LISTING))
         for name in listing:
@@ -139,16 +137,13 @@ def discard(folder: Path) -> None:
 
 def fetch_file(path: Path) -> None:
     """Copies a single stored file here, or removes the local copy of one that is not there."""
-    url = url_of(path)
-    folder, _, name = url.rpartition("/")
-    storage = opened(folder)
+    storage = opened(url_of(path))
     make_folder(path.parent)
-    with storage_errors(url, path):
+    with storage_errors(storage.url, path):
         try:
-            content = storage.system.cat_file(storage.name(name))
+            content = storage.system.cat_file(storage.path)
         except FileNotFoundError:
-            with suppress(FileNotFoundError):
-                path.unlink()
+            path.unlink(missing_ok=True)
             return
         with atomic_write(path) as out:
             out.write(content)
@@ -156,22 +151,19 @@ def fetch_file(path: Path) -> None:
 
 def publish_file(path: Path) -> None:
     """Copies a single file to its URL."""
-    if (url := stored_url(path)) is None:
-        return
-    folder, _, name = url.rpartition("/")
-    storage = opened(folder)
-    with storage_errors(url):
-        storage.system.pipe_file(storage.name(name), path.read_bytes())
+    if url := stored_url(path):
+        storage = opened(url)
+        with storage_errors(url):
+            storage.system.pipe_file(storage.path, path.read_bytes())
 
 
 def withdraw_file(path: Path) -> None:
     """Removes a single file, and that of its URL."""
     path.unlink()
     if url := stored_url(path):
-        folder, _, name = url.rpartition("/")
-        storage = opened(folder)
+        storage = opened(url)
         with storage_errors(url):
-            storage.system.rm_file(storage.name(name))
+            storage.system.rm_file(storage.path)
 
 
 def make_place(folder: Path) -> None:
@@ -188,12 +180,6 @@ def make_place(folder: Path) -> None:
 def gathering_folder(folder: Path) -> Path:
     """Where the parts of a folder wait until it is whole: beside it; in storage, where nothing is renamed, in it."""
     return folder if stored_url(folder) else folder.with_name(folder.name + ".partitions")
-
-
-def gathered(part: Path, target: Path) -> None:
-    """Gives a part that waited its place; in storage it has it."""
-    if stored_url(part) is None:
-        part.rename(target)
 
 
 def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
@@ -229,14 +215,14 @@ def opened(url: str) -> OpenStorage:
 
     scheme = url.partition("://")[0]
     try:
-        system, folder = url_to_fs(url)
+        system, path = url_to_fs(url)
     except ImportError as error:
         if scheme in EXTRAS:
             raise MissingExtra(f"{scheme}:// of storage", EXTRAS[scheme]) from error
         raise UsageError(f"{url}: {reason_of(error)}") from error
     except ValueError as error:
         raise UsageError(f"{url}: {reason_of(error)}; expected a URL that fsspec opens, such as s3://") from error
-    return OpenStorage(system, folder, url)
+    return OpenStorage(system, path, url)
 
 
 @contextmanager

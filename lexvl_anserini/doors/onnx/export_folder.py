@@ -120,7 +120,7 @@ class Export:
         """The description of an export; its files are compared when they are read."""
         path = folder / EXPORT
         data = read_json(path, "description of an exported encoder", CheckpointError)
-        if data.get("format") != FORMAT or data.keys() - {one.name for one in fields(cls)}:
+        if data.get("format") != FORMAT or data.keys() - {key.name for key in fields(cls)}:
             raise CheckpointError(f"{path}: not an export of this version (format {FORMAT}); {REMEDY}")
         try:
             check(data, cls, str(path), REMEDY)

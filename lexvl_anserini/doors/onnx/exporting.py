@@ -79,9 +79,9 @@ def export(model: Encoder, folder: Path) -> Export:
         query, document = (SideOfExport(write_side(part, name, side, files)) for name, side in sides.items())
         if model.kind == "impact":
             write(part, VOCABULARY, "".join(f"{term}\n" for term in model.vocabulary).encode(), files)
-        made = Export(model.identity(), model.kind, query, document, files, versions_of(MADE_WITH))
-        write_json(part / EXPORT, made.to_json())
-    return made
+        exported = Export(model.identity(), model.kind, query, document, files, versions_of(MADE_WITH))
+        write_json(part / EXPORT, exported.to_json())
+    return exported
 
 
 def check_exporter() -> None:
@@ -167,8 +167,8 @@ def sentence_side(tower: SentenceTower) -> ExportedSide:
 
     def network(ids: Tensor, attention: Tensor) -> Tensor:
         features = {"input_ids": ids, "attention_mask": attention, "token_type_ids": torch.zeros_like(ids)}
-        kept = set(model.tokenizer.model_input_names)
-        vectors: Tensor = model({key: value for key, value in features.items() if key in kept})["sentence_embedding"]
+        names = model.tokenizer.model_input_names
+        vectors: Tensor = model({key: features[key] for key in features if key in names})["sentence_embedding"]
         return vectors
 
     reader = TextReader(model.tokenizer, model.max_seq_length, prompt=prompt)
@@ -207,12 +207,7 @@ def of_images(entry: dict[str, Any], pixels: Pixels, network: Callable[[Tensor],
 
 
 def pooled(composition: Composition, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
-    """As `LexicalTower.pooled`, with operations that a graph has.
-
-    Args:
-        inputs: of the backbone.
-        masked: bool [B, L], True at positions that pooling ignores.
-    """
+    """As `LexicalTower.pooled`, with operations that a graph has; `masked` is bool [B, L]."""
     features = composition.head.transform(composition.backbone(*inputs))  # [B, L, D']
     matrix, bias, pooling = composition.head.matrix, composition.head.bias, pooling_of(composition)
     pieces = []
@@ -282,8 +277,8 @@ def graph_bytes(network: Callable[..., Tensor], inputs: Mapping[str, Tensor]) ->
     import logging
     import warnings
 
-    free = torch.export.Dim.DYNAMIC
-    changing = [{0: free, 1: free} if one.dim() == 2 else {0: free} for one in inputs.values()]  # texts, or images
+    free = torch.export.Dim.DYNAMIC  # of texts batch and length, of images the batch
+    changing = [{0: free, 1: free} if tensor.dim() == 2 else {0: free} for tensor in inputs.values()]
     log = logging.getLogger("torch.onnx")
     level = log.level
     try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,20 +15,20 @@ from lexvl_anserini.doors.onnx.export_folder import (
     PASSAGES,
     REMEDY,
     SIDES,
+    TEXTS,
     Export,
     SideOfExport,
     is_export,
     read_file,
 )
-from lexvl_anserini.doors.onnx.tokenizing import bare_tokenizer
 from lexvl_anserini.doors.onnx.towers import (
     DenseGraphTower,
     Graph,
-    GraphImages,
     GraphItems,
-    GraphPassages,
-    GraphTexts,
     LexicalGraphTower,
+    graph_images,
+    graph_passages,
+    graph_texts,
 )
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Tower
@@ -105,34 +106,40 @@ def refuse_other_options(folder: Path, exported: Mapping[str, Any], wanted: Mapp
 
 def tower_of(folder: Path, export: Export, side: SideOfExport) -> Tower:
     """The tower of a side."""
-    items = items_of(folder, export, side)
-    if export.kind == "dense" and side.graph:
-        graph = Graph(read_file(folder, export, side.graph), str(folder / side.graph))
+    graph = Graph(read_file(folder, export, side.graph), str(folder / side.graph)) if side.graph else None
+    reader = reader_of(folder, export, side) if side.reads != IMAGES else None
+    if graph is None:
+        if side.reads != TEXTS or reader is None:
+            raise CheckpointError(f"{folder}: a side without a graph reads {side.reads}, expected texts; {REMEDY}")
+        weight = array_of(folder, export, side.weight) if side.weight else None
+        columns = columns_of(folder, export, side)
+        return BagTower(reader, columns, weight, joiner_of(side), side.normalise, side.topk)
+    items = items_of(side, reader)
+    if export.kind == "dense":
         return DenseGraphTower(items, graph, side.width, side.normalise, side.dimensions)
-    columns = columns_of(folder, export, side)
-    if side.graph:
-        graph = Graph(read_file(folder, export, side.graph), str(folder / side.graph))
-        return LexicalGraphTower(items, graph, columns, Sparsifier(**side.get("sparsifier", {})))
-    if not isinstance(items, GraphTexts):
-        raise CheckpointError(f"{folder}: a side without a graph reads {side.reads}, expected texts; {REMEDY}")
-    weight = array_of(folder, export, side.weight) if side.weight else None
-    return BagTower(items.reader, columns, weight, items.joiner, side.normalise, side.topk)
+    return LexicalGraphTower(items, graph, columns_of(folder, export, side), Sparsifier(**side.get("sparsifier", {})))
 
 
-def items_of(folder: Path, export: Export, side: SideOfExport) -> GraphItems:
+def items_of(side: SideOfExport, reader: TextReader | None) -> GraphItems:
     """What reads documents and topics of a side."""
-    if side.reads == IMAGES:
-        return GraphImages(pixels_of(side.get("pixels") or {}))
-    about = side.get("reader") or {}
-    data = read_file(folder, export, about.get("tokenizer", ""))
-    tokenizer = bare_tokenizer(
-        data, about.get("pad_id", 0), about.get("cuts_start", False), f"{folder / about['tokenizer']}"
-    )
-    settings: dict[str, Any] = {key: about.get(key) for key in ("max_length", "padding", "specials", "limit", "prompt")}
-    reader = TextReader(tokenizer, **settings)
-    return (
-        GraphPassages(PassageReader(reader)) if side.reads == PASSAGES else GraphTexts(reader, about.get("joiner", " "))
-    )
+    if reader is None:
+        return graph_images(pixels_of(side.get("pixels") or {}))
+    return graph_passages(PassageReader(reader)) if side.reads == PASSAGES else graph_texts(reader, joiner_of(side))
+
+
+def joiner_of(side: SideOfExport) -> str:
+    """What is put between title and text."""
+    return str((side.get("reader") or {}).get("joiner", " "))
+
+
+def reader_of(folder: Path, export: Export, side: SideOfExport) -> TextReader:
+    """The reader of texts of a side."""
+    entry = side.get("reader") or {}
+    data = read_file(folder, export, entry.get("tokenizer", ""))
+    where = f"{folder / entry['tokenizer']}"
+    tokenizer = bare_tokenizer(data, entry.get("pad_id", 0), entry.get("cuts_start", False), where)
+    settings: dict[str, Any] = {key: entry.get(key) for key in ("max_length", "padding", "specials", "limit", "prompt")}
+    return TextReader(tokenizer, **settings)
 
 
 def columns_of(folder: Path, export: Export, side: SideOfExport) -> TokenColumns:
@@ -149,3 +156,51 @@ def array_of(folder: Path, export: Export, name: str) -> np.ndarray:
     except (ValueError, EOFError, OSError) as error:
         raise CheckpointError(f"{folder / name}: not an array of numpy; {REMEDY}") from error
     return array
+
+
+class Encodings(NamedTuple):
+    """What a call of a fast tokenizer returns, as far as we read it."""
+
+    encodings: list[Any]
+
+
+@dataclass(frozen=True)
+class BareTokenizer:
+    """A `tokenizers.Tokenizer` without transformers.
+
+    backend_tokenizer  truncates and pads nothing
+    pad_token_id       id of the padding token
+    truncation_side    "right", or "left" where the start of a long text is cut
+    """
+
+    backend_tokenizer: Any
+    pad_token_id: int
+    truncation_side: str = "right"
+    is_fast: ClassVar[bool] = True
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """The special tokens as texts."""
+        added = self.backend_tokenizer.get_added_tokens_decoder()
+        return [token.content for _, token in sorted(added.items()) if token.special]
+
+    def __call__(self, texts: Sequence[str], add_special_tokens: bool = True, **_: Any) -> Encodings:
+        """The texts as encodings; the other arguments of transformers choose what it would return beside them."""
+        return Encodings(self.backend_tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens))
+
+    def num_special_tokens_to_add(self, pair: bool = False) -> int:
+        """How many special tokens a text, or a pair, gets."""
+        return int(self.backend_tokenizer.num_special_tokens_to_add(pair))
+
+
+def bare_tokenizer(data: bytes, pad_id: int, cuts_start: bool, where: str) -> BareTokenizer:
+    """The tokenizer of a tokenizer.json."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(data.decode())
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+    except Exception as error:  # its own class is Exception
+        raise CheckpointError(f"{where}: the tokenizer cannot be read ({reason_of(error)})") from error
+    return BareTokenizer(tokenizer, pad_id, "left" if cuts_start else "right")

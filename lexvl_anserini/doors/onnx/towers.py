@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -37,81 +38,47 @@ class GraphBatch(NamedTuple):
     rows: list[list[int]] | None = None
 
 
-class GraphItems(Protocol):
-    """Reads the documents and topics of one side, and builds runs of its graph."""
+class GraphItems(NamedTuple):
+    """Reads the documents and topics of one side, and builds runs of its graph.
 
-    def read(self, document: Document) -> str:
-        """The input that a document gives."""
-        ...
+    read, read_topic  the input that a document gives, and a topic
+    batches           (inputs, batch size, what to do about errors) -> runs, each item in exactly one; a skipped image
+                      is in none
+    """
 
-    def read_topic(self, topic: Topic) -> str:
-        """The input that a topic gives."""
-        ...
-
-    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
-        """The runs of `inputs`, each item in exactly one; a skipped image is in none."""
-        ...
+    read: Callable[[Document], str]
+    read_topic: Callable[[Topic], str]
+    batches: Callable[[Sequence[Any], int, OnError], Iterator[GraphBatch]]
 
 
-@dataclass(frozen=True)
-class GraphTexts(GraphItems):
-    """Texts; `joiner` is put between title and text."""
+def graph_texts(reader: TextReader, joiner: str = " ") -> GraphItems:
+    """Texts, the longest first; `joiner` is put between title and text."""
 
-    reader: TextReader
-    joiner: str = " "
-
-    def read(self, document: Document) -> str:
-        """Title and text of a document, joined."""
-        return read_document(document, self.joiner)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
-
-    def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
-        """The longest texts come first."""
-        for positions, rows, arrays in padded_batches(self.reader, inputs, batch_size):
+    def batches(inputs: Sequence[Any], batch_size: int, on_error: OnError) -> Iterator[GraphBatch]:
+        for positions, rows, arrays in padded_batches(reader, inputs, batch_size):
             yield GraphBatch(positions, arrays, rows)
 
+    return GraphItems(partial(read_document, joiner=joiner), read_topic, batches)
 
-@dataclass(frozen=True)
-class GraphPassages(GraphItems):
-    """Pairs of title and text, as DPR reads them."""
 
-    passages: PassageReader
+def graph_passages(passages: PassageReader) -> GraphItems:
+    """Pairs of title and text, as DPR reads them, the longest first."""
 
-    def read(self, document: Document) -> str:
-        """The passage of a document."""
-        return read_passage(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
-
-    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
-        """The longest come first."""
-        for positions, arrays in self.passages.batches(inputs, batch_size):
+    def batches(inputs: Sequence[Any], batch_size: int, on_error: OnError) -> Iterator[GraphBatch]:
+        for positions, arrays in passages.batches(inputs, batch_size):
             yield GraphBatch(positions, arrays)
 
+    return GraphItems(read_passage, read_topic, batches)
 
-@dataclass(frozen=True)
-class GraphImages(GraphItems):
-    """Images: paths, `archive.tar::member` or PIL images; the graph normalises their crops."""
 
-    pixels: Pixels
+def graph_images(pixels: Pixels) -> GraphItems:
+    """Images in their order: paths, `archive.tar::member` or PIL images; the graph normalises their crops."""
 
-    def read(self, document: Document) -> str:
-        """The image of a document."""
-        return read_image_of(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The image of a topic."""
-        return read_image_of(topic)
-
-    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[GraphBatch]:
-        """In the order of the inputs."""
-        for positions, crops in crop_batches(self.pixels, inputs, batch_size, on_error):
+    def batches(inputs: Sequence[Any], batch_size: int, on_error: OnError) -> Iterator[GraphBatch]:
+        for positions, crops in crop_batches(pixels, inputs, batch_size, on_error):
             yield GraphBatch(positions, (crops,))
+
+    return GraphItems(read_image_of, read_image_of, batches)
 
 
 class Graph:
@@ -129,15 +96,10 @@ class Graph:
             self.session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common class
             raise CheckpointError(f"{where}: ONNX Runtime cannot load the graph ({reason_of(error)})") from error
-        self.names = [one.name for one in self.session.get_inputs()]
+        self.names = [node.name for node in self.session.get_inputs()]
 
     def __call__(self, inputs: tuple[np.ndarray, ...], first: Any) -> np.ndarray:
-        """float32 [B, V] or [B, D].
-
-        Args:
-            inputs: of the graph, in its order.
-            first: an input of the tower, which an error names.
-        """
+        """float32 [B, V] or [B, D], from the inputs of the graph; an error names `first`, an input of the tower."""
         [output] = self.session.run(None, dict(zip(self.names, inputs, strict=True)))
         if not np.isfinite(output).all():
             raise LexvlError(f"the model gave a number that is not finite for input {str(first)[:60]!r} or its batch")
@@ -147,19 +109,41 @@ class Graph:
 
 def threads() -> int:
     """Threads of a graph: `$OMP_NUM_THREADS`, which torch obeys too; 0, all cores, where it is not set."""
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() else 0
+    number = os.environ.get("OMP_NUM_THREADS", "")
+    return int(number) if number.isdecimal() else 0
 
 
 @dataclass(frozen=True)
-class LexicalGraphTower:
+class GraphTower:
+    """One side of an encoder, whose network is a graph."""
+
+    items: GraphItems
+    graph: Graph
+
+    def read(self, document: Document) -> str:
+        """The input that a document gives this tower."""
+        return self.items.read(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives this tower."""
+        return self.items.read_topic(topic)
+
+    def runs(
+        self, inputs: Sequence[Any], batch_size: int, progress: Progress, on_error: OnError
+    ) -> Iterator[tuple[GraphBatch, np.ndarray]]:
+        """The runs of the graph with their outputs."""
+        for batch in self.items.batches(inputs, batch_size, on_error):
+            yield batch, self.graph(batch.inputs, inputs[batch.positions[0]])
+            progress(len(batch.positions))
+
+
+@dataclass(frozen=True)
+class LexicalGraphTower(GraphTower):
     """Inputs to lexical vectors: as `parts.towers.LexicalTower`, with a graph in place of the composition.
 
     columns  the dimension of each token id, and the vocabulary
     """
 
-    items: GraphItems
-    graph: Graph
     columns: TokenColumns
     sparsifier: Sparsifier
 
@@ -171,26 +155,16 @@ class LexicalGraphTower:
         """Maps a column of `weights` to its term."""
         return self.columns.vocabulary
 
-    def read(self, document: Document) -> str:
-        """The input that a document gives this tower."""
-        return self.items.read(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The input that a topic gives this tower."""
-        return self.items.read_topic(topic)
-
     def weights(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending."""
         rows: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.float32))] * len(inputs)
-        for batch in self.items.batches(inputs, batch_size, on_error):
-            weights = self.graph(batch.inputs, inputs[batch.positions[0]])  # [B, V]
+        for batch, weights in self.runs(inputs, batch_size, progress, on_error):  # [B, V]
             mask = kept_rows(weights, self.own_mask(batch.rows), self.sparsifier)
             for position, row, keep in zip(batch.positions, weights, mask, strict=True):
                 dims = np.flatnonzero(keep).astype(np.int32)
                 rows[position] = dims, row[dims]
-            progress(len(batch.positions))
         shape = (len(inputs), len(self.vocabulary))
         if not len(inputs):
             return sparse.csr_matrix(shape, dtype=np.float32)
@@ -210,13 +184,13 @@ class LexicalGraphTower:
     def dense_weights(self, inputs: Sequence[Any], batch_size: int = 32) -> np.ndarray:
         """float32 [n, V] before the sparsifier."""
         result = np.empty((len(inputs), len(self.vocabulary)), dtype=np.float32)
-        for batch in self.items.batches(inputs, batch_size):
-            result[batch.positions] = self.graph(batch.inputs, inputs[batch.positions[0]])
+        for batch, weights in self.runs(inputs, batch_size, silent, FAIL):
+            result[batch.positions] = weights
         return result
 
 
 @dataclass(frozen=True)
-class DenseGraphTower:
+class DenseGraphTower(GraphTower):
     """Inputs to dense vectors: as `parts.dense.DenseTower`, with a graph that embeds.
 
     width       of the features that the graph gives
@@ -224,8 +198,6 @@ class DenseGraphTower:
     dimensions  keep only the first ones, before normalising; None keeps all
     """
 
-    items: GraphItems
-    graph: Graph
     width: int
     normalise: bool
     dimensions: int | None = None
@@ -235,20 +207,11 @@ class DenseGraphTower:
     def __post_init__(self) -> None:
         checked_dimensions(self.dimensions, self.width)
 
-    def read(self, document: Document) -> str:
-        """The input that a document gives this tower."""
-        return self.items.read(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The input that a topic gives this tower."""
-        return self.items.read_topic(topic)
-
     def vectors(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> np.ndarray:
         """float32 [n, D]; the inner product of two vectors is the model's own similarity."""
         features = np.zeros((len(inputs), self.width), dtype=np.float32)
-        for batch in self.items.batches(inputs, batch_size, on_error):
-            features[batch.positions] = self.graph(batch.inputs, inputs[batch.positions[0]])
-            progress(len(batch.positions))
+        for batch, output in self.runs(inputs, batch_size, progress, on_error):
+            features[batch.positions] = output
         return cut(features, self.dimensions, self.normalise)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,29 +23,30 @@ from lexvl_anserini.doors.serving.messages import (
     ShownHit,
     Timing,
 )
-from lexvl_anserini.doors.serving.products import changed, has_text, products_of, reweighted
+from lexvl_anserini.doors.serving.products import changed, reweighted
 from lexvl_anserini.encoders.encoder import OtherModality
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic, heaviest
 from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,
     Clause,
     Equals,
-    Ids,
-    Impacts,
     Range,
     Term,
+    Text,
     TreeQuery,
-    Unscored,
+    clause_of,
     scored_terms,
     terms_of,
+    walk,
 )
 from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries, queries_of
-from lexvl_anserini.searching.refine import heaviest
+from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, search_refined
+from lexvl_anserini.searching.shared_terms import explained
 
 if TYPE_CHECKING:
     from lexvl_anserini.doors.serving.opened import LiveIndex
@@ -152,20 +154,16 @@ class Answering:
         read = self.read(index, question)
         if read.query is None or not doc_ids:
             return []
-        clause = clause_of(read.query)
-        terms = list(dict.fromkeys(term for term, _ in scored_terms(clause)))
-        scores = {one.doc_id: one.score for one in search(index, read.query, among(doc_ids), len(doc_ids))}
-        found = []
-        for doc_id in doc_ids:
-            score = float(scores.get(doc_id, 0))
-            products = products_of(clause, self.impacts_of(index, doc_id, terms)) if doc_id in scores else []
-            rest = score - sum(one.product for one in products)
-            if abs(rest) > ROUNDING * max(1.0, score * 1e-3) and isinstance(read.query, ImpactQuery):
-                raise ArtefactError(f"document {doc_id!r}: its products do not sum to its score; index again")
-            rows = [Product(term=p.term, weight=p.weight, impact=p.impact, product=p.product) for p in products]
+        assert isinstance(read.query, ImpactQuery | TreeQuery), read.query
+        clause, rows = clause_of(read.query), []
+        explanations = explained(index.impacts, read.query, doc_ids, partial(self.impacts_of, index))
+        for explanation in explanations:
+            products = [Product(**term._asdict()) for term in explanation.terms]
+            rest = explanation.score - sum(term.product for term in explanation.terms)
             rest = rest if has_text(clause) or abs(rest) > ROUNDING else 0.0
-            found.append(DocumentProducts(doc_id=doc_id, score=score, products=rows, rest=rest))
-        return found
+            score = float(explanation.score)
+            rows.append(DocumentProducts(doc_id=explanation.doc_id, score=score, products=products, rest=rest))
+        return rows
 
     def impacts_of(self, index: LiveIndex, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The impacts of a document; those that were looked up before are kept, so that dragging a weight is quick."""
@@ -184,7 +182,7 @@ class Answering:
         if tower is None:
             raise UsageError(f"the encoder of index {index.served.name!r} has no grid over pictures")
         picture, read = index.corpus.picture(doc_id), self.read(index, question)
-        weights = dict(scored_terms(clause_of(read.query))) if read.query is not None else {}
+        weights = dict(scored_terms(clause_of(read.query))) if isinstance(read.query, ImpactQuery | TreeQuery) else {}
         held = self.impacts_of(index, doc_id, weights)
         weights = {t: w for t, w in weights.items() if t in held and term in (None, t)}
 
@@ -305,24 +303,19 @@ def _condition(one: MetadataFilter) -> Clause:
 
 def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> list[ScoredDoc]:
     """The ranked list of a query among the documents that match; of no query, those documents."""
-    if query is None and where is None:
-        return []
-    if where is None and not isinstance(query, TreeQuery):
+    if query is None:
+        if where is None:
+            return []
+        query = TreeQuery(TYPED, All(()))
+    if not isinstance(query, ImpactQuery | TreeQuery):
         return next(index.engine.search([query], hits))
-    condition = [] if where is None else [Unscored(where)]
-    clauses = [*([] if query is None else [clause_of(query)]), *condition]
-    return index.impacts.search_tree(TYPED, clauses[0] if len(clauses) == 1 else All(tuple(clauses)), hits)
+    settings = SearchSettings(refinement=Refinement(where=where))
+    return next(search_refined(index.impacts, [RefinedQuery(query)], settings, hits))
 
 
-def clause_of(query: Any) -> Clause:
-    """A query of an impact index as a tree."""
-    assert isinstance(query, ImpactQuery | TreeQuery), query
-    return query.clause if isinstance(query, TreeQuery) else Impacts(query.vector)
-
-
-def among(doc_ids: list[str]) -> Clause:
-    """The documents of these ids."""
-    return Ids(tuple(doc_ids))
+def has_text(clause: Clause) -> bool:
+    """Whether BM25 is part of a tree."""
+    return any(isinstance(node, Text) for node in walk(clause))
 
 
 def chips(read: ReadQuery) -> list[Chip]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Query, Request, Response
@@ -40,6 +40,9 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+# Where pictures are sent, whose bodies may be large.
+UPLOAD_PATH = "/api/pictures"
+
 # The files of the page by their paths; no other file is served.
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -68,8 +71,8 @@ class Service:
     @classmethod
     def over(cls, shelf: Shelf, examples: Sequence[str] = ()) -> Service:
         """A service over open indexes."""
-        kept = Recent(limits.KEPT_BYTES, lambda picture: len(picture.content))
-        return cls(shelf, Answering.fresh(), kept, examples)
+        scaled = Recent(limits.KEPT_BYTES, lambda picture: len(picture.content))
+        return cls(shelf, Answering.fresh(), scaled, examples)
 
     def on_index(self, name: str, call: Callable[[LiveIndex], Result]) -> Result:
         """The result of a call with an open index."""
@@ -80,27 +83,24 @@ class Service:
         """The answer to a question."""
         return self.on_index(question.index, lambda index: self.answering.answer(index, question))
 
-    def products(self, asked: ProductsQuestion) -> list[DocumentProducts]:
+    def products(self, request: ProductsQuestion) -> list[DocumentProducts]:
         """The products of hits."""
-        name, question = asked.question.index, asked.question
-        return self.on_index(name, lambda index: self.answering.products(index, question, list(asked.doc_ids)))
+        question, doc_ids = request.question, list(request.doc_ids)
+        return self.on_index(question.index, lambda index: self.answering.products(index, question, doc_ids))
 
-    def heat_map(self, asked: MapQuestion) -> HeatMap:
+    def heat_map(self, request: MapQuestion) -> HeatMap:
         """The map of a hit."""
-        call = partial(self.answering.heat_map, question=asked.question, doc_id=asked.doc_id, term=asked.term)
-        return self.on_index(asked.question.index, call)
+        call = partial(self.answering.heat_map, question=request.question, doc_id=request.doc_id, term=request.term)
+        return self.on_index(request.question.index, call)
 
     def picture(self, name: str, doc_id: str, side: str) -> EncodedPicture:
         """A scaled picture of the corpus."""
 
-        def draw(index: LiveIndex) -> EncodedPicture:
+        def draw(index: LiveIndex) -> Any:
             reference = index.corpus.picture(doc_id)
-            found: EncodedPicture = self.scaled.kept(
-                (index.serial, doc_id, side), lambda: scaled_file(reference, SIDES[side])
-            )
-            return found
+            return self.scaled.kept((index.serial, doc_id, side), lambda: scaled_file(reference, SIDES[side]))
 
-        return self.on_index(name, draw)
+        return cast("EncodedPicture", self.on_index(name, draw))
 
     def description(self) -> PageDescription:
         """What the page has to know."""
@@ -144,34 +144,31 @@ def application(service: Service) -> FastAPI:
 def add_errors(app: FastAPI) -> None:
     """Errors as one line of JSON: 400 for what a user can mend, 404 for what is not there, 503 for what is damaged."""
 
-    async def ours(request: Request, error: Exception) -> JSONResponse:
-        status = 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503
-        return JSONResponse({"error": printable(str(error))}, status)
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, LexvlError):
+            status = 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503
+            reason = str(error)
+        elif isinstance(error, TimeoutError):
+            status, reason = 503, f"no answer within {limits.ANSWER_S:.0f} s"
+        elif isinstance(error, HTTPException):
+            status, reason = error.status_code, str(error.detail)
+        elif isinstance(error, RequestValidationError):
+            status, reason = 422, malformed(request, error)
+        else:
+            log.error("%s %s: %s", request.method, request.url.path, error)
+            status, reason = 500, "an error of the server; its log says more"
+        return JSONResponse({"error": printable(reason)}, status)
 
-    async def malformed(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError)
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])[:120]
-        if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            return JSONResponse({"error": "expected JSON, with the header content-type: application/json"}, 422)
-        return JSONResponse({"error": printable(f"{place}: {first['msg']}")}, 422)
+    for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, Exception):
+        app.add_exception_handler(kind, failed)
 
-    async def too_long(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": f"no answer within {limits.ANSWER_S:.0f} s"}, 503)
 
-    async def http(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        return JSONResponse({"error": str(error.detail)}, error.status_code)
-
-    async def other(request: Request, error: Exception) -> JSONResponse:
-        log.error("%s %s: %s", request.method, request.url.path, error)
-        return JSONResponse({"error": "an error of the server; its log says more"}, 500)
-
-    app.add_exception_handler(LexvlError, ours)
-    app.add_exception_handler(RequestValidationError, malformed)
-    app.add_exception_handler(TimeoutError, too_long)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, other)
+def malformed(request: Request, error: RequestValidationError) -> str:
+    """What is wrong with a request, in one line."""
+    if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        return "expected JSON, with the header content-type: application/json"
+    first = error.errors()[0]
+    return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {first['msg']}"
 
 
 def printable(text: str) -> str:
@@ -221,14 +218,14 @@ def add_searches(app: FastAPI, service: Service) -> None:
         return await searches.run(service.answer, question)
 
     @app.post("/api/products", responses=FAILURES)
-    async def products(asked: ProductsQuestion) -> list[DocumentProducts]:
+    async def products(request: ProductsQuestion) -> list[DocumentProducts]:
         """The products of terms that sum to the scores of hits."""
-        return await searches.run(service.products, asked)
+        return await searches.run(service.products, request)
 
     @app.post("/api/map", responses=FAILURES)
-    async def heat_map(asked: MapQuestion) -> HeatMap:
+    async def heat_map(request: MapQuestion) -> HeatMap:
         """Where in a hit's picture the terms of the question are."""
-        return await maps.run(service.heat_map, asked)
+        return await maps.run(service.heat_map, request)
 
     @app.get("/api/suggest", responses=FAILURES)
     async def suggest(
@@ -236,7 +233,7 @@ def add_searches(app: FastAPI, service: Service) -> None:
         prefix: Annotated[str, Query(min_length=1, max_length=100)],
     ) -> list[str]:
         """Terms of the vocabulary that begin with the prefix."""
-        return await searches.run(service.on_index, index, lambda found: found.suggested(prefix))
+        return await searches.run(service.on_index, index, lambda live: live.suggested(prefix))
 
 
 def add_pictures(app: FastAPI, service: Service) -> None:
@@ -258,7 +255,7 @@ def add_pictures(app: FastAPI, service: Service) -> None:
         """The picture of a document of the corpus, scaled down."""
         return encoded(await drawings.run(service.picture, index, doc_id, side))
 
-    @app.post("/api/pictures", responses=FAILURES, openapi_extra={"requestBody": body})
+    @app.post(UPLOAD_PATH, responses=FAILURES, openapi_extra={"requestBody": body})
     async def send(request: Request) -> Sent:
         """Keeps a picture as a query for a while; the body is the file."""
         content = await request.body()
@@ -270,5 +267,5 @@ def add_pictures(app: FastAPI, service: Service) -> None:
     @app.get("/api/pictures/{picture_id}", responses=FAILURES, response_class=Response)
     async def sent(picture_id: str) -> Response:
         """A picture that was sent, scaled down."""
-        kept = service.answering.sent.picture(picture_id)
-        return encoded(await drawings.run(scaled, kept, SIDES["small"]))
+        picture = service.answering.sent.picture(picture_id)
+        return encoded(await drawings.run(scaled, picture, SIDES["small"]))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 # Corpora whose documents are vectors: an `image` of theirs is the place of a vector.
 WITHOUT_PICTURES = "embeddings"
 
-# Topics from which examples are taken, and how many.
+# Topics from which examples are taken, how many, and the characters that fit on a button.
 READ_TOPICS = 200
 EXAMPLES = 4
+MOST_LETTERS = 60
 
 
 class ShownDocument(NamedTuple):
@@ -65,31 +67,28 @@ class ShownCorpus(NamedTuple):
 
     def values(self, key: str) -> list[str]:
         """The values of a metadata key, in order; none if there are too many to offer."""
-        found: set[str] = set()
-        for document in self.documents.values():
-            if (value := document.metadata.get(key)) is not None:
-                found.add(str(value))
-                if len(found) > limits.OFFERED_VALUES:
-                    return []
-        return sorted(found)
+        values = {str(document.metadata[key]) for document in self.documents.values() if key in document.metadata}
+        return sorted(values) if len(values) <= limits.OFFERED_VALUES else []
 
 
 def read_corpus(dataset: Dataset) -> ShownCorpus:
-    """Reads all documents of a corpus; one that cannot be read any more gives a problem instead of documents."""
-    places = None if dataset.name.startswith(WITHOUT_PICTURES) else RealPaths()
-    try:
-        return ShownCorpus({document.doc_id: shown(document, places) for document in dataset.documents()})
-    except (LexvlError, OSError) as error:
-        return ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}")
+    """Reads all documents of a corpus."""
+    pictures = not dataset.name.startswith(WITHOUT_PICTURES)
+    # The folders of many files are followed once.
+    real_folder = cache(os.path.realpath)
+    return ShownCorpus({document.doc_id: shown(document, pictures, real_folder) for document in dataset.documents()})
 
 
-def shown(document: Document, places: RealPaths | None) -> ShownDocument:
-    """A document as it is shown; without `places`, it has no picture."""
-    picture = document.image if places else None
+def shown(document: Document, pictures: bool, real_folder: Callable[[Path], str]) -> ShownDocument:
+    """A document as it is shown, with or without its picture; `real_folder` follows the links of a folder."""
+    picture, real = document.image if pictures else None, None
+    if picture:
+        file = _file_of(picture)
+        whole = Path(real_folder(file.parent)) / file.name
+        real = os.path.realpath(whole) if whole.is_symlink() else str(whole)
     plain = {key: value for key, value in document.metadata.items() if isinstance(value, str | int | float | bool)}
     text = beginning(document.text or "")
-    file = places.of(_file_of(picture)) if places and picture else None
-    return ShownDocument(document.title or "", text, plain, picture, file)
+    return ShownDocument(document.title or "", text, plain, picture, real)
 
 
 def beginning(text: str) -> str:
@@ -103,37 +102,18 @@ def beginning(text: str) -> str:
 def example_queries(dataset: Dataset) -> list[str]:
     """Some texts of the corpus's own topics, evenly spaced; none if it has no topics."""
     try:
-        texts = list(islice(_short_texts(dataset), READ_TOPICS))
+        topics = list(islice(dataset.topics(), READ_TOPICS))
     except (LexvlError, OSError):
         return []
+    texts = [topic.text for topic in topics if topic.text and len(topic.text) <= MOST_LETTERS]
     count = min(EXAMPLES, len(texts))
     return [texts[(2 * number + 1) * len(texts) // (2 * count)] for number in range(count)]
-
-
-def _short_texts(dataset: Dataset) -> Iterator[str]:
-    """Texts of topics that fit on a button."""
-    return (topic.text for topic in islice(dataset.topics(), READ_TOPICS) if topic.text and len(topic.text) <= 60)
 
 
 def _file_of(picture: str) -> Path:
     """The file of a picture: of a member of an archive, the archive."""
     match = MEMBER.fullmatch(picture)
     return Path(match["archive"] if match else picture).expanduser()
-
-
-class RealPaths:
-    """As `os.path.realpath`, with the folders of many files followed once."""
-
-    def __init__(self) -> None:
-        self._folders: dict[Path, Path] = {}
-
-    def of(self, file: Path) -> str:
-        """Where a file is, after all links."""
-        parent = self._folders.get(file.parent)
-        if parent is None:
-            parent = self._folders[file.parent] = Path(os.path.realpath(file.parent))
-        whole = parent / file.name
-        return os.path.realpath(whole) if whole.is_symlink() else str(whole)
 
 
 # Longest side in pixels by name.
@@ -153,9 +133,7 @@ class EncodedPicture(NamedTuple):
 class Recent:
     """The values that were used last; safe for threads.
 
-    Args:
-        most: values, or what `size` adds up to.
-        size: of a value.
+    `most` is the number of values, or what their `size` adds up to.
     """
 
     def __init__(self, most: int, size: Callable[[Any], int] = lambda _: 1):

@@ -32,12 +32,9 @@ OFFERED_VALUES = 50
 # Characters of a text beside a hit.
 SNIPPET = 400
 
-# Seconds until a request line with its headers, a body and an answer have to be through; one step of sending has the
-# last limit too.
-HEADERS_S = 10.0
-BODY_S = 20.0
+# Seconds until a request has its answer, and until it has ended, with its body and all of the answer.
 ANSWER_S = 30.0
-SEND_S = 20.0
+REQUEST_S = 60.0
 
 # Bytes of all bodies that are being received or answered.
 MOST_HELD = 256 << 20

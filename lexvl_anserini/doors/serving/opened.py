@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -81,12 +80,12 @@ class LiveIndex:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the index."""
+        """The manifest of the index."""
         return self.searcher.index.manifest
 
     @property
     def engine(self) -> Engine:
-        """Open."""
+        """The open engine."""
         return self.searcher.engine
 
     @property
@@ -123,16 +122,10 @@ class LiveIndex:
         tower = self.model.document
         return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
 
-    @cached_property
-    def _sorted_terms(self) -> list[tuple[str, int]]:
-        return sorted((term, place) for place, term in enumerate(self.terms))
-
     def suggested(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
-        first = bisect_left(self._sorted_terms, (prefix, -1))
-        last = bisect_left(self._sorted_terms, (prefix + "\U0010ffff", -1))
-        best = sorted(self._sorted_terms[first:last], key=lambda one: (one[0] != prefix, one[1]))
-        return [term for term, _ in best[: limits.SUGGESTIONS]]
+        terms = (term for term in self.terms if term.startswith(prefix))
+        return sorted(terms, key=lambda term: term != prefix)[: limits.SUGGESTIONS]
 
     def close(self) -> None:
         """Closes the index."""
@@ -140,30 +133,26 @@ class LiveIndex:
 
 
 def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
-    """Opens an index, its encoder and its corpus.
-
-    Args:
-        before: an older state, whose encoder is taken where it is the same.
-    """
+    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same."""
     from lexvl_anserini.data.dataset import dataset_of
 
     state = state_of_index(served.path)
-    about = index_manifest(served.path)
-    same = before and before.manifest.encoder == about.encoder and before.manifest.vocabulary == about.vocabulary
-    index = Index(served.path, about, about.counts.documents)
+    manifest = index_manifest(served.path)
+    same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
+    index = Index(served.path, manifest, manifest.counts.documents)
     searcher = Searcher(index, before.model if before and same else None, served.encoder)
     file = vocabulary_file(served.path, None)
-    terms = known_terms(file, about) if file is not None and about.kind == "impact" else ()
+    terms = known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
     try:
-        dataset = dataset_of(about.corpus.ref.at(served.data_dir))
+        dataset = dataset_of(manifest.corpus.ref.at(served.data_dir))
         corpus, examples = read_corpus(dataset), example_queries(dataset)
     except (LexvlError, OSError) as error:
         corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
-    held = read_report(served.path).fields if about.kind == "impact" else {}
-    fields = {name: kind for name, kind in held.items() if name.startswith("meta.")}
-    found = LiveIndex(served, state or (0, 0, 0), searcher.opened(), corpus, terms, fields, examples)
-    Thread(target=_verify, args=(found,), name="lexvl-verify", daemon=True).start()
-    return found
+    fields = read_report(served.path).fields if manifest.kind == "impact" else {}
+    metadata = {name: kind for name, kind in fields.items() if name.startswith("meta.")}
+    live = LiveIndex(served, state or (0, 0, 0), searcher.opened(), corpus, terms, metadata, examples)
+    Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
+    return live
 
 
 def _verify(index: LiveIndex) -> None:
@@ -186,8 +175,8 @@ class Shelf:
         self._failed: dict[str, tuple[IndexState, str]] = {}
         self._opening: set[str] = set()
         try:
-            for one in served:
-                self._open[one.name] = opened(one)
+            for index in served:
+                self._open[index.name] = opened(index)
         except BaseException:
             self.close()
             raise
@@ -273,10 +262,8 @@ def served_indexes(
 ) -> list[ServedIndex]:
     """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
 
-    Args:
-        places: folders, or URLs of indexes in stores.
-        checkpoints: of the encoders, in the order of the indexes, where they were moved; none, or one for each.
-        options: of the encoders that replace those of the indexes, such as `runtime`.
+    Checkpoints are those of the encoders where they were moved, none or one for each index; options, such as `runtime`,
+    replace those of the encoders.
     """
     if checkpoints and len(checkpoints) != len(places):
         raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")

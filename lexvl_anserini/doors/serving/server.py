@@ -1,17 +1,24 @@
-"""The web server: its socket, and connections that end if their requests do not arrive in time."""
+"""The web server: its socket, and what stands between the network and the application.
+
+uvicorn bounds the headers of a request, `Guard` its body and its time. A connection that sends no whole request costs
+an open file and nothing else; to end it is the work of a proxy, where strangers reach the server.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lexvl_anserini.doors.serving import limits
-from lexvl_anserini.doors.serving.guard import Guard
+from lexvl_anserini.doors.serving.app import UPLOAD_PATH
 from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,42 +31,92 @@ BACKLOG = 512
 KEEP_ALIVE_S = 15
 SHUTDOWN_S = 3
 
+# The page loads from its own server alone, is in no frame, and runs no code of a document.
+HEADERS: Mapping[bytes, bytes] = {
+    b"content-security-policy": b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+}
 
-class PatientProtocol(H11Protocol):
-    """Closes a connection whose request line and headers are not there after `limits.HEADERS_S`."""
 
-    waiting: asyncio.TimerHandle | None = None
+class Guard:
+    """Refuses requests for other hosts, from other sites, and slow ones; adds headers of safety.
 
-    def connection_made(self, transport: Any) -> None:
-        """The time of the first request begins."""
-        super().connection_made(transport)
-        self._watch()
+    A page of another site whose name leads to this machine (DNS rebinding) sends its own name as the host, so that
+    unknown names are refused; addresses cannot be rebound. (Starlette's TrustedHostMiddleware would need the list of
+    all addresses of this machine.) `names` are those of this server besides localhost and addresses.
+    """
 
-    def data_received(self, data: bytes) -> None:
-        """The time of a further request begins with its first byte, and ends with its headers."""
-        super().data_received(data)
-        self._watch()
+    def __init__(self, app: ASGIApp, names: Iterable[str] = ()):
+        self.app, self.names = app, {"localhost", *(name.lower() for name in names)}
+        # Bytes of all bodies that are being received or answered.
+        self.held = 0
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is watched any more."""
-        self._forget()
-        super().connection_lost(exc)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        size, started = 0, False
+        most = limits.MOST_UPLOAD if scope["path"] == UPLOAD_PATH else limits.MOST_JSON
 
-    def _watch(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._forget()
-        elif self.waiting is None:
-            self.waiting = self.loop.call_later(limits.HEADERS_S, self._end)
+        async def counted() -> Message:
+            # The bytes of all bodies are counted, not their number: clients that send none keep nobody waiting.
+            nonlocal size
+            message = await receive()
+            length = len(message.get("body", b""))
+            size += length
+            self.held += length
+            if size > most:
+                raise HTTPException(413, f"a body of more than {most:,} bytes")
+            if self.held > limits.MOST_HELD:
+                raise HTTPException(503, "too many bodies at once; try again")
+            return message
 
-    def _end(self) -> None:
-        self.waiting = None
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
+        async def sending(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message.get("headers", ()), *HEADERS.items()]}
+            await send(message)
 
-    def _forget(self) -> None:
-        if self.waiting is not None:
-            self.waiting.cancel()
-            self.waiting = None
+        refusal = self.refusal(scope)
+        try:
+            if refusal is None:
+                async with asyncio.timeout(limits.REQUEST_S):
+                    await self.app(scope, counted, sending)
+        except TimeoutError:
+            refusal = 408, f"the request did not end within {limits.REQUEST_S:.0f} s"
+        finally:
+            self.held -= size
+        if refusal and not started:
+            status, reason = refusal
+            await JSONResponse({"error": reason}, status, {"connection": "close"})(scope, receive, sending)
+
+    def refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Status and reason where the request names another host, or comes from a page of another site."""
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if not self.is_own(host):
+            return 421, f"the request is for host {host[:80]!r}, not for this server; --name adds a name"
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
+            return 403, "the request comes from a page of another site"
+        return None
+
+    def is_own(self, host: str) -> bool:
+        """Whether a Host header names this server: a known name, or an address."""
+        name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+        if name in self.names:
+            return True
+        try:
+            ip_address(name)
+        except ValueError:
+            return False
+        return True
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -81,9 +138,9 @@ def listening(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(found: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
     """The address of the page."""
-    host, port = found.getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
@@ -102,15 +159,10 @@ def raise_open_files() -> None:
 
 
 def web_server(app: FastAPI, names: Sequence[str]) -> uvicorn.Server:
-    """A server that runs by `server.run(sockets=[listening(...)])`, until the process gets SIGINT or SIGTERM.
-
-    Args:
-        app: the application.
-        names: names of the server besides localhost and addresses.
-    """
+    """A server that runs by `server.run(sockets=[listening(...)])`, until the process gets SIGINT or SIGTERM."""
     config = uvicorn.Config(
         Guard(app, names),
-        http=PatientProtocol,
+        http="h11",
         ws="none",
         log_level="warning",
         access_log=False,

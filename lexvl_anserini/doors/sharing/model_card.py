@@ -66,7 +66,7 @@ def model_card(model: Encoder, checkpoint: Checkpoint, facts: ModelCardFacts, lo
             + (["sentence-transformers"] if loader else []),
             base_model=[ON_HUB.get(base, base) for base in bases if base in ON_HUB or "/" in base] or None,
             model_name=(facts.repo_id or model.name).rpartition("/")[2],
-            eval_results=[result_of(one, model) for one in facts.measures] or None,
+            eval_results=[result_of(measurement, model) for measurement in facts.measures] or None,
         )
         text = "\n\n".join(sections(model, checkpoint, facts, loader, recipe, bases))
         content = f"---\n{data.to_yaml()}\n---\n\n{text}"
@@ -98,22 +98,22 @@ def sections(
             f"model = {loader.format(name)}\n```"
         )
     if facts.measures:
-        rows = [f"| {one.dataset} | {one.measure} | {one.value:.4f} |" for one in facts.measures]
+        rows = [f"| {value.dataset} | {value.measure} | {value.value:.4f} |" for value in facts.measures]
         yield "## Measured\n\n| dataset | measure | value |\n|---|---|---|\n" + "\n".join(rows)
-    if own := own_card(checkpoint):
-        yield f"## The checkpoint's own card\n\n{own}"
+    if original := own_card(checkpoint):
+        yield f"## The checkpoint's own card\n\n{original}"
 
 
 def table(model: Encoder, facts: ModelCardFacts, recipe: Mapping[str, Any], bases: Sequence[str]) -> str:
     """Family, networks, data, recipe, licence."""
     card = card_of(model.name)
-    told = recipe.get("recipe") or {}
-    data = told.get("data") or {}
+    settings = recipe.get("recipe") or {}
+    data = settings.get("data") or {}
     rows = {
         "Encoder": f"`{model.name}` of lexvl-anserini, {model.kind}; {card.paper}",
         "Options": ", ".join(f"`{key}={value}`" for key, value in model.options.items()) or "none",
         "Base networks": ", ".join(f"`{base}`" for base in bases) or "none besides these weights",
-        "Recipe": f"`{told['name']}`, in `{RECIPE}`" if told.get("name") else "unknown",
+        "Recipe": f"`{settings['name']}`, in `{RECIPE}`" if settings.get("name") else "unknown",
         "Trained on": " ".join(str(data[key]) for key in ("corpus", "split") if data.get(key)) or "unknown",
         "Licence": facts.licence or f"unknown; of the family's published weights: {card.licence}",
     }
@@ -128,19 +128,21 @@ def usage(model: Encoder, name: str) -> str:
     return "\n".join([*lines, "print(model.decode(vectors, top_k=8))"] if model.kind == "impact" else lines)
 
 
-def result_of(one: Measurement, model: Encoder) -> EvalResult:
+def result_of(measurement: Measurement, model: Encoder) -> EvalResult:
     """A measured value as the hub stores it."""
     from huggingface_hub import EvalResult
 
-    if one.query_id != "all":
-        raise UsageError(f"{one.measure} of query {one.query_id!r}; a model card has values over all queries")
+    if measurement.query_id != "all":
+        raise UsageError(
+            f"{measurement.measure} of query {measurement.query_id!r}; a model card has values over all queries"
+        )
     return EvalResult(
         task_type="image-text-retrieval" if card_of(model.name).reads_images else "text-retrieval",
-        dataset_type=one.dataset,
-        dataset_name=one.dataset,
-        metric_type=one.measure.lower().replace("@", "_at_"),
-        metric_name=one.measure,
-        metric_value=round(float(one.value), 6),
+        dataset_type=measurement.dataset,
+        dataset_name=measurement.dataset,
+        metric_type=measurement.measure.lower().replace("@", "_at_"),
+        metric_name=measurement.measure,
+        metric_value=round(float(measurement.value), 6),
     )
 
 
@@ -155,8 +157,8 @@ def base_networks(model: Encoder, checkpoint: Checkpoint) -> list[str]:
     config = checkpoint.config() if checkpoint.file is None and (checkpoint.folder / "config.json").is_file() else {}
     sides = [side for side in config.values() if isinstance(side, Mapping)]
     named = [(side.get("backbone") or {}).get("checkpoint") for side in sides]
-    asked = (recipe_of(checkpoint).get("recipe") or {}).get("model") or {}
-    named += [side.get("checkpoint") for side in asked.values() if isinstance(side, Mapping)]
+    trained = (recipe_of(checkpoint).get("recipe") or {}).get("model") or {}
+    named += [side.get("checkpoint") for side in trained.values() if isinstance(side, Mapping)]
     named += [model.checkpoint if model.checkpoint in PACKAGED and not named else None]
     return list(dict.fromkeys(name for name in named if isinstance(name, str)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -25,14 +25,14 @@ from lexvl_anserini.doors.stores.folder import GREATEST, Notes, header_of, read_
 from lexvl_anserini.doors.stores.loading import load
 from lexvl_anserini.doors.stores.store import MISSING, ImpactStore
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
-from lexvl_anserini.engines.engine import ImpactEngine
+from lexvl_anserini.engines.engine import EngineOptions, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, scored_terms
+from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, inexact_score, scored_terms
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.shards.reading import read_vocabulary
 
@@ -45,7 +45,7 @@ _SWITCH = {"true": True, "false": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True)
-class StoreOptions:
+class StoreOptions(EngineOptions):
     """How an index in a store is built.
 
     place          of the index
@@ -84,12 +84,8 @@ class StoreEngine(ImpactEngine):
     @classmethod
     def read(cls, place: StorePlace) -> Notes | None:
         """The notes of the index at a place; None if the store has nothing of that name."""
-        store = cls.store_class(place)(place)
-        try:
-            with store.errors():
-                return read_notes(store) if store.open() else None
-        finally:
-            store.close()
+        with closing(cls.store_class(place)(place)) as store, store.errors():
+            return read_notes(store) if store.open() else None
 
     def __init__(self, index: Path, manifest: Manifest):
         report = read_report(index)
@@ -171,15 +167,11 @@ class StoreEngine(ImpactEngine):
         if options is None:
             raise UsageError(f"engine {cls.name} writes to a store; name it by a URL")
         place = options.place
-        store = cls.store_class(place)(place, options.settings)
-        try:
-            with store.errors():
-                # A table of that name that is no index of ours stays.
-                store.open()
-                stored = {"engine": cls.name, STORED: options.to_json()}
-                load(store, shards, manifest, options.allow_inexact, progress, stored)
-        finally:
-            store.close()
+        with closing(cls.store_class(place)(place, options.settings)) as store, store.errors():
+            # A table of that name that is no index of ours stays.
+            store.open()
+            stored = {"engine": cls.name, STORED: options.to_json()}
+            load(store, shards, manifest, options.allow_inexact, progress, stored)
         notes = cls.read(place)
         if notes is None:
             raise ArtefactError(f"{place}: the index is gone; another program removed it")
@@ -288,10 +280,8 @@ class StoreEngine(ImpactEngine):
 
     def _refuse_rounding(self, query_id: str, most: float) -> None:
         if most >= SCORE_LIMIT:
-            raise ArtefactError(
-                f"topic {query_id!r}: its score could reach {most:,}, above {SCORE_LIMIT - 1:,} up to which scores in "
-                f"{self.store.title} are exact; quantise queries (or documents) with fewer bits"
-            )
+            remedy = "quantise queries (or documents) with fewer bits"
+            raise inexact_score(query_id, most, remedy, f"scores in {self.store.title}")
 
     def _terms(self, vector: Mapping[int, int]) -> dict[str, int]:
         return {self.vocabulary.terms[dim]: impact for dim, impact in vector.items()}

@@ -31,11 +31,7 @@ class Fetched(NamedTuple):
 
 
 def best_hits(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], hits: int, where: str) -> Scored:
-    """The documents that can be among the `hits` best, all ties of the last one included.
-
-    Args:
-        where: the query, for errors.
-    """
+    """The documents that can be among the `hits` best, all ties of the last one included; errors name `where`."""
     # The list of a query in parts has gaps below its end, also where each part's list is ordered.
     ordered = store.ordered and not is_long(store, dims)
 
@@ -58,8 +54,8 @@ def growing(
     most, count = store.most_hits, hits + MARGIN
     while True:
         count = count if most is None else min(count, most)
-        if (found := certain(fetch(count))) is not None:
-            return found
+        if (result := certain(fetch(count))) is not None:
+            return result
         if count == most:
             raise ArtefactError(
                 f"{where}: the cut at {hits} hits is in a tie, or beyond the {most:,} hits that {store.title} returns; "
@@ -96,9 +92,9 @@ def in_parts(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], co
 
     def fetch(size: int) -> Fetched:
         lists = [store.top(dims[part], weights[part], size) for part in parts]
-        new = {doc_id for found in lists for doc_id, _ in found} - scores.keys()
+        new = {doc_id for hits in lists for doc_id, _ in hits} - scores.keys()
         scores.update((doc_id, dot(query, vector)) for doc_id, vector in vectors(store, sorted(new)).items())
-        rest = sum(found[-1][1] for found in lists if len(found) == size)
+        rest = sum(hits[-1][1] for hits in lists if len(hits) == size)
         best = sorted(scores.items(), key=lambda hit: (-hit[1], hit[0]))
         # Below `rest`, documents that no list has may come between.
         return Fetched([hit for hit in best if hit[1] >= rest], rest == 0)

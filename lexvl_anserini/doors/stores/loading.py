@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,8 +73,7 @@ def load(
 ) -> None:
     """Loads shards into a new table of a store and publishes it; an exception removes the new table.
 
-    Args:
-        stored: the engine's name and options, for index.json.
+    `stored` is the engine's name and options, for index.json.
     """
     source = LoadedShards(shards, manifest, read_vocabulary(shards, manifest))
     with store.errors():
@@ -102,7 +102,9 @@ def load(
 def _filled(store: ImpactStore, source: LoadedShards, allow_inexact: bool, progress: Progress) -> dict[str, Any]:
     """Adds all documents, and compares the store with the shards; returns what index.json says about it."""
     greatest = np.zeros(len(source.vocabulary), np.int64)
-    seen, picker = SeenIds(), ProbePicker(source.manifest.counts.documents)
+    seen, probes = SeenIds(), list[StoreRow]()
+    # Probes are documents with postings, at equal distances in the order of the shards.
+    step = max(1, source.manifest.counts.documents // PROBES)
     counts = {"documents": 0, "empty": 0, "postings": 0}
     rounded = 0
     for rows in source.batches():
@@ -111,17 +113,19 @@ def _filled(store: ImpactStore, source: LoadedShards, allow_inexact: bool, progr
             impacts = np.array(row.impacts, np.int64)
             rounded += _checked(store, row, impacts, source.vocabulary, allow_inexact)
             np.maximum.at(greatest, row.dims, impacts)
+            filled = counts["documents"] - counts["empty"]
+            if row.dims and filled % step == 0 and len(probes) < PROBES:
+                probes.append(row)
+            counts["documents"] += 1
+            counts["empty"] += not row.dims
         store.add(rows)
-        picker.see(rows)
-        counts["documents"] += len(rows)
-        counts["empty"] += sum(not row.dims for row in rows)
         counts["postings"] += sum(len(row.dims) for row in rows)
         progress(len(rows))
     check_distinct(seen, lambda: read_ids(source.folder, source.manifest))
     expect_counts(str(source.folder), counts, source.manifest.counts)
     store.settle()
     _expect_rows(store, counts["documents"], 0)
-    queries = picker.queries(greatest)
+    queries = [query_of(row, greatest) for row in probes]
     loss = measured_loss(store, queries, exact_lists(queries, source.batches(), len(greatest)))
     if loss["lists_changed"] and not allow_inexact:
         raise ArtefactError(
@@ -167,35 +171,8 @@ def _expect_rows(store: ImpactStore, documents: int, notes: int) -> None:
         )
 
 
-class ProbePicker:
-    """Picks documents with postings, at equal distances in the order of the shards.
-
-    Args:
-        documents: how many there are.
-    """
-
-    def __init__(self, documents: int):
-        self.step, self.seen = max(1, documents // PROBES), 0
-        self.rows: list[StoreRow] = []
-
-    def see(self, rows: Iterable[StoreRow]) -> None:
-        """Looks at the next documents."""
-        for row in rows:
-            if row.dims:
-                if self.seen % self.step == 0 and len(self.rows) < PROBES:
-                    self.rows.append(row)
-                self.seen += 1
-
-    def queries(self, greatest: np.ndarray) -> list[Query]:
-        """The picked documents as queries, whose scores stay below 2^24.
-
-        Args:
-            greatest: impact of each dimension in the index.
-        """
-        return [_query(row, greatest) for row in self.rows]
-
-
-def _query(row: StoreRow, greatest: np.ndarray) -> Query:
+def query_of(row: StoreRow, greatest: np.ndarray) -> Query:
+    """A document's heaviest terms as a query, whose scores stay below 2^24; `greatest` impact of each dimension."""
     heaviest = sorted(zip(row.dims, map(int, row.impacts), strict=True), key=lambda pair: (-pair[1], pair[0]))[:TERMS]
     while True:
         query = {dim: weight for dim, weight in sorted(heaviest) if weight}
@@ -209,12 +186,7 @@ def _query(row: StoreRow, greatest: np.ndarray) -> Query:
 
 
 def exact_lists(queries: Sequence[Query], batches: Iterable[Sequence[StoreRow]], width: int) -> list[list[ScoredDoc]]:
-    """The best documents of each query, by integer dot products over all documents.
-
-    Args:
-        batches: all documents of the shards.
-        width: the number of dimensions.
-    """
+    """The best documents of each query, by integer dot products over all documents of `width` dimensions."""
     weights = np.zeros((width, len(queries)), np.int64)  # [V, P]
     for column, query in enumerate(queries):
         weights[list(query), column] = list(query.values())
@@ -227,29 +199,25 @@ def exact_lists(queries: Sequence[Query], batches: Iterable[Sequence[StoreRow]],
         impacts = np.fromiter((impact for row in filled for impact in row.impacts), np.int64)
         starts = np.cumsum([0, *(len(row.dims) for row in filled[:-1])])
         scores = np.add.reduceat(weights[dims] * impacts[:, None], starts)  # [B, P]
-        for column, kept in enumerate(best):
-            found = np.flatnonzero(scores[:, column])
-            new = [(-int(scores[place, column]), filled[place].doc_id) for place in found.tolist()]
-            best[column] = heapq.nsmallest(HITS, [*kept, *new])
-    return [ranked("probe", ((doc_id, -score) for score, doc_id in kept)) for kept in best]
+        for column, hits in enumerate(best):
+            matches = np.flatnonzero(scores[:, column]).tolist()
+            new = [(-int(scores[place, column]), filled[place].doc_id) for place in matches]
+            best[column] = heapq.nsmallest(HITS, [*hits, *new])
+    return [ranked("probe", ((doc_id, -score) for score, doc_id in hits)) for hits in best]
 
 
 def measured_loss(store: ImpactStore, queries: Sequence[Query], expected: Sequence[list[ScoredDoc]]) -> dict[str, Any]:
     """How a store's lists differ from the exact ones.
 
-    Returns:
-        The number of probes, the share of lists that differ in ids, order or scores, and the largest difference of a
-        score at one rank.
+    The number of probes, the share of lists that differ in ids, order or scores, and the largest difference of a score
+    at one rank.
     """
     changed, largest = 0, 0.0
     for query, exact in zip(queries, expected, strict=True):
-        hits = best_hits(store, list(query), list(query.values()), HITS, "a probe")
-        found = ranked("probe", hits, HITS)
-        changed += found != exact
+        hits = ranked("probe", best_hits(store, list(query), list(query.values()), HITS, "a probe"), HITS)
+        changed += hits != exact
         # A list that is too short differs by the whole score.
-        pairs = zip([*found, *exact[len(found) :]], [*exact, *found[len(exact) :]], strict=True)
-        for place, (one, other) in enumerate(pairs):
-            both = place < min(len(found), len(exact))
-            largest = max(largest, abs(one.score - other.score) if both else one.score)
+        scores = zip_longest((hit.score for hit in hits), (hit.score for hit in exact), fillvalue=0.0)
+        largest = max([largest, *(abs(score - expected) for score, expected in scores)])
     share = round(changed / len(queries), 4) if queries else 0.0
     return {"probes": len(queries), "lists_changed": share, "largest_difference": largest}

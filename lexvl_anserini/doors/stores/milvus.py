@@ -16,14 +16,7 @@ from threading import Lock
 from typing import ClassVar
 
 from lexvl_anserini.doors.stores.engine import StoreEngine
-from lexvl_anserini.doors.stores.store import (
-    MISSING,
-    UNREACHABLE,
-    ImpactStore,
-    StoreRow,
-    Trouble,
-    disk_bytes,
-)
+from lexvl_anserini.doors.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, disk_bytes
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra
 from lexvl_anserini.ground.files import make_folder
 

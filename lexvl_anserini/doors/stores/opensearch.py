@@ -18,14 +18,7 @@ from typing import Any, ClassVar
 import orjson
 
 from lexvl_anserini.doors.stores.engine import StoreEngine
-from lexvl_anserini.doors.stores.store import (
-    MISSING,
-    UNREACHABLE,
-    ImpactStore,
-    StoreRow,
-    Trouble,
-    key_of,
-)
+from lexvl_anserini.doors.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, key_of
 from lexvl_anserini.ground.errors import ArtefactError, StoreError
 
 TIMEOUT_S = 120

@@ -11,14 +11,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from lexvl_anserini.doors.stores.engine import StoreEngine
-from lexvl_anserini.doors.stores.store import (
-    MISSING,
-    UNREACHABLE,
-    ImpactStore,
-    StoreRow,
-    Trouble,
-    key_of,
-)
+from lexvl_anserini.doors.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, key_of
 from lexvl_anserini.ground.errors import ArtefactError, StoreError
 
 # The first version with `sparsevec`.

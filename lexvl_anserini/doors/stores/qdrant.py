@@ -18,15 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lexvl_anserini.doors.stores.engine import StoreEngine
-from lexvl_anserini.doors.stores.store import (
-    MISSING,
-    UNREACHABLE,
-    ImpactStore,
-    StoreRow,
-    Trouble,
-    disk_bytes,
-    key_of,
-)
+from lexvl_anserini.doors.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, disk_bytes, key_of
 from lexvl_anserini.ground.errors import ArtefactError, StoreError
 from lexvl_anserini.ground.files import new_folder
 

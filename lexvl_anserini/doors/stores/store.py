@@ -63,10 +63,6 @@ class ImpactStore(ABC):
     ordered           hits come in the order of `runs/order.py`, also across the cut
     significant_bits  of an impact that the store keeps
     settings          options of building and their values, the default first
-
-    Args:
-        place: of the index.
-        settings: of building, all that the class names.
     """
 
     title: ClassVar[str]

@@ -42,7 +42,7 @@ class Login(NamedTuple):
     password: str = ""
 
 
-# Logins of URLs that this process was given: an index is opened by its index.json, which has none.
+# Logins of URLs that this process has read: an index is opened by its index.json, which has none.
 _LOGINS: dict[str, Login] = {}
 
 
@@ -55,7 +55,8 @@ class StorePlace:
     host, port  of a server; empty and 0 of a folder, or where libpq chooses
     path        between host and name: a folder, a file, a database, or empty
     name        of the index
-    parameters  after `?`, as given
+    parameters  after `?`
+    url_login   login of the URL
     """
 
     engine: str
@@ -65,7 +66,7 @@ class StorePlace:
     path: str
     name: str
     parameters: str = ""
-    given: Login = field(default=Login(), repr=False, compare=False)
+    url_login: Login = field(default=Login(), repr=False, compare=False)
 
     def __str__(self) -> str:
         scheme = f"{self.engine}+{self.form}" if self.form else self.engine
@@ -83,7 +84,7 @@ class StorePlace:
     @property
     def login(self) -> Login:
         """The login of the URL, or the one that came with this URL before in this process."""
-        return self.given if any(self.given) else _LOGINS.get(str(self), Login())
+        return self.url_login if any(self.url_login) else _LOGINS.get(str(self), Login())
 
     @property
     def address(self) -> str:
@@ -121,8 +122,8 @@ def parse_url(index: str | Path) -> StorePlace:
     if engine == "pgvector" and not path:
         authority, path = "", authority
     place = _served(index, engine, form, authority, path, name, parameters)
-    if any(place.given):
-        _LOGINS[str(place)] = place.given
+    if any(place.url_login):
+        _LOGINS[str(place)] = place.url_login
     return place
 
 

@@ -4,8 +4,3 @@ The index is what stock Anserini would write (fields, options, similarity), so t
 reads it; but every impact goes in as one term frequency where stock repeats the term that many times. Searching adds
 products term by term over Lucene's postings, and orders as stock sorts: score descending, then doc_id ascending.
 """
-
-from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import count_index
-
-__all__ = ["LuceneEngine", "count_index"]

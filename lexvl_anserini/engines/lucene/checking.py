@@ -14,9 +14,9 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report, report_digest
 from lexvl_anserini.engines.jvm import environment, java_errors
-from lexvl_anserini.engines.lucene.fields import CONTENTS, census, count_index
-from lexvl_anserini.engines.lucene.record import NOT_EXACT, read_impact_manifest, sources_of
+from lexvl_anserini.engines.lucene.fields import census, count_index, max_impact
 from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.lucene.writing import NOT_EXACT, read_impact_manifest, sources_of
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, has_resident
 from lexvl_anserini.engines.resident.layout import REMEDY
@@ -52,10 +52,6 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
 
     All documents' ids, the counts and the digest of the vocabulary are compared; of `SAMPLE` documents every posting,
     and the scores that `QUERIES` of them give to the others.
-
-    Raises:
-        ArtefactError: something differs; the message lists all that was found.
-        UsageError: an index instead of shards, or not all of the shards whose documents were replaced.
     """
     jvm.start()
     problems: list[str] = []
@@ -97,9 +93,7 @@ def _check_vocabulary(folder: Path, manifest: Manifest, problems: list[str]) -> 
 
 def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
     """Compares Lucene's statistics with index.json and the manifest, and these with their digest."""
-    with census(index) as whole:
-        most = int(whole.maxImpact(CONTENTS))
-    if most >= SCORE_LIMIT:
+    if (most := max_impact(index)) >= SCORE_LIMIT:
         raise ArtefactError(f"{index}: an impact of {most:,}, {NOT_EXACT}")
     held, report = {**count_index(index), "max_impact": most}, read_report(index)
     if "digest" not in report:
@@ -147,12 +141,12 @@ def _check_documents(
     sample: list[ImpactDocument] = []
     rng = np.random.default_rng(SEED)
     seen, missing, first = 0, 0, ""
-    # Of a document that was replaced, the index holds the version of the later shards.
+    # The index holds a replaced document's version of the later shards.
     superseded: set[str] = set()
     with census(index) as whole:
         for folder, source in reversed(sources):
             documents = read_impacts(folder, source, read_vocabulary(folder, source))
-            for batch in _batches(documents):
+            while batch := list(islice(documents, ID_BATCH)):
                 new = [document for document in batch if document.doc_id not in superseded]
                 if changed:
                     superseded.update(document.doc_id for document in new)
@@ -183,11 +177,6 @@ def _check_documents(
         finally:
             engine.close()
     return {"ids": seen, "sampled_documents": len(sample), "sampled_queries": min(QUERIES, len(sample))}
-
-
-def _batches(documents: Iterator[ImpactDocument]) -> Iterator[list[ImpactDocument]]:
-    while batch := list(islice(documents, ID_BATCH)):
-        yield batch
 
 
 def _differing_postings(engine: ImpactEngine, sample: Sequence[ImpactDocument]) -> Iterator[str]:

@@ -7,20 +7,17 @@ because it is below 2^24 whatever the shape of the tree; BM25 adds float32 numbe
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from math import ceil, floor, inf, isfinite, nextafter
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, META, TEXT, text_analyzer
-from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT
+from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.queries.clauses import (
-    All,
-    AnyOf,
     Boost,
     Clause,
     Equals,
@@ -32,21 +29,35 @@ from lexvl_anserini.queries.clauses import (
     Text,
     Unscored,
     Value,
-    bound,
+    fold,
 )
 
 SEARCH = "org.apache.lucene.search"
 
-# Of Java's long: an open side of a range.
+# The ends of Java's long, for an open side of a range.
 LEAST, MOST = -(2**63), 2**63 - 1
 
 EPOCH = date(1970, 1, 1).toordinal()
+
+
+class Compiled(NamedTuple):
+    """The Lucene query of a clause, and how a conjunction takes it: MUST, FILTER, or for a `Not` MUST_NOT.
+
+    The query of a `Not` is that of the clause below it.
+    """
+
+    query: Any
+    occur: str
 
 
 class Compiler:
     """Compiles clause trees for one index.
 
     fields  name -> type of every metadata field: keyword, long, double or date; `text` if the index has texts
+
+    Raises (by `query`):
+        UnknownName: a metadata field that the index does not have.
+        UsageError: a value that does not fit its field's type, or texts in an index without them.
     """
 
     @java_calls()
@@ -59,30 +70,56 @@ class Compiler:
         self.refs = self.json.readerForListOf(named("org.apache.lucene.util.BytesRef"))
         self.generator = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
         self.occur = java_class(f"{SEARCH}.BooleanClause$Occur")
-        self.of: Mapping[type, Callable[[Any], Any]] = {
-            All: self._all,
-            AnyOf: self._any_of,
-            Boost: lambda clause: self._boosted(self.query(clause.clause), clause.weight),
-            Equals: lambda clause: self._unscored(self._equals(clause)),
-            Ids: lambda clause: self._unscored(self._ids(clause.doc_ids)),
-            Impacts: lambda clause: self._impacts(clause.vector),
-            Not: self._not,
-            Range: lambda clause: self._unscored(self._range(clause)),
-            Term: lambda clause: self._impacts({clause.term: clause.weight}),
-            Text: self._text,
-            Unscored: lambda clause: self._unscored(self.query(clause.clause)),
-        }
 
     @java_calls()
     def query(self, clause: Clause) -> Any:
         """The Lucene query of a tree."""
-        return java_cast(f"{SEARCH}.Query", self.of[type(clause)](clause))
+        return java_cast(
+            f"{SEARCH}.Query",
+            self._alone(fold(clause, self._leaf, self._all_of, self._any_of, self._negated, self._scaled)),
+        )
 
-    def _boolean(self, clauses: Iterable[tuple[Any, Any]]) -> Any:
+    def _leaf(self, clause: Clause) -> Compiled:
+        if isinstance(clause, Impacts | Term):
+            vector = clause.vector if isinstance(clause, Impacts) else {clause.term: clause.weight}
+            return Compiled(self._impacts(vector), "MUST")
+        if isinstance(clause, Text):
+            return Compiled(self._text(clause), "MUST")
+        if isinstance(clause, Ids):
+            condition = self._ids(clause.doc_ids)
+        else:
+            assert isinstance(clause, Equals | Range), clause
+            condition = self._equals(clause) if isinstance(clause, Equals) else self._range(clause)
+        return Compiled(self._unscored(condition), "FILTER")
+
+    def _all_of(self, required: list[Compiled], optional: list[Compiled]) -> Compiled:
+        # With optional clauses only, Lucene would drop documents that match none; the filter keeps them.
+        clauses = [(self._everything(), "FILTER"), *required]
+        clauses += [(self._alone(child), "SHOULD") for child in optional]
+        return Compiled(self._boolean(clauses), "MUST")
+
+    def _any_of(self, children: list[Compiled]) -> Compiled:
+        return Compiled(self._boolean((self._alone(child), "SHOULD") for child in children), "MUST")
+
+    def _negated(self, clause: Not, below: Compiled) -> Compiled:
+        return Compiled(self._alone(below), "MUST_NOT")
+
+    def _scaled(self, clause: Boost | Unscored, below: Compiled) -> Compiled:
+        if isinstance(clause, Boost):
+            return Compiled(self._boosted(self._alone(below), clause.weight), "MUST")
+        return Compiled(self._unscored(self._alone(below)), "FILTER")
+
+    def _alone(self, compiled: Compiled) -> Any:
+        """The query of a clause that is no part of a conjunction."""
+        if compiled.occur == "MUST_NOT":
+            return self._boolean([(self._everything(), "FILTER"), compiled])
+        return compiled.query
+
+    def _boolean(self, clauses: Iterable[tuple[Any, str]]) -> Any:
         builder = java_class(f"{SEARCH}.BooleanQuery$Builder")()
         for query, occur in clauses:
-            builder.add(query, occur)
-        return builder.build()
+            builder.add(java_cast(f"{SEARCH}.Query", query), getattr(self.occur, occur))
+        return java_cast(f"{SEARCH}.Query", builder.build())
 
     def _impacts(self, vector: Mapping[str, int]) -> Any:
         """One clause a term, of which one must match; an empty vector matches nothing."""
@@ -109,26 +146,6 @@ class Compiler:
 
     def _nothing(self) -> Any:
         return java_cast(f"{SEARCH}.Query", java_class(f"{SEARCH}.MatchNoDocsQuery")())
-
-    def _all(self, clause: All) -> Any:
-        # With optional clauses only, Lucene would drop documents that match none; the filter keeps them.
-        clauses = [(self._everything(), self.occur.FILTER)]
-        for child in clause.clauses:
-            if isinstance(child, Not):
-                clauses.append((self.query(child.clause), self.occur.MUST_NOT))
-            elif isinstance(child, Unscored | Equals | Range | Ids):
-                clauses.append((self.query(child), self.occur.FILTER))
-            else:
-                clauses.append((self.query(child), self.occur.MUST))
-        return self._boolean([*clauses, *((self.query(child), self.occur.SHOULD) for child in clause.optional)])
-
-    def _any_of(self, clause: AnyOf) -> Any:
-        return self._boolean((self.query(child), self.occur.SHOULD) for child in clause.clauses)
-
-    def _not(self, clause: Not) -> Any:
-        return self._boolean(
-            [(self._everything(), self.occur.FILTER), (self.query(clause.clause), self.occur.MUST_NOT)]
-        )
 
     def _ids(self, doc_ids: Iterable[str]) -> Any:
         packed = [
@@ -158,20 +175,6 @@ class Compiler:
         if field not in self.fields or field == TEXT:
             raise UnknownName("metadata field", field, (name for name in self.fields if name.startswith(META)))
         return self.fields[field]
-
-
-def refuse_rounding(query_id: str, clause: Clause, vector_bound: Callable[[Mapping[str, float]], float]) -> None:
-    """Refuses a tree whose sums Lucene's float32 could round.
-
-    Raises:
-        ArtefactError: a score could reach 2^24.
-    """
-    most = bound(clause, vector_bound)
-    if most >= SCORE_LIMIT:
-        raise ArtefactError(
-            f"topic {query_id!r}: its score could reach {ceil(most):,}, above {SCORE_LIMIT - 1:,} up to which "
-            "Lucene's scores are exact; lower the weights of the tree"
-        )
 
 
 def keyword(value: Value) -> str:
@@ -206,11 +209,7 @@ def double_range(clause: Range) -> tuple[float, float]:
 
 
 def number(field: str, value: Value, kind: str) -> int | float:
-    """A value as its field holds it: long, double, or a date as days since 1970-01-01.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """A value as its field holds it: long, double, or a date as days since 1970-01-01."""
     if kind == "date":
         try:
             return date.fromisoformat(str(value)).toordinal() - EPOCH

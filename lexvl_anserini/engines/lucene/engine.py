@@ -1,49 +1,67 @@
-"""`LuceneEngine`: the protocol of all engines, implemented with the modules of this folder."""
+"""`LuceneEngine`: the protocol of all engines, implemented with the modules of this folder.
+
+Other processes may change an index while it is opened; `open_verified` opens one state of it, and compares its files.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import cached_property
+from math import ceil
 from pathlib import Path
-from typing import Any
+from time import sleep
+from typing import Any, NamedTuple
 
 import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, new_index, read_report
-from lexvl_anserini.engines.jvm import java_calls, java_cast, java_class, java_errors, our_class
-from lexvl_anserini.engines.lucene import postings
+from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene.checking import check_index
-from lexvl_anserini.engines.lucene.compile import Compiler, refuse_rounding
+from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.fields import (
     ID,
     as_reader,
+    close,
+    commit_files,
     count_index,
     field_similarity,
+    impacts_of,
     keywords,
+    open_reader,
     refuse_duplicates,
+    stored_texts,
+    vector_of,
 )
-from lexvl_anserini.engines.lucene.readers import open_verified
-from lexvl_anserini.engines.lucene.record import finish_index, source_manifest, sources_of
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
 from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
-from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
+from lexvl_anserini.engines.lucene.writing import (
+    IndexOptions,
+    as_written,
+    finish_index,
+    manifest_there,
+    source_manifest,
+    sources_of,
+    write_lucene,
+)
+from lexvl_anserini.engines.resident.choosing import Resident, usable
+from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT
+from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.queries.clauses import Clause, check_tree
+from lexvl_anserini.queries.clauses import Clause, bound, check_tree, inexact_score
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 
-class LuceneEngine(ImpactEngine, ChangingEngine):
+class LuceneSearch(ImpactEngine):
     """Searches an impact index, ours or one that stock Anserini built from the same shards."""
-
-    option_names = frozenset(field.name for field in fields(IndexOptions))
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
@@ -68,75 +86,6 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         self.static, _ = our_class("TreeSearch"), java_class("org.apache.lucene.search.TopFieldDocs")
         # One call into Java costs some microseconds, so one call returns all hits of a query, as JSON.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
-
-    @staticmethod
-    def build(
-        shards: Path,
-        index: Path,
-        manifest: Manifest,
-        threads: int = 1,
-        progress: Progress = silent,
-        options: IndexOptions | None = None,
-    ) -> BuiltIndex:
-        """Writes the index, streaming over the shards: Python reads them, `threads` threads of Java index.
-
-        Raises:
-            ArtefactError: a shard is damaged or malformed, an id occurs twice, or what Lucene holds afterwards is
-                not what the shards hold.
-        """
-        jvm.start()
-        options = options or IndexOptions()
-        vocabulary = read_vocabulary(shards, manifest)
-        with new_index(index, shards, manifest) as part, java_errors(f"{index}: cannot be written"):
-            counts = write_lucene(shards, part, manifest, vocabulary, options, threads, progress)
-            total = {name: counts[name] for name in ("documents", "empty", "postings", "max_impact")}
-            expect_counts(str(shards), total, manifest.counts)
-            if not counts["documents"]:
-                raise ArtefactError(f"{shards}: no document; nothing to index")
-            refuse_duplicates(part)
-            held = count_index(part)
-            expect_counts(f"{index} after writing", held, counts)
-            finish_index(part, manifest, counts, options, sources_of(shards, manifest))
-        return BuiltIndex(index, manifest, counts["documents"])
-
-    @staticmethod
-    def options(given: Mapping[str, Any]) -> IndexOptions:
-        """The typed options.
-
-        Raises:
-            UnknownName, UsageError: no such option, or a value that is neither True nor False.
-        """
-        for name, value in given.items():
-            if name not in LuceneEngine.option_names:
-                raise UnknownName("option of the engine lucene", name, LuceneEngine.option_names)
-            if not isinstance(value, bool):
-                raise UsageError(f"option {name} of the engine lucene: {value!r}, expected True or False")
-        return IndexOptions(**given)
-
-    @staticmethod
-    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The options in index.json; empty in one of an older version."""
-        stored: Mapping[str, Any] = report.get("options") or {}
-        return stored
-
-    source_manifest = staticmethod(source_manifest)
-    merge = staticmethod(merge)
-    append = staticmethod(append)
-    delete = staticmethod(delete)
-    keywords = staticmethod(keywords)
-
-    repair = staticmethod(repair)
-
-    @staticmethod
-    def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
-        """Compares an index with its shards; see `checking`."""
-        return check_index(index, shards, LuceneEngine, progress)
-
-    @staticmethod
-    def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
-        """The texts of documents, if the index was built with `store_text`."""
-        stored = read_report(index).options.get("store_text")
-        return postings.stored_texts(index, doc_ids) if stored else None
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query; every term of a query counts, however many or frequent they are.
@@ -169,19 +118,20 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
         check_count("hits", hits)
         check_tree(clause)
         with self.verification.reading():
-            refuse_rounding(query_id, clause, self.bound)
-            self.batches.count(self.batches.lucene.name, 1)
+            if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
+                raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
+            self.batches.count(LucenePostings.name, 1)
             return self.top(self.compiler.query(clause), hits, query_id)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""
         with self.verification.reading():
-            return postings.impacts_of(self.reader, doc_id, terms)
+            return impacts_of(self.reader, doc_id, terms)
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, read from its term vector."""
         with self.verification.reading():
-            return postings.vector_of(self.reader, doc_id)
+            return vector_of(self.reader, doc_id)
 
     def verified(self) -> None:
         """Waits until all of Lucene's files are compared with their checksums."""
@@ -199,11 +149,154 @@ class LuceneEngine(ImpactEngine, ChangingEngine):
             cast = java_cast("org.apache.lucene.search.Query", query)
             top = self.static.top(self.searcher, cast, min(hits, self.documents), self.order)
             with java_calls():
-                found = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
+                scored_docs = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
         scored = []
-        for rank, hit in enumerate(found, start=1):
+        for rank, hit in enumerate(scored_docs, start=1):
             score, doc_id = hit["fields"]
             start = doc_id["offset"]
             raw = base64.b64decode(doc_id["bytes"])[start : start + doc_id["length"]]
             scored.append(ScoredDoc(query_id, raw.decode(), rank, score))
         return scored
+
+
+class LuceneEngine(LuceneSearch, ChangingEngine):
+    """Builds, changes and searches impact indexes."""
+
+    option_names = frozenset(field.name for field in fields(IndexOptions))
+
+    @staticmethod
+    def build(
+        shards: Path,
+        index: Path,
+        manifest: Manifest,
+        threads: int = 1,
+        progress: Progress = silent,
+        options: IndexOptions | None = None,
+    ) -> BuiltIndex:
+        """Writes the index, streaming over the shards: Python reads them, `threads` threads of Java index."""
+        jvm.start()
+        options = options or IndexOptions()
+        vocabulary = read_vocabulary(shards, manifest)
+        with new_index(index, shards, manifest) as part, java_errors(f"{index}: cannot be written"):
+            counts = write_lucene(shards, part, manifest, vocabulary, options, threads, progress)
+            total = {name: counts[name] for name in ("documents", "empty", "postings", "max_impact")}
+            expect_counts(str(shards), total, manifest.counts)
+            if not counts["documents"]:
+                raise ArtefactError(f"{shards}: no document; nothing to index")
+            refuse_duplicates(part)
+            held = count_index(part)
+            expect_counts(f"{index} after writing", held, counts)
+            finish_index(part, manifest, counts, options, sources_of(shards, manifest))
+        return BuiltIndex(index, manifest, counts["documents"])
+
+    @staticmethod
+    def options(values: Mapping[str, Any]) -> IndexOptions:
+        """The typed options."""
+        for name, value in values.items():
+            if name not in LuceneEngine.option_names:
+                raise UnknownName("option of the engine lucene", name, LuceneEngine.option_names)
+            if not isinstance(value, bool):
+                raise UsageError(f"option {name} of the engine lucene: {value!r}, expected True or False")
+        return IndexOptions(**values)
+
+    @staticmethod
+    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options in index.json; empty in one of an older version."""
+        stored: Mapping[str, Any] = report.get("options") or {}
+        return stored
+
+    source_manifest = staticmethod(source_manifest)
+    merge = staticmethod(merge)
+    append = staticmethod(append)
+    delete = staticmethod(delete)
+    keywords = staticmethod(keywords)
+    repair = staticmethod(repair)
+
+    @staticmethod
+    def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
+        """Compares an index with its shards; see `checking`."""
+        return check_index(index, shards, LuceneEngine, progress)
+
+    @staticmethod
+    def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
+        """The texts of documents, if the index was built with `store_text`."""
+        stored = read_report(index).options.get("store_text")
+        return stored_texts(index, doc_ids) if stored else None
+
+
+# Attempts to open an index that other processes change, and the pause between two of them.
+OPENINGS = 20
+PAUSE_S = 0.02
+
+
+class OpenLucene(NamedTuple):
+    """An open index; `resident` is None where its resident postings do not serve."""
+
+    reader: Any
+    manifest: Manifest
+    verification: Verification
+    resident: Resident | None
+
+    def close(self) -> None:
+        """Closes the files."""
+        if self.resident is not None:
+            self.resident.close()
+        self.verification.close()
+        close(self.reader)
+
+
+def open_verified(index: Path, manifest: Manifest) -> OpenLucene:
+    """Opens an index, whose manifest may have changed since `manifest` was read."""
+    for last in (*[False] * OPENINGS, True):
+        folder = _folder_of(index)
+        try:
+            with java_errors(f"{index}: cannot be opened as a Lucene index"):
+                reader = open_reader(index)
+            with _closed_on_errors(reader):
+                now = manifest_there(index)
+                as_written(index, now)
+                served = usable(index)
+                names = [*commit_files(reader), *([RESIDENT] if served else [])]
+                verification = Verification(index, names, {RESIDENT: REMEDY} if served else {})
+                resident = Resident(index, verification) if served else None
+        except (ArtefactError, FileNotFoundError):
+            if last or _folder_of(index) == folder:
+                raise
+        else:
+            # Reader and manifest belong to one index only if no process replaced it in between.
+            if last or _folder_of(index) == folder:
+                break
+            OpenLucene(reader, manifest, verification, resident).close()
+        sleep(PAUSE_S)
+    if now is not None and _digests(manifest) <= _digests(now):
+        manifest = now
+    opened = OpenLucene(reader, manifest, verification, resident)
+    held = int(Exclusive(reader).maxDoc())
+    documents, empty = manifest.counts.documents, manifest.counts.get("empty", 0)
+    # Stock Anserini skips documents without terms; they cannot be hits.
+    stock = now is None or read_report(index).engine == "pyserini"
+    if held == documents or stock and held == documents - empty:
+        return opened
+    opened.close()
+    raise ArtefactError(f"{index}: {held} documents, the manifest says {documents} of which {empty} empty; index again")
+
+
+@contextmanager
+def _closed_on_errors(reader: Any) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        close(reader)
+        raise
+
+
+def _folder_of(index: Path) -> int:
+    """Identifies the folder that has the name now; 0 if none has."""
+    try:
+        return index.stat().st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def _digests(manifest: Manifest) -> set[str]:
+    return {str(shard["sha256"]) for shard in manifest.shards}

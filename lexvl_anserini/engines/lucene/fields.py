@@ -1,16 +1,17 @@
-"""The fields of an impact index, their similarities, and Lucene's own statistics about them.
+"""The fields of an impact index, their similarities, Lucene's statistics about them, and what it holds of a document.
 
 id         of the document: stored, searchable, and as doc values for sorting
 contents   the impacts: term frequencies without positions
 text       ordinary analysed text for BM25 (optional)
 meta.KEY   one field for each key of the documents' metadata
 
-Counts and compares over a whole Lucene index, by the Java class IndexCensus.
+The Java class IndexCensus counts and compares over a whole index. A document's impacts for given terms are read from
+the postings, its vector from its term vector, its text from the stored fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene.versions import newer_refused
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 
 ID = "id"
 CONTENTS = "contents"
@@ -26,22 +27,17 @@ TEXT = "text"
 META = "meta."
 
 
-@java_calls()
-def impact_similarity() -> Any:
-    """Score = frequency x boost, as Anserini has it."""
-    return java_class("io.anserini.search.similarity.ImpactSimilarity")()
-
-
-# Of BM25 in the field `text`: Anserini's defaults.
+# Anserini's parameters of BM25, here for the field `text`.
 K1 = 0.9
 B = 0.4
 
 
 @java_calls()
 def field_similarity() -> Any:
-    """Impacts in `contents`, BM25 in all other fields."""
+    """Impacts in `contents`, where a score is frequency x boost as in Anserini; BM25 in all other fields."""
+    impacts = java_class("io.anserini.search.similarity.ImpactSimilarity")()
     bm25 = java_class("org.apache.lucene.search.similarities.BM25Similarity")(K1, B)
-    return our_class("FieldSimilarity")(CONTENTS, impact_similarity(), bm25)
+    return our_class("FieldSimilarity")(CONTENTS, impacts, bm25)
 
 
 @java_calls()
@@ -51,31 +47,21 @@ def text_analyzer() -> Any:
 
 
 @java_calls()
-def java_path(path: Path) -> Any:
-    """A Java path."""
-    return java_class("java.nio.file.Paths").get(str(path.absolute()))
-
-
-@java_calls()
 def java_map(values: Mapping[str, str]) -> Any:
     """A Java map of strings."""
-    made = java_class("java.util.HashMap")()
+    hash_map = java_class("java.util.HashMap")()
     for key, value in values.items():
-        made.put(key, value)
-    return made
-
-
-@java_calls()
-def open_directory(index: Path) -> Any:
-    """Lucene's folder."""
-    return java_class("org.apache.lucene.store.FSDirectory").open(java_path(index))
+        hash_map.put(key, value)
+    return hash_map
 
 
 @java_calls()
 def open_reader(index: Path) -> Any:
     """A reader of the index's last commit."""
+    path = java_class("java.nio.file.Paths").get(str(index.absolute()))
     with newer_refused(index):
-        return java_class("org.apache.lucene.index.DirectoryReader").open(open_directory(index))
+        folder = java_class("org.apache.lucene.store.FSDirectory").open(path)
+        return java_class("org.apache.lucene.index.DirectoryReader").open(folder)
 
 
 @java_calls()
@@ -126,6 +112,12 @@ def census(folder: Path) -> Iterator[Any]:
         close(reader)
 
 
+def max_impact(folder: Path) -> int:
+    """The greatest impact of an index."""
+    with census(folder) as whole:
+        return int(whole.maxImpact(CONTENTS))
+
+
 def refuse_duplicates(folder: Path) -> None:
     """Raises ArtefactError if two documents of an index have one id."""
     with census(folder) as whole:
@@ -150,3 +142,89 @@ def keywords(index: Path, key: str) -> dict[str, str]:
     with java_errors(f"{index}: cannot be read"), census(index) as whole:
         lines = whole.keywords(META + key).tostring().decode().split("\n")[:-1]
     return dict(line.split(" ", 1) for line in lines)
+
+
+@java_calls()
+def impacts_of(reader: Any, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
+    """The document's impact for each of the terms that it has, in their order.
+
+    Each term's postings are entered at the document; nothing is scanned.
+    """
+    leaf, number = place_of(reader, doc_id)
+    bytes_ref, frequencies = java_class("org.apache.lucene.util.BytesRef"), _postings().FREQS
+    impacts: dict[str, int] = {}
+    with java_errors(f"document {doc_id!r} cannot be read"):
+        held = leaf.terms(CONTENTS)
+        if held is None:
+            return impacts
+        iterator = held.iterator()
+        for term in terms:
+            if iterator.seekExact(bytes_ref(term.encode())):
+                postings = iterator.postings(None, frequencies)
+                if postings.advance(number) == number:
+                    impacts[term] = int(postings.freq())
+    return impacts
+
+
+@java_calls()
+def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
+    """The document's whole vector, from its term vector."""
+    leaf, number = place_of(reader, doc_id)
+    with java_errors(f"document {doc_id!r} cannot be read"):
+        vectors = leaf.termVectors().get(number)
+        held = None if vectors is None else vectors.terms(CONTENTS)
+    if held is None:
+        fields = leaf.getFieldInfos()
+        # Lucene 10 renamed this method.
+        has_vectors = getattr(fields, "hasTermVectors", None) or fields.hasVectors
+        if fields.fieldInfo(CONTENTS) is None or not has_vectors():
+            raise UsageError(
+                "this index has no term vectors; build it with --term-vectors, or name the shards (--feedback-shards)"
+            )
+        return {}
+    iterator = held.iterator()
+    return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
+
+
+@java_calls()
+def text_of(reader: Any, doc_id: str) -> str | None:
+    """The document's text as it was indexed; None in an index without stored texts."""
+    leaf, number = place_of(reader, doc_id)
+    with java_errors(f"document {doc_id!r} cannot be read"):
+        text = our_class("IndexCensus").stored(leaf, number, TEXT)
+    return None if text is None else text.tostring().decode()
+
+
+def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
+    """Texts by document, from an index that stores them."""
+    jvm.start()
+    with java_errors(f"{index}: cannot be opened as a Lucene index"):
+        reader = open_reader(index)
+    try:
+        return {doc_id: text_of(reader, doc_id) or "" for doc_id in doc_ids}
+    finally:
+        close(reader)
+
+
+@java_calls()
+def place_of(reader: Any, doc_id: str) -> tuple[Any, int]:
+    """The segment that holds a document, and its number there."""
+    term = java_class("org.apache.lucene.index.Term")(ID, doc_id)
+    with java_errors(f"document {doc_id!r} cannot be read"):
+        leaves = reader.leaves()
+        for place in range(leaves.size()):
+            leaf = leaves.get(place).reader()
+            postings, live = leaf.postings(term, _postings().NONE), leaf.getLiveDocs()
+            while postings is not None and (number := postings.nextDoc()) != _postings().NO_MORE_DOCS:
+                if live is None or live.get(number):
+                    return leaf, int(number)
+    raise DataError(f"no document {doc_id!r} in the index")
+
+
+def _postings() -> Any:
+    return java_class("org.apache.lucene.index.PostingsEnum")
+
+
+def _terms(iterator: Any) -> Iterator[Any]:
+    while (term := iterator.next()) is not None:
+        yield term

@@ -37,11 +37,7 @@ def source_digest() -> str:
 
 
 def build_jar(jar: Path = OUR_JAR, javac: str = "javac") -> None:
-    """Compiles the sources beside `OUR_JAR` into `jar`.
-
-    Raises:
-        JavaError: no compiler, or it found a mistake.
-    """
+    """Compiles the sources beside `OUR_JAR` into `jar`."""
     sources = sorted(OUR_JAR.parent.glob("*.java"))
     with TemporaryDirectory() as folder:
         command = [javac, "-Xlint:all", "-g:none", "--release", RELEASE, "-encoding", "UTF-8"]
@@ -53,12 +49,12 @@ def build_jar(jar: Path = OUR_JAR, javac: str = "javac") -> None:
         if done.returncode:
             raise JavaError(f"{javac} refused the sources: {done.stderr or done.stdout}")
         # Written beside the old file and renamed: a running JVM continues to read the old one, which it has open.
-        made = jar.with_name(jar.name + ".part")
-        with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
+        written = jar.with_name(jar.name + ".part")
+        with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as archive:
             members = {path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*.class")}
             for name, content in sorted({**members, DIGEST: f"{source_digest()}\n".encode()}.items()):
                 archive.writestr(zipfile.ZipInfo(name, EPOCH), content)
-        made.replace(jar)
+        written.replace(jar)
 
 
 if __name__ == "__main__":

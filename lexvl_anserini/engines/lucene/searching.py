@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, repeat
-from math import ceil, log2
 from struct import Struct
 from threading import Lock
 from time import perf_counter
@@ -13,13 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lexvl_anserini.engines.hit_lists import hit_list
 from lexvl_anserini.engines.jvm import attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, bits_over
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Impacts
+from lexvl_anserini.queries.clauses import Impacts, inexact_score
+from lexvl_anserini.runs.order import hit_list
 
 # Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17
@@ -78,12 +77,7 @@ class BatchSearcher:
         self._counting = Lock()
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query, in their order; memory does not grow with their number.
-
-        Args:
-            hits: at most, per query.
-            threads: over the queries of a batch.
-        """
+        """One list per query, in their order; memory does not grow with their number."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
         stream = iter(queries)
@@ -110,7 +104,10 @@ class BatchSearcher:
     def _lists(self, batch: list[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
         checked = [query._replace(vector=_checked(query)) for query in batch]
         for query in checked:
-            self._refuse_rounding(query)
+            if (most := self.bound(query.vector)) >= SCORE_LIMIT:
+                bits = bits_over(most)
+                remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
+                raise inexact_score(query.query_id, most, remedy)
         serving = (self.ready and self.ready(self.spent_s)) or self.lucene
         started = perf_counter()
         lists = serving.lists(checked, hits, threads)
@@ -123,22 +120,9 @@ class BatchSearcher:
         with self._counting:
             self.served[form] += queries
 
-    def _refuse_rounding(self, query: ImpactQuery) -> None:
-        bound = self.bound(query.vector)
-        if bound >= SCORE_LIMIT:
-            bits = ceil(log2((bound + 1) / SCORE_LIMIT))
-            raise ArtefactError(
-                f"topic {query.query_id!r}: its score could reach {bound:,}, above {SCORE_LIMIT - 1:,} up to which "
-                f"Lucene's scores are exact; quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
-            )
-
 
 class LucenePostings:
-    """The postings in Lucene's own files, read by Java; calls from several threads run one after the other.
-
-    Args:
-        reader: of Lucene.
-    """
+    """The postings in Lucene's own files, read by Java; calls from several threads run one after the other."""
 
     name = "lucene"
 
@@ -170,16 +154,16 @@ class LucenePostings:
             numbers = np.array([self.numbers[term] for term in terms], dtype="<i4")
             with java_errors("the index cannot be searched"):
                 raw = self.static.maxImpacts(self.java, numbers.tobytes()).tostring()
-        found: list[int] = np.frombuffer(raw, "<i4").tolist()
-        return found
+        impacts: list[int] = np.frombuffer(raw, "<i4").tolist()
+        return impacts
 
     def _know(self, terms: Iterable[str]) -> None:
         """Numbers the terms; looks new ones up in the index."""
-        wanted = set(terms)
-        if len(self.numbers) + len(wanted) > KNOWN_TERMS:
+        distinct = set(terms)
+        if len(self.numbers) + len(distinct) > KNOWN_TERMS:
             self.numbers.clear()
             self.static.forget(self.java)
-        new = [term for term in wanted if term not in self.numbers]
+        new = [term for term in distinct if term not in self.numbers]
         if not new:
             return
         with java_errors("the index cannot be searched"):

@@ -20,23 +20,24 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, BuiltIndex, changed_index, is_index, new_index, read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import (
-    CONTENTS,
     census,
     close,
     count_index,
     field_similarity,
+    max_impact,
     open_reader,
     refuse_duplicates,
 )
-from lexvl_anserini.engines.lucene.record import (
+from lexvl_anserini.engines.lucene.versions import creator, newer_refused
+from lexvl_anserini.engines.lucene.writing import (
     CHANGES,
+    IndexOptions,
     finish_index,
     read_impact_manifest,
     source_manifest,
     sources_of,
+    write_lucene,
 )
-from lexvl_anserini.engines.lucene.versions import creator, newer_refused
-from lexvl_anserini.engines.lucene.writing import IndexOptions, write_lucene
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import has_resident
 from lexvl_anserini.engines.verifying import is_sound
@@ -77,9 +78,8 @@ def merge(
         refuse_duplicates(part)
         held = count_index(part)
         expect_counts(f"{index} after merging", held, manifest.counts)
-        found = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
-        entries = [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
-        finish_index(part, manifest, found, options, entries)
+        counts = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
+        finish_index(part, manifest, counts, options, _entries(sources, manifests))
     return BuiltIndex(index, manifest, held["documents"])
 
 
@@ -132,14 +132,13 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
             gone = after.counts.documents - held["documents"]
             if not replacing:
                 expect_counts(f"{index} after appending", held, after.counts)
-            entries = [entry for source, of in zip(new, manifests, strict=True) for entry in sources_of(source, of)]
             changed = report.changed or bool(replacing) and gone > 0
             after = _recounted(after, held, part, gone) if changed else after
-            found = {**held, "max_impact": after.counts.max_impact, "fields": fields}
+            counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
             # In the order of appending: of two documents with one id, the last one is in the index.
-            kept = [entry for entry in noted if entry["shards"] not in again]
+            unchanged = [entry for entry in noted if entry["shards"] not in again]
             changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
-            finish_index(part, after, found, options, [*kept, *entries], changed, changes)
+            finish_index(part, after, counts, options, [*unchanged, *_entries(new, manifests)], changed, changes)
             write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after, held["documents"])
 
@@ -147,12 +146,12 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
 def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
     """Removes the documents of these ids; the same request again changes nothing."""
     jvm.start()
-    wanted = list(dict.fromkeys(doc_ids))
-    request = f"delete {_digest(sorted(wanted))}"
-    if _present(index, wanted, request):
+    distinct = list(dict.fromkeys(doc_ids))
+    request = f"delete {_digest(sorted(distinct))}"
+    if _present(index, distinct, request):
         with sole_writer(index, folder=True):
             # Another process may have deleted them since the first look.
-            if present := _present(index, wanted, request):
+            if present := _present(index, distinct, request):
                 return _delete(index, present, request)
     before = read_impact_manifest(index)
     log.info("%s: these documents are deleted already, nothing to do", index)
@@ -173,9 +172,9 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
         if not held["documents"]:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
         after = _recounted(before, held, part, gone)
-        found = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
+        counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
         changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
-        finish_index(part, after, found, IndexOptions(**report.options), sources_of(part, before), True, changes)
+        finish_index(part, after, counts, IndexOptions(**report.options), sources_of(part, before), True, changes)
         write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after, held["documents"])
 
@@ -197,11 +196,9 @@ def repair(index: Path) -> bool:
             whole.checkIntegrity()
         with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
             manifest, report = read_impact_manifest(part), read_report(part)
-            with census(part) as whole:
-                most = int(whole.maxImpact(CONTENTS))
-            found = {**count_index(part), "max_impact": most, "fields": report.fields}
+            counts = {**count_index(part), "max_impact": max_impact(part), "fields": report.fields}
             options, sources = IndexOptions(**report.options), sources_of(part, manifest)
-            finish_index(part, manifest, found, options, sources, report.changed, report.get(CHANGES, ()))
+            finish_index(part, manifest, counts, options, sources, report.changed, report.get(CHANGES, ()))
     return True
 
 
@@ -237,13 +234,7 @@ def _updater(index: Path, part: Path, created: int) -> Iterator[Any]:
 
 @contextmanager
 def _as_index(
-    source: Path,
-    manifest: Manifest,
-    part: Path,
-    created: int,
-    options: IndexOptions,
-    threads: int,
-    progress: Progress,
+    source: Path, manifest: Manifest, part: Path, created: int, options: IndexOptions, threads: int, progress: Progress
 ) -> Iterator[tuple[Path, Mapping[str, str]]]:
     """Yields an index with a source's documents, and its fields; shards are indexed in a temporary folder."""
     if is_index(source):
@@ -260,10 +251,10 @@ def _as_index(
     folder = part / INCOMING
     folder.mkdir()
     vocabulary = read_vocabulary(source, manifest)
-    found = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, created)
-    total = {name: found[name] for name in ("documents", "empty", "postings", "max_impact")}
+    counts = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, created)
+    total = {name: counts[name] for name in ("documents", "empty", "postings", "max_impact")}
     expect_counts(str(source), total, manifest.counts)
-    yield folder, found["fields"]
+    yield folder, counts["fields"]
     rmtree(folder)
 
 
@@ -287,6 +278,11 @@ def _new(index: Path, sources: Sequence[Path], replacing: bool) -> list[Path]:
 def _digests(folders: Iterable[Path]) -> set[str]:
     """Digests of the encoded corpora that these folders (indexes or shards) hold."""
     return {entry["shards"] for folder in folders for entry in sources_of(folder, read_impact_manifest(folder))}
+
+
+def _entries(sources: Sequence[Path], manifests: Sequence[Manifest]) -> list[Mapping[str, Any]]:
+    """The encoded corpora that folders hold."""
+    return [entry for source, of in zip(sources, manifests, strict=True) for entry in sources_of(source, of)]
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:
@@ -326,9 +322,9 @@ def _replacement(sources: Sequence[Path]) -> str:
 
 def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: int) -> Manifest:
     """The manifest after `gone` documents were removed; its counts are those of the index."""
-    with census(part) as whole:
-        most = int(whole.maxImpact(CONTENTS))
-    counts = Counts({name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": most})
+    counts = Counts(
+        {name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": max_impact(part)}
+    )
     deleted = manifest.corpus.deleted + gone
     corpus = EncodedCorpus({**manifest.corpus, "documents": held["documents"], "deleted": deleted})
     return replace(manifest, counts=counts, corpus=corpus)

@@ -1,4 +1,4 @@
-"""Which Lucene wrote an index, read from its files without Java, and what follows from that.
+"""Lucene's files, read without Java: which Lucene wrote an index, and what follows from that.
 
 Lucene opens indexes of its own major version and of the one before; it changes them too, but never joins two that
 different major versions created.
@@ -24,6 +24,11 @@ CODEC = b"segments"
 COMMIT_NAME = re.compile(r"segments_[0-9a-z]+")
 VERSION_BYTES = 4
 ID_BYTES = 16
+
+# The end of a file of Lucene, as its CodecUtil documents it: magic number, algorithm 0, CRC-32 of all bytes before it.
+FOOTER = bytes.fromhex("c02893e8") + bytes(4)
+FOOTER_BYTES = 16
+CHECKSUM_BYTES = 8
 
 
 class IndexVersion(NamedTuple):
@@ -81,11 +86,7 @@ def newer_refused(index: Path) -> Iterator[None]:
 
 
 def creator(indexes: Iterable[Path]) -> int:
-    """The major version that created all these indexes; that of this process if there is none.
-
-    Raises:
-        ArtefactError: different versions created them, or one that is newer than that of this process.
-    """
+    """The major version that created all these indexes; that of this process if there is none."""
     first: dict[int, Path] = {}
     for index in indexes:
         if version := read_version(index):

@@ -1,6 +1,7 @@
 """Writes shards to Lucene: one call per piece of a shard; Java's threads index while Python reads the next piece.
 
-Finds the types of metadata fields, by reading all values before the first one is indexed.
+Finds the types of metadata fields, by reading all values before the first one is indexed. Records in index.json and
+manifest.json what an index holds: its sources, counts, fields, options and digest.
 
 | values of a key                 | type    | in Lucene                                  |
 |---------------------------------|---------|--------------------------------------------|
@@ -12,7 +13,7 @@ Finds the types of metadata fields, by reading all values before the first one i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -22,12 +23,26 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.data.checks import MAX_ID_BYTES, fits_index
+from lexvl_anserini.engines.engine import EngineOptions
+from lexvl_anserini.engines.index_folder import (
+    RESIDENT,
+    folder_bytes,
+    is_index,
+    read_report,
+    report_digest,
+    write_report,
+)
 from lexvl_anserini.engines.jvm import Exclusive, lucene_version, our_class
-from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, java_map, text_analyzer
-from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, java_map, longest_lists, text_analyzer
+from lexvl_anserini.engines.lucene.versions import commit_id, dotted
+from lexvl_anserini.engines.resident import layout
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress
+from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.shards.collection import source_digest
 from lexvl_anserini.shards.reading import (
     Columns,
     checked_shards,
@@ -42,7 +57,7 @@ COUNTED = ("documents", "empty", "postings")
 
 
 @dataclass(frozen=True)
-class IndexOptions:
+class IndexOptions(EngineOptions):
     """The options of a Lucene index: what it holds besides ids and impacts.
 
     text          the documents' texts, analysed, for BM25
@@ -151,21 +166,17 @@ def metadata_types(shards: Path, manifest: Manifest) -> dict[str, str]:
     # Shards that encode wrote say whether they have metadata; others have to be read.
     if "shard_format" in manifest.layout and not manifest.layout.get("metadata"):
         return {}
-    found: dict[str, dict[str, Any]] = {}
+    examples: dict[str, dict[str, Any]] = {}
     for entry in manifest.shards if manifest.may_have_metadata else ():
         for metadata in read_metadata(shards / entry["name"]):
             for key, value in metadata.items():
                 if value is not None:
-                    found.setdefault(key, {}).setdefault(value_type(key, value), value)
-    return {key: key_type(key, kinds) for key, kinds in sorted(found.items())}
+                    examples.setdefault(key, {}).setdefault(value_type(key, value), value)
+    return {key: key_type(key, kinds) for key, kinds in sorted(examples.items())}
 
 
 def value_type(key: str, value: Any) -> str:
-    """The type of one value.
-
-    Raises:
-        ArtefactError: no field can hold it.
-    """
+    """The type of one value."""
     if isinstance(value, bool):
         return "keyword"
     if isinstance(value, int) and value in LONG:
@@ -194,11 +205,7 @@ def is_date(text: str) -> bool:
 
 
 def key_type(key: str, kinds: Mapping[str, Any]) -> str:
-    """The type of a key whose values have these types (each with an example); a date among texts is a text.
-
-    Raises:
-        ArtefactError: they are of more than one type, or a key named `..._date` holds something else.
-    """
+    """The type of a key whose values have these types (each with an example); a date among texts is a text."""
     texts = set(kinds) == {"date", "keyword"} and not key.endswith(DATE_SUFFIX)
     if len(kinds) == 1 or texts:
         kind = "keyword" if texts else next(iter(kinds))
@@ -209,3 +216,96 @@ def key_type(key: str, kinds: Mapping[str, Any]) -> str:
         return kind
     examples = ", ".join(f"{value!r} ({kind})" for kind, value in sorted(kinds.items()))
     raise ArtefactError(f"metadata {key!r} has values of more than one type: {examples}; give it one type")
+
+
+# What is wrong with an impact of 2^24 or more, which older versions accepted.
+NOT_EXACT = (
+    f"above {SCORE_LIMIT - 1:,} up to which Lucene's scores are exact: not searchable exactly; quantise again (encode "
+    "the corpus with fewer bits, and index it)"
+)
+
+# The key of index.json for deletions and replacements, in their order: the same request again finds itself there.
+CHANGES = "changes"
+
+
+def read_impact_manifest(folder: Path) -> Manifest:
+    """The manifest of impact shards, or of their index.
+
+    Raises:
+        ArtefactError: no such folder, unfinished, or an index of an older version.
+        UsageError: it is of another kind.
+    """
+    manifest = read_manifest(folder)
+    if manifest.kind != "impact":
+        raise UsageError(f"{folder}: {manifest.kind}; only impact indexes are merged and changed; build it again")
+    if is_index(folder) and not set(IndexOptions().to_json()) <= set(read_report(folder).options):
+        raise ArtefactError(f"{folder}: an index of an older version, or with a damaged index.json; build it again")
+    return manifest
+
+
+def source_manifest(folder: Path) -> Manifest:
+    """The manifest of impact shards or of their index, of which documents are to be taken.
+
+    Raises:
+        ArtefactError, UsageError: as `read_impact_manifest`; or it holds impacts of 2^24 or more.
+    """
+    manifest = read_impact_manifest(folder)
+    if (most := manifest.counts.max_impact or 0) >= SCORE_LIMIT:
+        raise ArtefactError(f"{folder}: an impact of {most:,}, {NOT_EXACT}")
+    return manifest
+
+
+def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
+    """The encoded corpora that an index was built from, or that shards hold."""
+    if is_index(folder) and (noted := read_report(folder).get("sources")):
+        return list(noted)
+    return [{"corpus": manifest.corpus.name, "documents": manifest.counts.documents, "shards": source_digest(manifest)}]
+
+
+def finish_index(
+    part: Path,
+    manifest: Manifest,
+    counts: Mapping[str, Any],
+    options: IndexOptions,
+    sources: Sequence[Mapping[str, Any]],
+    changed: bool = False,
+    changes: Sequence[str] = (),
+) -> None:
+    """Writes what an index has beside Lucene's files: its resident postings, if it has enough of them, and index.json.
+
+    `changed` is True if documents of the sources were deleted or replaced, by `changes`.
+    """
+    # In a changed index the name is a link to the file of the older one.
+    (part / RESIDENT).unlink(missing_ok=True)
+    if options.resident and counts["postings"] >= layout.LEAST_POSTINGS:
+        from lexvl_anserini.engines.resident.packing import write_resident
+
+        write_resident(part, counts["max_impact"])
+        counts = {**counts, "resident_bytes": (part / RESIDENT).stat().st_size}
+    version = dotted(lucene_version())
+    report = {
+        "engine": "lucene",
+        "lucene": version,
+        **counts,
+        "options": options.to_json(),
+        "sources": sources,
+        "changed": changed,
+        **({CHANGES: list(changes)} if changes else {}),
+    }
+    report |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part), "commit": commit_id(part)}
+    write_report(part, report, manifest)
+
+
+def as_written(index: Path, manifest: Manifest | None) -> None:
+    """Compares index.json and manifest.json with their digest, and the commit with the one that index.json names."""
+    report = read_report(index)
+    if manifest is not None and report.digest and report.digest != report_digest(report, manifest):
+        raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
+    if report.commit and report.commit != commit_id(index):
+        raise ArtefactError(f"{index}: Lucene's files are not those that index.json was written for; index again")
+
+
+def manifest_there(index: Path) -> Manifest | None:
+    """The manifest in the folder of an index; None in one that stock Anserini built."""
+    path = index / MANIFEST
+    return Manifest.from_json(read_json(path, "manifest"), str(path)) if path.is_file() else None

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 VARIABLE = "LEXVL_POSTINGS"
 AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
 
-# Of answers from Lucene's postings: about the time that loading the kernels takes, which is not worth it before.
+# Loading the kernels takes about this long; it is worth it once answers from Lucene's postings took as long.
 WORTH_S = 0.5
 
 # Compiling the kernels, once per machine, takes longer.
@@ -35,11 +35,7 @@ SLOW_S = 2.0
 
 
 def choice() -> str:
-    """The user's choice.
-
-    Raises:
-        UsageError: the variable has another value.
-    """
+    """The user's choice."""
     value = os.environ.get(VARIABLE) or AUTO
     if value not in CHOICES:
         raise UsageError(f"{VARIABLE} is {value!r}, expected {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
@@ -53,12 +49,7 @@ def has_resident(index: Path) -> bool:
 
 
 def usable(index: Path) -> bool:
-    """Returns True if the index has resident postings of its last commit, and they are to be used.
-
-    Raises:
-        ArtefactError: they are damaged, or the user wants them and they are not there.
-        UsageError: the variable has a value that it cannot have.
-    """
+    """Returns True if the index has resident postings of its last commit, and they are to be used."""
     chosen = choice()
     if chosen == NEVER:
         return False
@@ -94,9 +85,6 @@ class Resident:
 
         Args:
             spent_s: seconds that Lucene's have taken so far; from `WORTH_S` on, these are loaded.
-
-        Raises:
-            ArtefactError: the file is damaged, or the index is closed.
         """
         if self._closed:
             raise ArtefactError(f"{self._path.parent}: the index is closed; open it again")
@@ -111,11 +99,7 @@ class Resident:
         return self._postings
 
     def verified(self) -> None:
-        """Waits until they are loaded, if that began.
-
-        Raises:
-            ArtefactError: the file is damaged.
-        """
+        """Waits until they are loaded, if that began."""
         self._join()
         if self._error is not None:
             raise self._error

@@ -11,12 +11,15 @@ of these, the rest is looked up (MaxScore, Turtle and Flood 1995, over blocks).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
+from numba import njit
 
-from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, GROUP, PACKED_TOGETHER
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096
@@ -29,6 +32,17 @@ LOOKUP = 64
 
 # Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
 SORTED = 64
+
+
+def kernel(function: Function) -> Function:
+    """Compiles a function at its first call, without Python's lock; keeps the code on disk where that is possible.
+
+    numba keeps it beside the module, or in the user's cache folder, or in `$NUMBA_CACHE_DIR`.
+    """
+    try:
+        return cast("Function", njit(nogil=True, cache=True, error_model="numpy")(function))
+    except RuntimeError:  # none of these folders can be written
+        return cast("Function", njit(nogil=True, error_model="numpy")(function))
 
 
 class Postings(NamedTuple):
@@ -87,11 +101,11 @@ class Space(NamedTuple):
 
 
 @kernel
-def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Space, found: Any, counts: Any) -> None:
+def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Space, best: Any, counts: Any) -> None:
     """Answers the queries span[0]..span[1].
 
     Args:
-        found: int64 [queries x hits]; receives the keys of query q from q * hits on, in any order. A key is the score
+        best: int64 [queries x hits]; receives the keys of query q from q * hits on, in any order. A key is the score
             x 2^32 + 2^32 - 1 - rank of the document, so that keys order as hits do.
         counts: int64 [queries]; receives the number of hits.
     """
@@ -106,7 +120,7 @@ def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Sp
             if bound >= bar >> 32:
                 size, bar = search_block(postings, present, block, space, hits, size, bar)
         for i in range(size):
-            found[q * hits + i] = space.keys[i]
+            best[q * hits + i] = space.keys[i]
         counts[q] = size
 
 

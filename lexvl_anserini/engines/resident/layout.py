@@ -31,7 +31,7 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.engines.index_folder import RESIDENT
-from lexvl_anserini.engines.verifying import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
+from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.typed import Entry, Key, check
 
@@ -50,11 +50,11 @@ BITMAP_SHARE = 8
 # Ids that are coded together; of each group the first is whole.
 GROUP = 16
 
-# Of slots of impacts of one byte; of wider ones their width.
+# Slots of impacts of one byte begin at multiples of this, others at multiples of their width.
 LEAST_ALIGNMENT = 2
 SECTION_ALIGNMENT = 64
 
-# Of a deleted document.
+# The rank of a deleted document.
 NO_RANK = 2**32 - 1
 LENGTH_BYTES = 8
 
@@ -146,11 +146,7 @@ class Writer:
 
 
 def read_contents(index: Path) -> FileContents | None:
-    """What the file of an index holds; None without a file, or for one of another format.
-
-    Raises:
-        ArtefactError: it is damaged.
-    """
+    """What the file of an index holds; None without a file, or for one of another format."""
     path = index / RESIDENT
     try:
         with path.open("rb") as file:
@@ -167,21 +163,17 @@ def _contents(file: BinaryIO, path: Path) -> FileContents | None:
         file.seek(size - FOOTER_BYTES - LENGTH_BYTES)
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         file.seek(size - FOOTER_BYTES - LENGTH_BYTES - length)
-        found = orjson.loads(file.read(length))
+        contents = orjson.loads(file.read(length))
     except (OSError, ValueError, OverflowError) as error:
         raise ArtefactError(f"{path}: damaged, no contents at its end; {REMEDY}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(contents, dict) or contents.get("format") != FORMAT:
         return None
-    check(found, FileContents, str(path), REMEDY)
-    return FileContents(found)
+    check(contents, FileContents, str(path), REMEDY)
+    return FileContents(contents)
 
 
 def open_sections(file: BinaryIO, path: Path) -> Sections:
-    """Maps the file; its sections stay readable when it is closed or replaced.
-
-    Raises:
-        ArtefactError: a section is not inside the file, or as `check_sections`.
-    """
+    """Maps the file; its sections stay readable when it is closed or replaced."""
     contents = _contents(file, path)
     assert contents is not None, "read_contents comes first"
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -200,11 +192,7 @@ def open_sections(file: BinaryIO, path: Path) -> Sections:
 
 
 def check_sections(sections: Sections, path: Path) -> None:
-    """Checks what the kernels rely on: nothing in the file may lead them outside of it, whoever wrote it.
-
-    Raises:
-        ArtefactError: the sections do not fit each other.
-    """
+    """Checks what the kernels rely on: nothing in the file may lead them outside of it, whoever wrote it."""
     arrays, contents = sections.arrays, sections.contents
     slots, block = arrays["slots"].astype(np.int64), arrays["block"]
     total, documents = len(block), contents.documents

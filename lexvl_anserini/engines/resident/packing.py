@@ -12,7 +12,7 @@ import numpy as np
 from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, close, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.compiling import kernel
+from lexvl_anserini.engines.resident.kernels import kernel
 from lexvl_anserini.engines.resident.layout import (
     BITMAP,
     BITMAP_SHARE,
@@ -66,12 +66,7 @@ class Packed(NamedTuple):
 
 
 def write_resident(index: Path, max_impact: int) -> None:
-    """Writes the file of a Lucene index; what had its name is lost.
-
-    Args:
-        index: a folder that is published whole (`files.new_folder`).
-        max_impact: the greatest impact, as far as it is known.
-    """
+    """Writes the file of a Lucene index; what had its name is lost."""
     with java_errors(f"{index}: cannot be read"):
         reader = open_reader(index)
     try:
@@ -99,25 +94,19 @@ def _write_file(index: Path, reader: Any, max_impact: int) -> int:
 
 
 def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width: int) -> dict[str, int]:
-    """Writes the slots of all terms and the sections about them; returns what the contents say about them.
-
-    Args:
-        terms: their posting lists, in the order of their bytes.
-        documents: of the index.
-        width: bytes of an impact.
-    """
+    """Writes the slots of all terms and the sections about them; returns what the contents say about them."""
     slots, names = [np.zeros(1, "<i8")], [np.empty(0, "<u1")]
     parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, "<u4")] for name in Packed._fields[1:]}
     postings = 0
     for lists in terms:
         room, last = _room(lists, width), np.empty(len(lists.ends), "<i8")
-        size, found = pack(lists, documents, width, last, room)
+        size, count = pack(lists, documents, width, last, room)
         writer.write(room.octets[:size].data)
         slots.append(slots[-1][-1] + last)
         names.append(np.insert(lists.names, np.cumsum(lists.lengths), 0))
         postings += len(lists.documents)
         for name, numbers in parts.items():
-            numbers.append(getattr(room, name)[:found].copy())
+            numbers.append(getattr(room, name)[:count].copy())
     writer.slots_end()
     joined = {name: np.concatenate(numbers) for name, numbers in parts.items()}
     writer.section("slots", np.concatenate(slots).astype(TYPES["slots"]))
@@ -130,12 +119,7 @@ def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width
 
 
 def write_ids(writer: Writer, ids: Iterable[Lists], documents: int) -> dict[str, int]:
-    """Writes the order of ids, which are all in memory; returns what the contents say about them.
-
-    Args:
-        ids: each with its documents (more than one if they share it), in the order of their bytes.
-        documents: of the index.
-    """
+    """Writes the order of ids, which are all in memory; returns what the contents say about them."""
     chunks = [Lists(*(np.empty(0, "<i4"),) * 4, np.empty(0, "<u1")), *ids]
     order = np.concatenate([chunk.documents for chunk in chunks])
     rank = np.full(documents, NO_RANK, "<u4")
@@ -178,8 +162,8 @@ def _ahead(make: Callable[[], bytes]) -> Iterator[bytes]:
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(attended)
         while True:
-            made, coming = coming.result(), pool.submit(attended)
-            yield made
+            raw, coming = coming.result(), pool.submit(attended)
+            yield raw
 
 
 def _room(lists: Lists, width: int) -> Packed:
@@ -316,9 +300,9 @@ def put_gaps(lists: Lists, start: int, end: int, width: int, octets: Any, size: 
     before = -1
     for i in range(gaps):
         before += octets[first + i]
-        found = at < end and lists.documents[at] % BLOCK == before
-        put_number(lists.impacts[at] if found else 0, width, octets, impact + i * width)
-        at += found
+        there = at < end and lists.documents[at] % BLOCK == before
+        put_number(lists.impacts[at] if there else 0, width, octets, impact + i * width)
+        at += there
     return impact + gaps * width
 
 

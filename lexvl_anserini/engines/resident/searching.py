@@ -9,11 +9,11 @@ from threading import Lock
 
 import numpy as np
 
-from lexvl_anserini.engines.hit_lists import hit_list
 from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, expand, search, spell
 from lexvl_anserini.engines.resident.layout import BLOCK, REMEDY, WIDTHS, Sections, slot_places
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.runs.order import hit_list
 
 # Queries that a thread takes at a time: enough that a call costs little, few enough that all threads end together.
 STEP = 8
@@ -67,12 +67,12 @@ class ResidentPostings:
 
     def lists(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
         """One ranked list per query, whose scores are below 2^24."""
-        found: list[list[ScoredDoc]] = [[]] * len(queries)
+        ranked_lists: list[list[ScoredDoc]] = [[]] * len(queries)
         steps = iter(range(0, len(queries), STEP))
 
         def work() -> None:
             for first in steps:
-                found[first : first + STEP] = self._some(queries[first : first + STEP], hits)
+                ranked_lists[first : first + STEP] = self._some(queries[first : first + STEP], hits)
 
         if threads == 1 or len(queries) <= STEP:
             work()
@@ -80,7 +80,7 @@ class ResidentPostings:
             with ThreadPoolExecutor(threads) as pool:
                 for done in [pool.submit(work) for _ in range(threads)]:
                     done.result()
-        return found
+        return ranked_lists
 
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexvl_anserini.doors.cluster.partitions import building
-from lexvl_anserini.doors.cluster.partitions.engine import PartitionsEngine, divided
-from lexvl_anserini.doors.cluster.partitions.searcher import merged
+from lexvl_anserini.doors.cluster import partitions_building as building
+from lexvl_anserini.doors.cluster.partitions import PartitionsEngine, divided, merged
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError

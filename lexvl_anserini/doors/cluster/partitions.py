@@ -7,24 +7,24 @@ and id. Queries are quantised for the greatest impact of all partitions, which t
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice, repeat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice, product, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from lexvl_anserini.doors.cluster.partitions.building import (
+from lexvl_anserini.doors.cluster.partitions_building import (
     build_partitions,
     check_partition,
     lacks_partition,
     partition_name,
     shards_manifest,
 )
-from lexvl_anserini.doors.cluster.partitions.searcher import SearcherRequest, merged, open_searcher
 from lexvl_anserini.doors.cluster.runners import Pending, current_runner
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.writing import IndexOptions
+from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.places import fetched, place
@@ -32,6 +32,9 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text
+from lexvl_anserini.runs.order import merged_by_score, with_ranks
+
+Result = TypeVar("Result")
 
 # Queries that one call sends, at most, and the hits that one call returns.
 BATCH_QUERIES = 256
@@ -55,12 +58,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         folders = folders_in(index, report)
         self.index, self.manifest, self.documents = index, manifest, report.documents
         shared = divided(folders, min(runner.places, len(folders)))
-        requests = [SearcherRequest(tuple(some), str(report["collection"])) for some in shared]
-        self.workers = runner.workers(open_searcher, requests)
+        requests = [SearcherRequest(tuple(group), str(report["collection"])) for group in shared]
+        self.workers = runner.workers(PartitionSearcher, requests)
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:
-        """Those of each partition, which is an index of Lucene."""
+        """The options of each partition, which is an index of Lucene."""
         return LuceneEngine.options(given)
 
     stored_options = staticmethod(LuceneEngine.stored_options)
@@ -131,26 +134,26 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         compared: Counter[str] = Counter()
         for folder, source in zip(folders, shards, strict=True):
             check_partition(folder, report["collection"])
-            found = LuceneEngine.check(folder, [source], progress)
-            compared.update({name: value for name, value in found.items() if isinstance(value, int)})
+            counts = LuceneEngine.check(folder, [source], progress)
+            compared.update({name: value for name, value in counts.items() if isinstance(value, int)})
         return {"index": str(index), "partitions": len(folders), **compared}
 
     @staticmethod
     def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str] | None:
         """The texts of documents, if the partitions were built with `store_text`."""
-        report, wanted = read_report(index), list(doc_ids)
+        report, doc_ids = read_report(index), list(doc_ids)
         if not report.options.get("store_text"):
             return None
         texts: dict[str, str] = {}
-        for doc_id, folder in ((doc_id, folder) for doc_id in wanted for folder in folders_here(index, report)):
+        for doc_id, folder in product(doc_ids, folders_here(index, report)):
             if doc_id not in texts:
                 try:
                     texts |= LuceneEngine.stored_texts(folder, [doc_id]) or {}
                 except DataError:
                     continue
-        if missing := [doc_id for doc_id in wanted if doc_id not in texts]:
+        if missing := [doc_id for doc_id in doc_ids if doc_id not in texts]:
             raise DataError(f"{index}: no document {missing[0]!r}")
-        return {doc_id: texts[doc_id] for doc_id in wanted}
+        return {doc_id: texts[doc_id] for doc_id in doc_ids}
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query; batches are answered by all workers at the same time."""
@@ -169,8 +172,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         check_count("hits", hits)
         if has_text(clause):
             raise UsageError("BM25 needs statistics of the whole corpus, which partitions lack; build one index")
-        found = [worker.call("search_tree", query_id, clause, hits) for worker in self.workers]
-        return merged([pending.result().documents() for pending in found], hits)
+        return merged([sent.documents() for sent in self._all("search_tree", query_id, clause, hits)], hits)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has."""
@@ -182,9 +184,13 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         vector: dict[str, int] = self._of_document(doc_id, "vector")
         return vector
 
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        """The answers of all workers, which work at the same time."""
+        pending = [worker.call(method, *arguments) for worker in self.workers]
+        return [answer.result() for answer in pending]
+
     def _of_document(self, doc_id: str, method: str, *arguments: Any) -> Any:
-        pending = [worker.call(method, doc_id, *arguments) for worker in self.workers]
-        if (value := next((f for f in (p.result() for p in pending) if f is not None), None)) is None:
+        if (value := next((v for v in self._all(method, doc_id, *arguments) if v is not None), None)) is None:
             raise DataError(f"{self.index}: no document {doc_id!r}")
         return value
 
@@ -193,19 +199,16 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         most = self.manifest.counts.max_impact
         if most is not None and (quick := most * sum(vector.values())) < SCORE_LIMIT:
             return quick
-        found = [worker.call("greatest", list(vector)) for worker in self.workers]
-        greatest = [max(each) for each in zip(*(pending.result() for pending in found), strict=True)]
+        greatest = [max(impacts) for impacts in zip(*self._all("greatest", list(vector)), strict=True)]
         return sum(weight * impact for weight, impact in zip(vector.values(), greatest, strict=True))
 
     def served(self) -> Mapping[str, int]:
         """Searches of partitions by the form of their postings."""
-        found = [worker.call("served") for worker in self.workers]
-        return dict(sum((Counter(pending.result()) for pending in found), Counter[str]()))
+        return dict(sum(map(Counter, self._all("served")), Counter[str]()))
 
     def verified(self) -> None:
         """Waits until the files of all partitions are compared with their checksums."""
-        for pending in [worker.call("verified") for worker in self.workers]:
-            pending.result()
+        self._all("verified")
 
     def close(self) -> None:
         """Ends the workers."""
@@ -243,9 +246,105 @@ def batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[ImpactQu
 def answers(pending: Sequence[Pending], hits: int) -> Iterator[list[ScoredDoc]]:
     """The lists of a batch, from the answers of all workers."""
     results = [answer.result() for answer in pending]
-    return (merged([one.documents() for one in lists], hits) for lists in zip(*results, strict=True))
+    return (merged([sent.documents() for sent in lists], hits) for lists in zip(*results, strict=True))
 
 
 def has_text(clause: Clause) -> bool:
     """Whether BM25 is part of a tree."""
     return isinstance(clause, Text) or any(map(has_text, clause.children()))
+
+
+class SearcherRequest(NamedTuple):
+    """What a worker needs to open its partitions.
+
+    collection  digest of the collection that queries are quantised for
+    """
+
+    folders: tuple[Path, ...]
+    collection: str
+
+
+class SentList(NamedTuple):
+    """A ranked list on its way between processes: columns, which are unpacked ten times faster than records."""
+
+    query_id: str
+    doc_ids: tuple[str, ...]
+    scores: tuple[float, ...]
+
+    @classmethod
+    def of(cls, documents: Sequence[ScoredDoc]) -> SentList:
+        """A ranked list of one query."""
+        query_id = documents[0].query_id if documents else ""
+        return cls(query_id, tuple(d.doc_id for d in documents), tuple(d.score for d in documents))
+
+    def documents(self) -> Iterator[ScoredDoc]:
+        """The records, made as they are read."""
+        for rank, (doc_id, score) in enumerate(zip(self.doc_ids, self.scores, strict=True), start=1):
+            yield ScoredDoc(self.query_id, doc_id, rank, score)
+
+
+def merged(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[ScoredDoc]:
+    """The best `hits` of several ranked lists of one query, each at least as long or complete.
+
+    Impact scores need no statistics of a collection, so this is the list of one index of all documents.
+    """
+    return with_ranks(merged_by_score(lists, hits))
+
+
+class PartitionSearcher:
+    """The open indexes of some partitions."""
+
+    def __init__(self, request: SearcherRequest):
+        self.engines: list[ImpactEngine] = []
+        try:
+            for folder in request.folders:
+                manifest = check_partition(fetched(folder), request.collection)
+                self.engines.append(open_impact_index(folder, manifest))
+        except BaseException:
+            self.close()
+            raise
+
+    def search(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[SentList]:
+        """One ranked list per query."""
+        of_engines = [list(engine.search(queries, hits, threads)) for engine in self.engines]
+        return [SentList.of(merged(lists, hits)) for lists in zip(*of_engines, strict=True)]
+
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> SentList:
+        """The ranked list of a query tree."""
+        return SentList.of(merged([engine.search_tree(query_id, clause, hits) for engine in self.engines], hits))
+
+    def impacts(self, doc_id: str, terms: Sequence[str]) -> dict[str, int] | None:
+        """The document's impacts of these terms; None if no partition has the document."""
+        return self._first(lambda engine: engine.impacts(doc_id, terms))
+
+    def vector(self, doc_id: str) -> dict[str, int] | None:
+        """The document's vector; None if no partition has the document."""
+        return self._first(lambda engine: engine.vector(doc_id))
+
+    def greatest(self, terms: Sequence[str]) -> list[int]:
+        """The greatest impact of each term; 0 for one without postings."""
+        # From 2^24 on, a bound is weight times greatest impact.
+        limits = [[int(engine.bound({term: SCORE_LIMIT})) for engine in self.engines] for term in terms]
+        return [max(bounds) // SCORE_LIMIT for bounds in limits]
+
+    def served(self) -> Mapping[str, int]:
+        """The number of searches that each form of the postings has answered, over all partitions."""
+        return dict(sum((Counter(engine.served()) for engine in self.engines), Counter[str]()))
+
+    def verified(self) -> None:
+        """Waits until the files of all partitions are compared with their checksums."""
+        for engine in self.engines:
+            engine.verified()
+
+    def close(self) -> None:
+        """Closes the files."""
+        for engine in self.engines:
+            engine.close()
+
+    def _first(self, read: Callable[[ImpactEngine], Result]) -> Result | None:
+        for engine in self.engines:
+            try:
+                return read(engine)
+            except DataError:
+                continue
+        return None

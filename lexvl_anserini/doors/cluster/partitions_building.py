@@ -20,7 +20,7 @@ import orjson
 
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.doors.cluster.runners import all_results, current_runner
-from lexvl_anserini.doors.cluster.storage import discard, gathered, gathering_folder, make_place
+from lexvl_anserini.doors.cluster.storage import discard, gathering_folder, make_place
 from lexvl_anserini.engines.index_folder import (
     HEADS,
     PARTITION,
@@ -31,8 +31,7 @@ from lexvl_anserini.engines.index_folder import (
     read_report,
     write_report,
 )
-from lexvl_anserini.engines.lucene.record import source_manifest
-from lexvl_anserini.engines.lucene.writing import IndexOptions
+from lexvl_anserini.engines.lucene.writing import IndexOptions, source_manifest
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
@@ -99,10 +98,10 @@ def build_partitions(
         if total[key] != manifest.counts[key]:
             raise ArtefactError(f"{index}: {total[key]} {key} in its partitions, {manifest.counts[key]} in the shards")
     with new_index(index, fetched(sources[0], HEADS), manifest) as part:
-        for name in names:
-            gathered(staging / name, part / name)
-        about = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
-        write_report(part, {**about, "options": request.options.to_json(), "collection": digest})
+        for name in names if staging != index else ():
+            (staging / name).rename(part / name)
+        counts = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
+        write_report(part, {**counts, "options": request.options.to_json(), "collection": digest})
     if staging != index:
         shutil.rmtree(staging)
     return BuiltIndex(index, manifest, total["documents"])
@@ -130,8 +129,7 @@ def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) ->
 
 def build_partition(request: PartitionsRequest, number: int) -> int:
     """Builds one partition, unless it is finished; returns the number of its documents."""
-    from lexvl_anserini.engines.planning import plan_index
-    from lexvl_anserini.searching.building import carry_out
+    from lexvl_anserini.searching.building import carry_out, plan_index
 
     index = request.folder / partition_name(number)
     with published(index):
@@ -144,8 +142,8 @@ def build_partition(request: PartitionsRequest, number: int) -> int:
 
 def collection_digest(whole: Manifest, manifests: Sequence[Manifest]) -> str:
     """Names the documents of all partitions together, and the greatest impact that their queries are made for."""
-    held = [source_digest(manifest) for manifest in manifests]
-    return sha256(orjson.dumps([held, whole.counts.max_impact])).hexdigest()
+    sources = [source_digest(manifest) for manifest in manifests]
+    return sha256(orjson.dumps([sources, whole.counts.max_impact])).hexdigest()
 
 
 def check_partition(folder: Path, collection: str) -> Manifest:
