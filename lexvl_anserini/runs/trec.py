@@ -28,7 +28,7 @@ HINTS = {
     4: "; judgements have four: are --run and --qrels swapped?",
 }
 
-# Of a line of a run.
+# The largest rank in a line of a run.
 LARGEST_RANK = 2**31 - 1
 
 # Between two equal scores a strict run keeps at least the spacing of float32 at this magnitude, so that scores
