@@ -182,7 +182,7 @@ def compare_layouts(
     Raises:
         UsageError: settings of a layout that is not compared, or values that do not fit.
     """
-    from lexvl_anserini.encoders.parts.texts.cutting import checked_dimensions, cut
+    from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
     from lexvl_anserini.engines.faiss_layouts import layout_named, parameters_of
 
     known = {name: layout_named(name) for name in layouts}

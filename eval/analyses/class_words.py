@@ -97,7 +97,7 @@ def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Prog
         progress: called with the number of words just encoded.
     """
     from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-    from lexvl_anserini.encoders.parts.texts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
+    from lexvl_anserini.encoders.parts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
 
     tokenizer = load_tokenizer(find_checkpoint(vocabulary, weights=False).folder)
     columns = columns_from(tokenizer, first_word_id(tokenizer))

@@ -31,7 +31,7 @@ ITERATIONS = 1000
 # Exponents of 10: the range of lambda, the first steps, and the finest.
 LEAST, MOST, FIRST_STEP, LAST_STEP = -6.0, 6.0, 2.0, 0.125
 
-# Of the training images of a class, each that is the last of so many is held out.
+# One of so many training images of a class is held out, the last of them.
 HELD_OUT_EVERY = 5
 
 

@@ -62,7 +62,7 @@ ASKED = 200
 LISTS = (10, 100, 1000)
 MERGED_HITS = (10, 1000)
 
-# Of a node: one core, and room for requests and answers.
+# A node has one core, and room for requests and answers.
 NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
 
 # A node that is lost is noticed after two seconds instead of twenty.
@@ -234,7 +234,7 @@ def do_steps(given: ClusterDemoOptions, name: str, at_half: Callable[[], None] |
 
 
 def digest_of_shards(folder: Path) -> str:
-    """Of the names and bytes of all files below a folder."""
+    """The digest of the names and bytes of all files below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return sha256("\n".join(f"{path.relative_to(folder)} {file_sha256(path)}" for path in files).encode()).hexdigest()
 

@@ -27,7 +27,7 @@ OTHERS = ("ours-lucene", "stock", "faiss-flat", "faiss-hnsw")
 # Batches with one thread, where the others have several.
 ALONE = "batch, 1 thread"
 
-# Of the rows, in a fixed order, so that the table does not depend on the measured tasks.
+# The columns have a fixed order, so that the table does not depend on the measured tasks.
 COLUMNS = (
     *("system", "task", "hits", "p50_ms", "p90_ms", "p95_ms", "p99_ms"),
     *("mean_ms", "queries_per_s", "cpu_ms", "peak_mib"),

@@ -13,8 +13,9 @@ from lexvl_anserini.data.lines import BOM, open_packed
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, file_sha256, packed, same_file
-from lexvl_anserini.ground.manifest import Counts, RunManifest, manifest_path, read_run_manifest, write_beside
+from lexvl_anserini.ground.manifest import Counts
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest, write_beside
 from lexvl_anserini.runs.order import by_score, with_ranks
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ HINTS = {
     4: "; judgements have four: are --run and --qrels swapped?",
 }
 
-# Of a line of a run.
+# The largest rank in a line of a run.
 LARGEST_RANK = 2**31 - 1
 
 # Between two equal scores a strict run keeps at least the spacing of float32 at this magnitude, so that scores

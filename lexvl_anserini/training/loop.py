@@ -106,7 +106,7 @@ def train(
     with processes.folder(output) as own, disk_errors(output):
         entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
-        # Of several processes, only the first writes into the cache.
+        # Only the first of several processes writes into the cache.
         sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own)
         reserve(own, recipe, sources.digests, overwrite)
         processes.wait()

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.families.dense_crossmodal import mean_state
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.pooling import elu1p
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
 from lexvl_anserini.training.common.tower_pair import TowerPair, project_max
 from lexvl_anserini.training.images.lexlip_parts import parts_of

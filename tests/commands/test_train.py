@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +12,7 @@ import torch
 from tiny_training import weights_of, write_corpus
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.texts.tokens import columns_ascii
+from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.train import planned, read_changes
 from lexvl_anserini.training.common.batches import Batches, CaptionStore, text_batch
@@ -106,22 +101,6 @@ def test_a_resumed_run_ends_with_the_same_weights_and_log(
     assert losses(resumed) == losses(trained)
 
 
-def test_a_killed_run_resumes(corpus: str, trained: Path, tmp_path: Path) -> None:
-    recipe = tmp_path / "tiny.yaml"
-    recipe.write_text(json.dumps(recipe_of(corpus).model_dump(mode="json")))
-    command = [sys.executable, "-m", "lexvl_anserini.train", "--recipe", str(recipe), "--device", "cpu"]
-    command += ["--output", str(tmp_path / "run"), "--threads", str(torch.get_num_threads())]
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=dict(os.environ))
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run" / "state").exists() and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-    model = train(recipe_of(corpus), tmp_path / "run", device="cpu")
-    expected, found = weights_of(trained), weights_of(model)
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
-
-
 def test_a_finished_run_is_left_as_it_is(corpus: str, trained: Path) -> None:
     before = (trained / "model.safetensors").stat().st_mtime_ns
     assert train(recipe_of(corpus), trained.parent, device="cpu") == trained
@@ -172,18 +151,12 @@ def test_the_dense_twin_trains_and_loads(corpus: str, tmp_path: Path) -> None:
     assert all(w.dtype in (torch.float16, torch.int64) for w in weights_of(folder).values())
 
 
-def test_regularisers_and_full_float_states_take_part(corpus: str, tmp_path: Path) -> None:
-    recipe = recipe_of(corpus, regularisers=[{"name": "flops", "side": "document", "weight": 1000.0}])
-    folder = train(recipe, tmp_path / "a", device="cpu")
-    plain = train(recipe_of(corpus), tmp_path / "b", device="cpu")
-    assert not torch.equal(weights_of(folder)["encoder_p.proj"], weights_of(plain)["encoder_p.proj"])
-
-
-def test_auxiliaries_take_part_and_check_their_options(corpus: str, tmp_path: Path) -> None:
+def test_regularisers_and_auxiliaries_take_part(corpus: str, trained: Path, tmp_path: Path) -> None:
     naming = {"name": "naming", "weight": 2.0, "options": {"temperature": 0.1}}
-    folder = train(recipe_of(corpus, auxiliaries=[naming]), tmp_path / "a", device="cpu")
-    plain = train(recipe_of(corpus), tmp_path / "b", device="cpu")
-    assert not torch.equal(weights_of(folder)["encoder_p.proj"], weights_of(plain)["encoder_p.proj"])
+    flops = {"name": "flops", "side": "document", "weight": 1000.0}
+    for name, changes in (("flops", {"regularisers": [flops]}), ("naming", {"auxiliaries": [naming]})):
+        folder = train(recipe_of(corpus, **changes), tmp_path / name, device="cpu")
+        assert not torch.equal(weights_of(folder)["encoder_p.proj"], weights_of(trained)["encoder_p.proj"])
     with pytest.raises(UsageError, match="auxiliary 'naming' has no options 'heat'; expected some of temperature"):
         recipe_of(corpus, auxiliaries=[{**naming, "options": {"heat": 1}}])
 
@@ -304,7 +277,7 @@ def test_the_vocabulary_is_the_words_by_frequency(tmp_path: Path) -> None:
 def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) -> None:
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.parts.images.pixels import Pixels
-    from lexvl_anserini.encoders.parts.texts.tokens import TextReader
+    from lexvl_anserini.encoders.parts.tokens import TextReader
 
     captioned = read_captioned(load_dataset(corpus, "train", None, direction="text-to-image"))
     tokenizer = save_tokenizer(learn_words(captioned.texts, 2000), tmp_path / "words", 12)

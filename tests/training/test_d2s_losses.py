@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.families.d2s import D2SHead
 from lexvl_anserini.encoders.families.joint import JointHead
-from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.training.objectives import REGULARISERS
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
 from lexvl_anserini.training.objectives.joint_losses import (

@@ -40,7 +40,7 @@ MERGED: Mapping[str, frozenset[str]] = {
 
 
 class KnownImages(NamedTuple):
-    """Of a known dataset: its image folders (besides `images`), and where its images come from, in words."""
+    """The image folders of a known dataset (besides `images`), and where its images come from, in words."""
 
     folders: tuple[str, ...]
     origin: str

@@ -90,7 +90,7 @@ class UnreadableImage(DataError):
     """An image cannot be read, and the policy is to fail."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class OnError:
     """The policy for images that cannot be read, and the images that it skipped.
 
@@ -116,7 +116,7 @@ class OnError:
         self.skipped.append(Skipped(position, str(reference), str(problem)))
 
 
-# The policy where none is given.
+# The policy where none is given. All callers share it: it raises, and lists nothing.
 FAIL = OnError("fail")
 
 

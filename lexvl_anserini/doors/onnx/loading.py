@@ -32,11 +32,11 @@ from lexvl_anserini.doors.onnx.towers import (
 )
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Tower
-from lexvl_anserini.encoders.parts.images.crops import pixels_of
+from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.batches import PassageReader
+from lexvl_anserini.encoders.parts.images.pixels import pixels_of
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.passages import PassageReader
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError, reason_of
 from lexvl_anserini.ground.manifest import PLACES
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary

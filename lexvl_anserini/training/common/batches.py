@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 import torch
 
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch, Tokens
 from lexvl_anserini.training.common.stores import ImageStore, StateStore

@@ -13,7 +13,7 @@ from lexvl_anserini.data.corpora.embeddings import REFERENCE, read_embeddings
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import open_source
 from lexvl_anserini.encoders.parts.features import Embedded
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader
+from lexvl_anserini.encoders.parts.tokens import TextReader
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.training.common.inputs import Tokens

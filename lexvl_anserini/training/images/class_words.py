@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.parts.texts.class_words import word_rows
+from lexvl_anserini.encoders.families.vdr_crossmodal import word_rows
 from lexvl_anserini.training.common.batches import CaptionStore
 from lexvl_anserini.training.common.stores import ImageStore
 from lexvl_anserini.training.common.tower_pair import project_max

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.families.d2s import D2SHead
-from lexvl_anserini.encoders.families.dense_crossmodal import HeadOf, hidden_of, projection_of
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import HeadOf, hidden_of, projection_of
 from lexvl_anserini.encoders.families.joint import JointHead
-from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.features import MASK_LENGTH, Features
 from lexvl_anserini.encoders.parts.pooling import log1p_relu
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.training.common.batches import Batches, CaptionStore, Expansion, TrainingBatch
 from lexvl_anserini.training.common.inputs import Details, ImageBatch, TextBatch, Tokens

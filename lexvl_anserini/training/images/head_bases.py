@@ -19,7 +19,7 @@ from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
-from lexvl_anserini.encoders.families.dense_crossmodal import (
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
     HeadOf,
     last_layers,
     projection_of,
@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.families.dense_crossmodal import (
 )
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import TextAndImage, columns_of_head, stored, tokenizer_of
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_of_terms, load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.images.captioned import CaptionedImages
@@ -65,7 +65,7 @@ class HeadBase(Protocol):
 
     @property
     def tokenizer(self) -> Any:
-        """Of the captions."""
+        """The tokenizer of the captions."""
         ...
 
     @property
@@ -129,7 +129,7 @@ class PairBase:
         return Start(width, word_embeddings(self.pair)[self.columns.tokens], layers=layers)
 
     def digest(self) -> str:
-        """Of the pair."""
+        """The digest of the pair."""
         return self.pair.digest()
 
     def features(self, device: torch.device) -> TextAndImage:
@@ -189,7 +189,7 @@ class VectorBase:
         return cls(words, tokenizer, columns_of_head(tokenizer, len(embeddings), specials=True), start)
 
     def digest(self) -> str:
-        """Of the checkpoint."""
+        """The digest of the checkpoint."""
         return self.words.digest()
 
     def features(self, device: torch.device) -> TextAndImage:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, token_strings
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, token_strings
 from lexvl_anserini.training.common.batches import TrainingBatch
 from lexvl_anserini.training.common.inputs import TextBatch
 from lexvl_anserini.training.common.tower_pair import TrainingPart

@@ -19,7 +19,7 @@ from lexvl_anserini.encoders.encoder import DenseSide, as_dense
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_ascii
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.batches import Batches, CaptionStore, TrainingBatch
 from lexvl_anserini.training.common.inputs import Tokens

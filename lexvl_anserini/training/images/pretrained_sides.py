@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.families.dense_crossmodal import mean_state
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
@@ -31,7 +31,7 @@ from lexvl_anserini.encoders.parts.pretrained import (
     folded,
     layers_of,
 )
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, columns_ascii, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_ascii, columns_of_terms, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.vocabulary import Vocabulary

@@ -15,7 +15,7 @@ from lexvl_anserini.encoders.checkpoints.saved import about
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.parts.network_pair import types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, check_digest, named_backbone
-from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.tower_pair import TowerPair

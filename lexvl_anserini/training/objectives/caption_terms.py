@@ -22,7 +22,7 @@ from scipy import sparse
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.training.common.inputs import Tokens
 from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, bag_of
 

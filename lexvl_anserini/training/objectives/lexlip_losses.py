@@ -18,7 +18,7 @@ from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature,
 TEMPERATURE = 0.05
 # Shares of a text's tokens that are masked, for the encoder and for the decoder.
 ENCODER_SHARE, DECODER_SHARE = 0.3, 0.5
-# Of the masked tokens, 80 percent become [MASK], 10 percent a random token, and 10 percent stay.
+# 80 percent of the masked tokens become [MASK], 10 percent a random token, and 10 percent stay.
 MASKED, CHANGED = 0.8, 0.1
 # The label of a token without a loss.
 IGNORED = -100

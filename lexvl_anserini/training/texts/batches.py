@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.batches import TrainingBatch
 from lexvl_anserini.training.common.inputs import TextBatch

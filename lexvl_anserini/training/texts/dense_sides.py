@@ -10,12 +10,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION, read_network
-from lexvl_anserini.encoders.families.sentence import load_sentence
+from lexvl_anserini.encoders.families.dense.dpr import CONTEXT, QUESTION, read_network
+from lexvl_anserini.encoders.families.dense.sentence import load_sentence
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import load_backbone, position_limit, quietly, read_config
-from lexvl_anserini.encoders.parts.texts.passages import PassageReader, read_passage
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage
+from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.training.texts.sides import Tokenised, TrainableText

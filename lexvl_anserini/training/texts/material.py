@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.batches import TrainingBatch
 from lexvl_anserini.training.common.examples import Examples, named, spread

@@ -35,9 +35,9 @@ from lexvl_anserini.encoders.parts.backbones import (
     position_limit,
     read_config,
 )
+from lexvl_anserini.encoders.parts.batches import by_length
 from lexvl_anserini.encoders.parts.pooling import elu1p, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.texts.padding import by_length
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.training.common.inputs import TextBatch

@@ -1,8 +1,15 @@
-"""Texts to token ids, and the dimension of the vocabulary that each token id has."""
+"""Texts to token ids, and the dimension of the vocabulary that each token id has.
+
+A long text is cut where a reader of so many tokens stops (`starts`), so that its time and memory do not grow with the
+text. A tokenizer splits a text into words (pieces that it encodes one by one), and what it splits and changes depends
+on characters nearby. The start of a text therefore has the same words as the whole text, but for those near the cut.
+How far a word reaches is unknown before it ends, so the last word before the cut does not count either: of a text that
+a tokenizer takes as one word, everything is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import count
@@ -12,8 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
-from lexvl_anserini.encoders.parts.texts.clip_bpe import ClipBpe
-from lexvl_anserini.encoders.parts.texts.long_texts import starts
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
@@ -76,9 +81,8 @@ def token_strings(tokenizer: Any) -> list[str]:
 
 def token_names(tokenizer: Any) -> dict[int, str]:
     """Token id -> what the token says, without marks of words' parts; special tokens have none."""
-    ids = tokenizer.ids if isinstance(tokenizer, ClipBpe) else tokenizer.get_vocab()
-    specials = tokenizer.specials if isinstance(tokenizer, ClipBpe) else tokenizer.all_special_tokens
-    return {number: term.removesuffix("</w>") for term, number in ids.items() if term not in specials}
+    specials = tokenizer.all_special_tokens
+    return {number: term.removesuffix("</w>") for term, number in tokenizer.get_vocab().items() if term not in specials}
 
 
 def first_word_id(tokenizer: Any) -> int:
@@ -111,11 +115,7 @@ class TokenColumns:
 
 
 def columns_from(tokenizer: Any, shift: int) -> TokenColumns:
-    """Dimension j is token id j + shift (VDR).
-
-    Raises:
-        UsageError: the shift is negative, or leaves no dimension.
-    """
+    """Dimension j is token id j + shift (VDR)."""
     if not 0 <= shift < len(tokenizer):
         raise UsageError(f"shift {shift}: expected 0 to {len(tokenizer) - 1} for {len(tokenizer)} tokens")
     of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
@@ -133,11 +133,7 @@ def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
 
 
 def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
-    """Dimensions are the tokens that are the terms of a vocabulary, in its order.
-
-    Raises:
-        CheckpointError: a term is no token.
-    """
+    """Dimensions are the tokens that are the terms of a vocabulary, in its order."""
     ids = tokenizer.get_vocab()
     if missing := [term for term in vocabulary if term not in ids]:
         raise CheckpointError(f"{where}: {len(missing)} terms are no tokens of its tokenizer, such as {missing[0]!r}")
@@ -175,7 +171,7 @@ def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
 
 
 def readable(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
-    """Of each text a start with the same first `tokens` tokens; whole texts where a tokenizer cuts their start."""
+    """The start of each text that has its first `tokens` tokens; whole texts where a tokenizer cuts their start."""
     if tokenizer.truncation_side != "right":
         return list(texts)
     return starts(texts, tokens, partial(whole_encodings, tokenizer))
@@ -289,3 +285,53 @@ class TextReader:
     def with_max_length(self, max_length: int | None) -> TextReader:
         """The same reader with another limit; None keeps this one."""
         return self if max_length is None else replace(self, max_length=max_length)
+
+
+# Characters per token of a first start, and by what each further one is longer.
+FIRST_LENGTH, LONGER = 16, 4
+
+# Characters before a cut in which words may differ from the whole text's: no added token and no rule of a tokenizer
+# reaches as far.
+MARGIN = 1000
+
+# (text, length) -> about so many characters of its start, or the whole text if it is not longer.
+Start = Callable[[str, int], str]
+
+
+def characters(text: str, length: int) -> str:
+    """The first `length` characters."""
+    return text[:length]
+
+
+def starts(
+    texts: Sequence[str], tokens: int, encode: Callable[[list[str]], Sequence[Any]], start: Start = characters
+) -> list[str]:
+    """The start of each text that has its first `tokens` tokens.
+
+    Args:
+        encode: texts -> their `tokenizers.Encoding`, without special tokens and not truncated.
+        start: cuts a text; `start(text, len(text))` is the whole.
+    """
+    length = FIRST_LENGTH * tokens + MARGIN
+    beginnings = [start(text, length) for text in texts]
+    open_ends = [i for i, text in enumerate(texts) if len(text) > length]
+    while open_ends:
+        encodings = encode([beginnings[i] for i in open_ends])
+        open_ends = [
+            i for i, one in zip(open_ends, encodings, strict=True) if not is_certain(one, beginnings[i], tokens)
+        ]
+        length *= LONGER
+        for i in open_ends:
+            beginnings[i] = start(texts[i], length)
+        open_ends = [i for i in open_ends if len(texts[i]) > length]
+    return beginnings
+
+
+def is_certain(encoding: Any, text: str, tokens: int) -> bool:
+    """True if the first `tokens` tokens of `text`, the start of a longer one, are also the longer one's."""
+    count = len(encoding)
+    if count <= tokens:
+        return False
+    word = encoding.token_to_word(tokens - 1)
+    # Rules about runs of blanks look at the end of the run.
+    return word != encoding.token_to_word(count - 1) and encoding.word_to_chars(word)[1] <= len(text.rstrip()) - MARGIN

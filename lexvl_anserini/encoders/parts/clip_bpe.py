@@ -15,14 +15,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.encoders.parts.texts.long_texts import starts
+from lexvl_anserini.encoders.parts.tokens import starts
 from lexvl_anserini.ground.errors import CheckpointError, reason_of
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
 
 # The first line of the file is a header; lines after this number are not used.
 LAST_LINE = 49152 - 256 - 2 + 1
-# Of the unpacked file; OpenAI's, the longest, has 3.2 MB.
+# The limit of the unpacked file; OpenAI's, the longest, has 3.2 MB.
 MOST_BYTES = 1 << 26
 
 # Characters of a line that ftfy repairs at once; its own default.
@@ -41,11 +41,7 @@ def byte_symbols() -> list[str]:
 
 
 def read_merges(path: Path) -> list[str]:
-    """The lines of a merges file (plain or gzipped) that are merges; the last is empty if the file ends in a newline.
-
-    Raises:
-        CheckpointError: it cannot be read, or is far larger than merges are.
-    """
+    """The lines of a merges file, plain or gzipped; the last is empty if the file ends in a newline."""
     try:
         with open(path, "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
@@ -119,13 +115,17 @@ class ClipBpe:
         terms = [*symbols, *(f"{symbol}</w>" for symbol in symbols), *map("".join, merges), *specials]
         if size is not None and len(terms) != size:
             raise CheckpointError(f"{path}: {len(terms)} tokens, the model has {size}; name the model's own merges")
-        self.path, self.specials = path, tuple(specials)
+        self.path, self.all_special_tokens = path, tuple(specials)
         self.ids = {term: number for number, term in enumerate(terms)}
         self.merges = [(merge[0], merge[1]) for merge in merges if merge]
         self.size = len(terms)
 
     def __len__(self) -> int:
         return self.size
+
+    def get_vocab(self) -> dict[str, int]:
+        """Term -> token id."""
+        return self.ids
 
     def num_special_tokens_to_add(self) -> int:
         """START and END."""
@@ -144,7 +144,7 @@ class ClipBpe:
         model.pre_tokenizer = Sequence(
             [Split(Regex(PIECES), behavior="removed", invert=True), ByteLevel(add_prefix_space=False, use_regex=False)]
         )
-        model.add_special_tokens([AddedToken(special, normalized=False) for special in self.specials])
+        model.add_special_tokens([AddedToken(special, normalized=False) for special in self.all_special_tokens])
         return model
 
     def __call__(

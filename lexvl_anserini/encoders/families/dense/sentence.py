@@ -13,8 +13,8 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.texts.cutting import checked_dimensions, cut
-from lexvl_anserini.encoders.parts.texts.tokens import is_fast, readable
+from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
+from lexvl_anserini.encoders.parts.tokens import is_fast, readable
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
@@ -65,7 +65,7 @@ class SentenceTower:
         return cut(np.concatenate(pieces), self.dimensions, self.normalise and self.dimensions is not None)
 
     def readable(self, texts: list[str]) -> list[str]:
-        """Of each text as much as the model reads, or a little more; the prompt that it adds leaves less room."""
+        """As much of each text as the model reads, or a little more; the prompt that it adds leaves less room."""
         tokenizer, limit = self.model.tokenizer, self.model.max_seq_length
         return readable(tokenizer, texts, limit) if limit and is_fast(tokenizer) else texts
 
@@ -77,9 +77,6 @@ def load_sentence(source: Source, max_length: int | None = None, dimensions: int
         source: the folder has modules.json.
         max_length: tokens read per text; default the folder's own limit.
         dimensions: keep only the first ones (Matryoshka), of unit length again if the model's vectors are; default all.
-
-    Raises:
-        CheckpointError: the folder is a sparse model, or not one of sentence-transformers.
     """
     checkpoint = source.required("sentence")
     refuse_sparse(checkpoint)
@@ -121,9 +118,6 @@ def refuse_sparse(checkpoint: Checkpoint) -> None:
 
     Without modules.json sentence-transformers would add mean pooling without a warning, and a sparse model would give
     plausible wrong vectors.
-
-    Raises:
-        CheckpointError: it is not.
     """
     folder = checkpoint.folder
     if not (folder / "modules.json").is_file():

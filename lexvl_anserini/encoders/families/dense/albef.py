@@ -7,10 +7,10 @@ Image: v = W_v h_[CLS] of a ViT after its final LayerNorm, of unit length.
 from __future__ import annotations
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.blip import load_family
+from lexvl_anserini.encoders.families.dense.blip import load_family
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.sides import Direction
-from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH
+from lexvl_anserini.encoders.parts.features import MAX_LENGTH
+from lexvl_anserini.encoders.parts.towers import Direction
 
 
 def load_albef(
@@ -36,8 +36,5 @@ def load_albef(
             the file (or named by `backbone_config`), else 64.
         fusion_layer: number of layers that read a text; default those below the first with cross-attention.
         dimensions: keep only the first ones of each vector.
-
-    Raises:
-        CheckpointError: another layout or family, or weights that do not fit.
     """
     return load_family("albef", source, direction, clean, max_length, resolution, head_width, fusion_layer, dimensions)

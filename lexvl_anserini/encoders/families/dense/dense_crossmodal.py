@@ -26,14 +26,12 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import companions
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
-from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
 from lexvl_anserini.encoders.parts.features import Features, TextAndImage
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, PatchTransformer
 from lexvl_anserini.encoders.parts.pretrained import cells_of, pretrained_bert, pretrained_image, vector_head
-from lexvl_anserini.encoders.parts.sides import in_direction
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Batch
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Texts, in_direction
 from lexvl_anserini.ground.errors import CheckpointError
 
 TEXT_TYPE = "dense_crossmodal_text"
@@ -59,9 +57,6 @@ def load_dense_crossmodal(
         direction: the modalities of queries and documents.
         text_max_length: tokens per text; default the checkpoint's.
         dimensions: keep only the first ones (Matryoshka); default all.
-
-    Raises:
-        CheckpointError: another layout, or weights that do not fit.
     """
     checkpoint = source.required("dense-crossmodal")
     text, image = dense_towers(source, checkpoint, projection_of, text_max_length)
@@ -89,11 +84,7 @@ HeadOf = Callable[
 def dense_towers(
     source: Source, checkpoint: Checkpoint, head_of: HeadOf, text_max_length: int | None = None
 ) -> tuple[DenseTower, DenseTower]:
-    """The towers of texts and of images: `projection_of` gives vectors, `hidden_of` the states before them.
-
-    Raises:
-        CheckpointError: another layout, or weights that do not fit.
-    """
+    """The towers of texts and of images: `projection_of` gives vectors, `hidden_of` the states before them."""
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
     text_about = about(checkpoint, config, "encoder_q", (TEXT_TYPE,))
     image_about = about(checkpoint, config, "encoder_p", (IMAGE_TYPE,))
@@ -112,11 +103,7 @@ def text_tower(
     length: int | None,
     head_of: HeadOf,
 ) -> DenseTower:
-    """Texts through a BERT, mean pooling and a head, from the keys of their side.
-
-    Raises:
-        CheckpointError: the weights do not fit the configuration.
-    """
+    """Texts through a BERT, mean pooling and a head, from the keys of their side."""
     where = f"{checkpoint.folder}: encoder_q"
     config, tokenizer_folder = companions(source, checkpoint, entry["model_id"])
     tokenizer = load_tokenizer(tokenizer_folder, config.vocab_size)
@@ -140,11 +127,7 @@ def image_tower(
     device: torch.device,
     head_of: HeadOf,
 ) -> DenseTower:
-    """Images through a PatchTransformer or a pretrained network, mean pooling and a head, from the keys of their side.
-
-    Raises:
-        CheckpointError: the weights do not fit the configuration.
-    """
+    """Images through a PatchTransformer or a pretrained network, mean pooling and a head."""
     where = f"{checkpoint.folder}: encoder_p"
     rest = {key: value for key, value in own.items() if not is_head(key)}
     network: nn.Module
@@ -176,11 +159,7 @@ def is_head(key: str) -> bool:
 def projection_of(
     entry: Mapping[str, Any], own: Mapping[str, Tensor], before: int, where: str, device: torch.device
 ) -> tuple[Callable[[Tensor], Tensor], int]:
-    """What maps the mean state [B, before] to a vector, and its dimensions: two layers over a pretrained network.
-
-    Raises:
-        CheckpointError: the projection is missing or does not fit the network.
-    """
+    """What maps the mean state [B, before] to a vector, and its dimensions: two layers over a pretrained network."""
     if "backbone" in entry:
         layers = vector_head(own, before, where, device)
         return layers, layers.dimensions
@@ -220,21 +199,13 @@ def last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Te
 
 
 def text_folder(checkpoint: Checkpoint) -> Path:
-    """The folder of the tokenizer and the configuration of the texts' BERT, in a checkpoint that `train` wrote.
-
-    Raises:
-        CheckpointError: another layout.
-    """
+    """The folder of the tokenizer and the configuration of the texts' BERT, in a checkpoint that `train` wrote."""
     entry = about(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
     return inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
 
 
 def word_embeddings(checkpoint: Checkpoint) -> Tensor:
-    """The input embeddings of the texts' BERT, [tokens, width].
-
-    Raises:
-        CheckpointError: another layout, or weights that do not fit.
-    """
+    """The input embeddings of the texts' BERT, [tokens, width]."""
     entry = about(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
     own = below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
     whole = pretrained_bert(checkpoint, entry, own) if "backbone" in entry else own
@@ -247,9 +218,6 @@ def tokenizer_and_features(
     """The tokenizer of a dense pair, and its texts and images as a head of `width` numbers reads them.
 
     What `projection_of` gives has unit length, what `hidden_of` gives has not.
-
-    Raises:
-        CheckpointError: no dense pair, or vectors of another width.
     """
     own = replace(source, checkpoint=checkpoint)
     towers = dense_towers(own, checkpoint, head_of)

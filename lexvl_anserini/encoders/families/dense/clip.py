@@ -32,13 +32,11 @@ from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import read_config
-from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
-from lexvl_anserini.encoders.parts.images.crops import Crop, one_crop, read_preprocessor
+from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.images.pixels import Crop, one_crop, read_preprocessor
 from lexvl_anserini.encoders.parts.images.vision import Images
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction
-from lexvl_anserini.encoders.parts.texts.clip_bpe import END, MASK, START, ClipBpe
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Batch
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Direction, Texts, in_direction
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
 
@@ -75,10 +73,6 @@ def load_clip(
         dimensions: keep only the first ones (Matryoshka); default all.
         merges: BPE merges file of weights in OpenAI's or DeCLIP's layout; default beside the weights.
         open_clip: a model of the package open_clip instead of a checkpoint, NAME/PRETRAINED.
-
-    Raises:
-        CheckpointError: weights that do not fit or are not of a CLIP, or no tokenizer.
-        UsageError: neither checkpoint nor open_clip, or both; open_clip is not installed.
     """
     if open_clip is not None:
         loaded = from_open_clip(source, open_clip)
@@ -113,11 +107,7 @@ def towers(loaded: LoadedClip, reader: TextReader, device: torch.device) -> tupl
 def read_transformers(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
 ) -> LoadedClip:
-    """A transformers folder: config.json (with defaults for missing fields), weights, tokenizer, preprocessing.
-
-    Raises:
-        CheckpointError: another model, weights that do not fit it, or a tokenizer of another size.
-    """
+    """A transformers folder: config.json (with defaults for missing fields), weights, tokenizer, preprocessing."""
     config: Any = read_config(checkpoint.folder)
     if config.model_type != "clip":
         raise CheckpointError(
@@ -135,11 +125,7 @@ def read_transformers(
 def read_open_layout(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
 ) -> LoadedClip:
-    """Weights in OpenAI's or DeCLIP's layout, with the configuration of open_clip, of a training run, or none.
-
-    Raises:
-        CheckpointError: weights that do not fit, or no tokenizer.
-    """
+    """Weights in OpenAI's or DeCLIP's layout, with the configuration of open_clip, of a training run, or none."""
     about = checkpoint.folder / OPEN_CLIP
     config = {} if about.is_file() else run_config(checkpoint)
     if about.is_file():
@@ -162,11 +148,7 @@ def read_open_layout(
 def open_tokenizer(
     source: Source, merges: str | None, config: Mapping[str, Any], specials: tuple[str, ...], size: int
 ) -> Any:
-    """The tokenizer of weights in OpenAI's layout: BPE merges, or (OpenAI's symbols only) a transformers tokenizer.
-
-    Raises:
-        CheckpointError: neither is there, or it has another size than the model.
-    """
+    """The tokenizer of weights in OpenAI's layout: BPE merges, or (OpenAI's symbols only) a transformers tokenizer."""
     folder = source.tokenizer_folder()
     if (path := find_merges(merges, folder, config)) is not None:
         return ClipBpe(path, specials, size)

@@ -19,10 +19,9 @@ from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weig
 from lexvl_anserini.encoders.encoder import Encoder, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
-from lexvl_anserini.encoders.parts.dense import DenseTower, Items
-from lexvl_anserini.encoders.parts.texts.passages import PassageReader, read_passage
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Batch
+from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Items
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 
@@ -94,11 +93,7 @@ def load_dpr(
 def tower(
     source: Source, checkpoint: Checkpoint, side: str, max_length: int | None, dimensions: int | None
 ) -> DenseTower:
-    """One BERT from the keys `<side>.bert_model.*`, with `<side>.encode_proj.*` if the configuration has a projection.
-
-    Raises:
-        CheckpointError: another model, the other side, weights that do not fit, or no tokenizer.
-    """
+    """One BERT, `<side>.bert_model.*`, with `<side>.encode_proj.*` if the configuration has a projection."""
     config = read_config(checkpoint.folder)
     if config.model_type != "dpr":
         raise CheckpointError(f"{checkpoint.folder}: a {config.model_type} model, expected dpr")
@@ -123,11 +118,7 @@ def tower(
 
 
 def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.device) -> tuple[Any, nn.Module]:
-    """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`.
-
-    Raises:
-        CheckpointError: another side, or weights that do not fit.
-    """
+    """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`."""
     config, weights = read_config(checkpoint.folder), read_weights(checkpoint.path)
     side = next((side for side in sides if any(key.startswith(f"{side}.") for key in weights)), sides[0])
     own = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}

@@ -5,8 +5,7 @@ from brute_force import Doc, Oracle
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lexvl_anserini.doors.serving.answering import has_text
-from lexvl_anserini.doors.serving.products import changed, reweighted
+from lexvl_anserini.doors.serving.answering import changed, has_text, reweighted
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Impacts, Not, Term, Text, Unscored
 from lexvl_anserini.queries.parser import parse

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary

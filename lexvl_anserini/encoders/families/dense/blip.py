@@ -9,10 +9,8 @@ from __future__ import annotations
 from lexvl_anserini.encoders.checkpoints.itc_layout import load_itc
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import DenseTower
-from lexvl_anserini.encoders.parts.features import caption_items, image_items
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction
-from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH
+from lexvl_anserini.encoders.parts.features import MAX_LENGTH, caption_items, image_items
+from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, in_direction
 from lexvl_anserini.ground.errors import CheckpointError
 
 
@@ -37,9 +35,6 @@ def load_blip(
         head_width: of attention heads, which weight files do not contain; default the value in a med_config.json beside
             the file (or named by `backbone_config`), else 64.
         dimensions: keep only the first ones of each vector.
-
-    Raises:
-        CheckpointError: another layout or family, or weights that do not fit.
     """
     return load_family("blip", source, direction, clean, max_length, resolution, head_width, None, dimensions)
 
@@ -55,11 +50,7 @@ def load_family(
     fusion_layer: int | None,
     dimensions: int | None,
 ) -> Encoder:
-    """BLIP or ALBEF, which differ in the number of layers that read a text.
-
-    Raises:
-        CheckpointError: the checkpoint is of the other family.
-    """
+    """BLIP or ALBEF, which differ in the number of layers that read a text."""
     checkpoint = source.required(family)
     loaded = load_itc(checkpoint, source.device, resolution, head_width, fusion_layer, source.backbone_config)
     if loaded.family != family:
