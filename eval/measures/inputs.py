@@ -123,14 +123,14 @@ def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
     """
     if requested.qrels:
         return requested
-    wanted = requested.corpus
-    known = card.corpus if wanted.name in ("", card.corpus.name) else UNNAMED
+    named = requested.corpus
+    known = card.corpus if named.name in ("", card.corpus.name) else UNNAMED
     corpus = CorpusRef(
-        name=wanted.name or known.name,
-        split=wanted.split or known.split,
-        data_dir=wanted.data_dir or known.data_dir,
-        escape_ids=wanted.escape_ids or known.escape_ids,
-        direction=wanted.direction or known.direction,
+        name=named.name or known.name,
+        split=named.split or known.split,
+        data_dir=named.data_dir or known.data_dir,
+        escape_ids=named.escape_ids or known.escape_ids,
+        direction=named.direction or known.direction,
     )
     if not corpus.name:
         raise UsageError(
@@ -159,12 +159,6 @@ def encoded_queries(
     shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
 ) -> tuple[list[ImpactQuery], list[Qrel], bool]:
     """The queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics.
-
-    Args:
-        shards: of impacts; their encoder encodes topics.
-        topics: dataset/split, a file of topics or of encoded queries; None for those of the corpus.
-        data_dir, checkpoint: where datasets and the encoder's checkpoint are now.
-        device: of the encoder.
 
     Raises:
         UsageError: the shards hold no impacts.

@@ -268,13 +268,11 @@ def test_the_evaluation_imports_itself_relatively():
 
 # What commands share: their options, and the one command of all captioned image datasets.
 OF_COMMANDS = {"lexvl_anserini.cli", "eval.options", "eval.image_text", "eval.efficiency.suite"}
-# Measures whole commands, each in a process of its own.
-RUNS_COMMANDS = {"eval.efficiency.process"}
 
 
 def test_only_commands_import_the_command_line():
     commands = {*COMMANDS.values(), *OF_COMMANDS, *(name for name in SOURCES if name.endswith(".__main__"))}
-    for name in SOURCES.keys() - commands - RUNS_COMMANDS:
+    for name in SOURCES.keys() - commands:
         wrong = {imported for imported in imports(SOURCES[name]) if imported.split(".")[0] == "typer"}
         wrong |= GRAPH[name] & {*COMMANDS.values(), "lexvl_anserini.cli"}
         assert not wrong, f"{name} imports {', '.join(sorted(wrong))}"

@@ -1,4 +1,4 @@
-"""An encoder of torch -> a folder that ONNX Runtime runs (see `export_folder`).
+"""An encoder of torch -> a folder that ONNX Runtime runs (see `loading`).
 
 A graph is the whole network of a side, pooling and activation included; of images also the normalisation of pixels. It
 ends before the sparsifier, whose rule is data. Batch size and length are free.
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.doors.onnx.export_folder import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
+from lexvl_anserini.doors.onnx.loading import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
 from lexvl_anserini.encoders.encoder import Encoder, Tower
 from lexvl_anserini.encoders.families.dense.sentence import SentenceTower
 from lexvl_anserini.encoders.parts.bags import BagTower
