@@ -91,7 +91,8 @@ def load_captions(ref: CorpusRef) -> Dataset:
     if folder is None:
         raise DataError(_no_captions(name, root))
     folders = KNOWN[name].folders
-    sources = [path for one in dict.fromkeys((root / name, folder)) for path in sources_in(one, ("images", *folders))]
+    homes = dict.fromkeys((root / name, folder))
+    sources = [path for home in homes for path in sources_in(home, ("images", *folders))]
     gallery = Gallery(sources, folders, partial(_no_images, name, root))
     return _dataset(replace(ref, name=name, split=split), folder / f"dataset_{name}.json", gallery)
 
@@ -153,7 +154,7 @@ def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
     if len(set(ids)) == len(ids):
         return
     seen: set[str] = set()
-    repeated = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
+    repeated = next(item_id for item_id in ids if item_id in seen or seen.add(item_id))  # type: ignore[func-returns-value]
     raise DataError(f"{path}: {key} {repeated} occurs more than once; ids must be distinct")
 
 
@@ -225,7 +226,7 @@ def references(
         DataError: no source has some of the files; names the first five.
     """
     parts = {*folders, *(_last(file.rpartition("/")[0]) for file in files)} - {""}
-    wanted = Counter(map(_last, files))
+    names_of_files = Counter(map(_last, files))
     references_by_file: dict[str, str] = {}
     for source in sources:
         if len(references_by_file) == len(files):
@@ -234,9 +235,9 @@ def references(
         for file in files:
             here = names.get(_last(file), [])
             if file not in references_by_file and (
-                one := _in_its_folder(file, here) or _in_any_folder(file, here, wanted, parts)
+                match := _in_its_folder(file, here) or _in_any_folder(file, here, names_of_files, parts)
             ):
-                references_by_file[file] = one.reference
+                references_by_file[file] = match.reference
     missing = [file for file in files if file not in references_by_file]
     if missing:
         more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
@@ -250,14 +251,14 @@ def references(
 def _in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:
     """The first file of that name whose folder ends in the folder that the corpus names."""
     folder = file.rpartition("/")[0]
-    return next((one for one in here if not folder or f"/{one.folder}".endswith(f"/{folder}")), None)
+    return next((match for match in here if not folder or f"/{match.folder}".endswith(f"/{folder}")), None)
 
 
 def _in_any_folder(
-    file: str, here: Sequence[_Found], wanted: Mapping[str, int], parts: Collection[str]
+    file: str, here: Sequence[_Found], names_of_files: Mapping[str, int], parts: Collection[str]
 ) -> _Found | None:
     """The only file of its name, if the corpus has one file of that name and the folder is not another of its parts."""
-    alone = wanted[_last(file)] == len(here) == 1
+    alone = names_of_files[_last(file)] == len(here) == 1
     return here[0] if alone and _last(here[0].folder) not in parts else None
 
 

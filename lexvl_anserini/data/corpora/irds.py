@@ -66,7 +66,7 @@ def _source(dataset_id: str) -> Source:
         return ir_datasets.load(dataset_id)
     except KeyError as problem:
         known, first = sorted(ir_datasets.registry), dataset_id.split("/")[0]
-        near = [one for one in known if one.split("/")[0] == first] or get_close_matches(dataset_id, known)
+        near = [name for name in known if name.split("/")[0] == first] or get_close_matches(dataset_id, known)
         some = _some(near) if near else f"{_some(known)} (https://ir-datasets.com lists all)"
         raise DataError(f"irds:{dataset_id}: ir_datasets has no such dataset; it has {some}") from problem
 
@@ -76,8 +76,8 @@ def _records(source: Source, dataset_id: str, part: str) -> Iterator[Any]:
     if not source.has(part):
         import ir_datasets
 
-        below = [one for one in ir_datasets.registry if one.startswith(f"{dataset_id}/")]
-        having = _some([one for one in below if ir_datasets.load(one).has(part)])
+        below = [name for name in ir_datasets.registry if name.startswith(f"{dataset_id}/")]
+        having = _some([name for name in below if ir_datasets.load(name).has(part)])
         hint = f"; these have: {having}" if having else ""
         raise DataError(f"irds:{dataset_id}: no {PARTS[part]} in it{hint}")
     read: Callable[[], Iterator[Any]] = getattr(source, f"{part}_iter")
@@ -119,7 +119,7 @@ def _qrels(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Qrel]:
         where = f"irds:{dataset_id} judgement {number}"
         if not hasattr(record, "relevance"):
             raise DataError(f"{where}: no relevance; its fields are {', '.join(record._fields)}")
-        query_id, doc_id = (checked_id(one, where, escape_ids) for one in (record.query_id, record.doc_id))
+        query_id, doc_id = (checked_id(raw, where, escape_ids) for raw in (record.query_id, record.doc_id))
         yield Qrel(query_id, doc_id, int(record.relevance))
 
 
@@ -133,4 +133,4 @@ def _text(record: Any, where: str) -> str:
 def _some(ids: list[str]) -> str:
     """The first ids, and the number of others."""
     more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    return ", ".join(f"irds:{one}" for one in ids[:NAMED]) + more
+    return ", ".join(f"irds:{name}" for name in ids[:NAMED]) + more

@@ -162,8 +162,8 @@ def read_karpathy(
     if not there:
         raise DataError(f"{path}: no image in it")
     if splits is not None and not there & splits:
-        wanted = " or ".join(map(repr, sorted(splits)))
-        raise DataError(f"{path}: no image of split {wanted}; splits there: {', '.join(sorted(there))}")
+        names = " or ".join(map(repr, sorted(splits)))
+        raise DataError(f"{path}: no image of split {names}; splits there: {', '.join(sorted(there))}")
 
 
 def _image(record: dict[str, Any], split: str, where: str, escape_ids: bool) -> CaptionedImage:

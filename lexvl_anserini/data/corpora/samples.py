@@ -89,8 +89,7 @@ def sample_documents() -> Iterator[Document]:
             left_out.append(f"{sample.title} ({sample.package})")
             continue
         count += 1
-        about = sample._asdict()
-        metadata = {key: about[key] for key in ("package", "file", "licence", "credit")}
+        metadata = {key: getattr(sample, key) for key in ("package", "file", "licence", "credit")}
         yield Document(sample.doc_id, title=sample.title, image=str(path), metadata=metadata)
     if not count:
         raise DataError("samples: no package has one of the pictures; pip install scikit-learn scikit-image")

@@ -80,7 +80,7 @@ def load_triples(ref: CorpusRef) -> Dataset:
     triples = existing(Path(path).expanduser())
     corpus, topics = texts_of(Path(folder).expanduser(), ref.escape_ids)
     judged = partial(read_triples, triples, ref.escape_ids)
-    return one_split(ref, corpus, partial(asked_topics, judged, topics, triples), judged)
+    return one_split(ref, corpus, partial(judged_topics, judged, topics, triples), judged)
 
 
 def dataset_of_examples(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> Dataset:
@@ -214,7 +214,7 @@ def passages(record: Mapping[str, Any], key: str, where: str, escape_ids: bool) 
     listed = record.get(key) or []
     if not isinstance(listed, list):
         raise DataError(f"{where}: {key!r} is not a list of passages")
-    found = []
+    documents: list[tuple[Document, float | None]] = []
     for number, passage in enumerate(listed, start=1):
         place = f"{where}: passage {number} of {key!r}"
         if not isinstance(passage, dict):
@@ -222,13 +222,13 @@ def passages(record: Mapping[str, Any], key: str, where: str, escape_ids: bool) 
         title, text = (string_field(passage, name, place) for name in ("title", "text"))
         if text is None or not f"{title or ''}{text}".strip():
             raise DataError(f"{place} has no text")
-        own = next((passage[name] for name in PASSAGE_IDS if name in passage), None)
-        doc_id = digest_of(title or "", text) if own is None else checked_id(own, place, escape_ids)
+        raw_id = next((passage[name] for name in PASSAGE_IDS if name in passage), None)
+        doc_id = digest_of(title or "", text) if raw_id is None else checked_id(raw_id, place, escape_ids)
         score = passage.get(SCORE)
         if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
             raise DataError(f"{place}: {SCORE!r} is {shown(score)}, expected a number")
-        found.append((Document(doc_id, title or None, text), score))
-    return found
+        documents.append((Document(doc_id, title or None, text), score))
+    return documents
 
 
 def digest_of(*parts: str) -> str:
@@ -267,8 +267,10 @@ def table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
         columns = [column.strip() for column in decode(line).split("\t")]
         width = width or len(columns)
         if len(columns) < 2 or len(columns) != width:
-            wanted = "2 or more" if width < 2 else f"{width} as in the first line"
-            raise DataError(f"{line.where}: {len(columns)} columns, expected {wanted} ({expected}, between tabs)")
+            expected_width = "2 or more" if width < 2 else f"{width} as in the first line"
+            raise DataError(
+                f"{line.where}: {len(columns)} columns, expected {expected_width} ({expected}, between tabs)"
+            )
         if not all(columns):
             raise DataError(f"{line.where}: column {columns.index('') + 1} is empty ({expected})")
         yield line.where, columns
@@ -302,7 +304,7 @@ def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
         yield Document(checked_id(doc_id, line.where, escape_ids), text=text)
 
 
-def asked_topics(
+def judged_topics(
     judged: Callable[[], Iterator[Qrel]], topics: Callable[[], Iterator[Topic]], where: Path
 ) -> Iterator[Topic]:
     """The topics that have a judgement.

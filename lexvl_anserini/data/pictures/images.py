@@ -279,8 +279,8 @@ def _opened(source: BinaryIO, where: str) -> Image:
         start = source.read(12)
         if start[4:] in _HEIC_BRANDS and "HEIF" not in _readable_formats():
             raise DataError(f"{where}: a HEIC picture; {HEIC_REMEDY}") from problem
-        found = f"it begins with {start[:8]!r}" if start else "it is empty"
-        raise DataError(f"{where}: not a picture of a known format ({found})") from problem
+        beginning = f"it begins with {start[:8]!r}" if start else "it is empty"
+        raise DataError(f"{where}: not a picture of a known format ({beginning})") from problem
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as problem:
         # Pillow refuses the largest images before their size is known; its message has the number of pixels.
         number = _NUMBER.search(str(problem))
