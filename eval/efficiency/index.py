@@ -51,8 +51,8 @@ class Built(NamedTuple):
     resident: int
 
 
-# How an index is built, and its cost by the name of a ratio: of whole processes, then of indexing alone, without
-# start-up and imports.
+# The costs of an index by the names of their ratios: of whole processes, then of indexing alone, without start-up and
+# imports.
 COSTS: Mapping[str, Callable[[Built], float]] = {
     "CPU seconds": lambda built: built.outcome.cpu_s,
     "wall seconds": lambda built: built.outcome.wall_s,

@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 class Ready(NamedTuple):
     """The result of a worker's function: a first answer, and the function that answers requests."""
 
-    about: Any
+    facts: Any
     answer: Callable[..., Any]
 
 
@@ -115,7 +115,7 @@ def run_child() -> None:
         value = None
         try:
             value = act(**arguments)
-            result = value.about if isinstance(value, Ready) else value
+            result = value.facts if isinstance(value, Ready) else value
             answer = {"result": result, "peak_bytes": resident_bytes()}
         except Exception as error:
             traceback.print_exc()
@@ -135,7 +135,7 @@ def run_child() -> None:
 class Worker:
     """A child that stays: `function(**arguments)` there returns `Ready`, which answers every request.
 
-    about       its first answer
+    facts       its first answer
     peak_bytes  its greatest resident memory so far
 
     Raises:
@@ -157,7 +157,7 @@ class Worker:
         os.close(writing)
         self.answers = os.fdopen(reading, "rb")
         try:
-            self.about = self.request(**arguments)
+            self.facts = self.request(**arguments)
         except BaseException:
             self.close()
             raise
@@ -210,4 +210,4 @@ def run_once(function: str, environ: Mapping[str, str] | None = None, **argument
     started = time.perf_counter()
     worker = Worker(function, environ, **arguments)
     cpu_s = worker.close()
-    return Outcome(worker.about, cpu_s, time.perf_counter() - started, worker.peak_bytes)
+    return Outcome(worker.facts, cpu_s, time.perf_counter() - started, worker.peak_bytes)

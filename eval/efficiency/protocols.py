@@ -102,7 +102,7 @@ def measure(options: Options) -> Report:
             {**about_of(kind, twins[kind], built[kind], workers[kind]), **times_of(rounds[kind]), **values}
             for kind, values in zip(workers, values_of(protocol, workers, rounds), strict=True)
         ]
-    first = workers["impact"].about
+    first = workers["impact"].facts
     settings = {
         "protocol": f"{name} ({protocol.paper})",
         "topics": first["label"],
@@ -120,7 +120,7 @@ def twins_of(options: Options) -> dict[str, Path]:
     """The shards of both models, by kind: impact and dense.
 
     Raises:
-        UsageError: one is not given, of another kind, or of another corpus.
+        UsageError: one is missing, of another kind, or of another corpus.
     """
     if options.shards is None or options.dense_shards is None:
         raise UsageError("a protocol compares two models: --shards FOLDER of impacts, --dense-shards FOLDER of vectors")
@@ -142,7 +142,7 @@ def about_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) 
     row |= {"items": manifest.counts.documents, "index_mb": round(built["bytes"] / 1e6, 2)}
     if kind == "impact":
         row["terms_per_item"] = round(manifest.counts.postings / manifest.counts.documents, 1)
-    return {**row, **worker.about["sparsity"]}
+    return {**row, **worker.facts["sparsity"]}
 
 
 def times_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def values_of(
 ) -> Iterator[dict[str, float]]:
     """The measures of each model's rankings over the topics that were searched; none where there are no judgements."""
     for kind, worker in workers.items():
-        judged = worker.about["judged"]
+        judged = worker.facts["judged"]
         if judged is None:
             yield {}
             continue
@@ -182,7 +182,7 @@ def values_of(
         ]
         modality = "text" if judged["direction"] == "text-to-text" else "image"
         measured = evaluate(
-            values, qrels, protocol.measures[modality], name=kind, remove_query=worker.about["remove_query"]
+            values, qrels, protocol.measures[modality], name=kind, remove_query=worker.facts["remove_query"]
         )
         yield {measure: round(value, 4) for measure, value in means(measured).items()}
 
@@ -202,7 +202,7 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Map
 def notes(workers: Mapping[str, Worker]) -> tuple[str, ...]:
     """Peak memory, and what a model did otherwise than the protocol."""
     lines = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
-    return (*lines, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.about["notes"]))
+    return (*lines, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.facts["notes"]))
 
 
 def said(number: int | None) -> str:

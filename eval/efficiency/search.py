@@ -52,7 +52,7 @@ def measure(options: Options) -> Report:
             "rounds": rounds,
         }
         if "lucene" in workers:
-            settings["expected_overlapping_postings"] = round(workers["lucene"].about["overlap"], 3)
+            settings["expected_overlapping_postings"] = round(workers["lucene"].facts["overlap"], 3)
         expect_agreement(answers, hits)
         notes = (*served_notes(workers), *recall_notes(workers, hits))
         figures = measure_opening(index, collection.queries) if "ours" in names else {}
@@ -111,7 +111,7 @@ def rows_of(answers: Answers, peaks: Mapping[str, float], queries: int) -> tuple
 
 def ratios_of(answers: Answers, hits: Sequence[int], threads: int) -> tuple[Ratio, ...]:
     """Every other system over ours: batches by wall and CPU time, single queries by their median."""
-    return tuple(found for k in hits for found in (*batch_ratios(answers, k, threads), *single_ratios(answers, k)))
+    return tuple(row for k in hits for row in (*batch_ratios(answers, k, threads), *single_ratios(answers, k)))
 
 
 def batch_ratios(answers: Answers, k: int, threads: int) -> Iterator[Ratio]:
@@ -166,6 +166,6 @@ def recall_notes(workers: Mapping[str, Worker], hits: Sequence[int]) -> Iterator
     """The share of the exact hits that the approximate system finds."""
     exact_name, name = "faiss-flat", "faiss-hnsw"
     for k in hits if {name, exact_name} <= workers.keys() else ():
-        exact, approximate = (workers[system].request(task="found", hits=k) for system in (exact_name, name))
+        exact, approximate = (workers[system].request(task="hits", hits=k) for system in (exact_name, name))
         share, candidates = share_found(exact["hits"], approximate["hits"]), approximate["candidates"]
         yield f"{name} is approximate: it finds {share:.4f} of the first {k} (efSearch {candidates})"

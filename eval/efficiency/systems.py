@@ -2,7 +2,7 @@
 
 An indexing function returns its cost after the start of Java. A searching function returns a `Ready` worker; its
 requests are `latency` (single queries) and `batch` (all queries at once); of ours also `served` (the number of queries
-by the form of the postings), of FAISS `found` (the ids of the hits).
+by the form of the postings), of FAISS `hits` (their ids).
 
 FAISS searches as many synthetic items of 512 dimensions by inner product, one query at a time on one thread: unit
 vectors near a 64-dimensional subspace, as embeddings of texts and images are, so that a graph search has something to
@@ -112,7 +112,7 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
     """A worker around our engine, opened as `search_index` opens it.
 
     One form of the postings serves from the first query on, so that no round mixes the two: resident ones if they are
-    wanted and the index has them.
+    chosen and the index has them.
     """
     from lexvl_anserini.engines.index_folder import RESIDENT, index_manifest
     from lexvl_anserini.engines.opening import open_index
@@ -303,7 +303,7 @@ def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Read
             if hits not in efforts:
                 efforts[hits] = enough_candidates(index, queries, hits)
             index.hnsw.efSearch = efforts[hits]
-        if task == "found":
+        if task == "hits":
             return {"hits": index.search(queries, hits)[1].tolist(), "candidates": efforts.get(hits)}
         return one_by_one(lambda query: index.search(query[None], hits), queries)
 
@@ -327,6 +327,6 @@ def enough_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
 
 
 def share_found(exact: Sequence[Sequence[Any]], lists: Sequence[Sequence[Any]]) -> float:
-    """Mean over queries of the share of the exact list that is found; an empty list counts as found."""
+    """Mean over queries of the share of the exact list that is in the other; an empty list is in any."""
     shares = [len(set(e) & set(f)) / len(e) if e else 1.0 for e, f in zip(exact, lists, strict=True)]
     return sum(shares) / len(shares)

@@ -200,13 +200,12 @@ def test_foreign_shards(copied: Path) -> None:
         check_index(copied / "index", copied / "words")
 
 
-def test_a_foreign_shard_in_the_folder(copied: Path) -> None:
-    shutil.copyfile(copied / "shards/docs/shard-00000.jsonl", copied / "shards/docs/shard-00002.jsonl")
+def test_a_foreign_shard_in_the_folder_and_a_missing_vocabulary(copied: Path) -> None:
+    foreign = copied / "shards/docs/shard-00002.jsonl"
+    shutil.copyfile(copied / "shards/docs/shard-00000.jsonl", foreign)
     with pytest.raises(ArtefactError, match="shard-00002.jsonl: not a shard of .*manifest.json; remove it"):
         check_index(copied / "index", copied / "shards")
-
-
-def test_an_index_without_its_vocabulary(copied: Path) -> None:
+    foreign.unlink()
     (copied / "index/vocab.txt").unlink()
     with pytest.raises(ArtefactError, match="index/vocab.txt: missing"):
         check_index(copied / "index", copied / "shards")

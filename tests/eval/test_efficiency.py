@@ -205,7 +205,7 @@ def test_errors_of_a_child_are_told():
 
 def test_a_worker_stays_and_survives_an_error():
     with Worker("tests.eval.test_efficiency:counter", start=5) as worker:
-        assert worker.about == {"start": 5}
+        assert worker.facts == {"start": 5}
         assert [worker.request(step=1), worker.request(step=2)] == [6, 8]
         assert worker.peak_bytes > 0
         with pytest.raises(LexvlError, match="too far"):

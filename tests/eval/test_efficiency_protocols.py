@@ -100,7 +100,7 @@ def test_a_worker_searches_as_search_does(twins: Path, tmp_path: Path) -> None:
     built = protocols.build(str(twins / "lexical"), str(tmp_path / "index"))
     assert built["engine"] == "lucene" and built["bytes"] > 0
     worker = protocols.answer(str(twins / "lexical"), str(tmp_path / "index"), None, 5, 4, None)
-    assert (worker.about["queries"], worker.about["notes"]) == (2, [])
+    assert (worker.facts["queries"], worker.facts["notes"]) == (2, [])
     whole = worker.answer(hits=2, limit=None)
     assert len(whole["encode_s"]) == len(whole["search_s"]) == 2 and min(whole["encode_s"]) > 0
     assert list(worker.answer(hits=2, limit=1)["lists"]) == ["q1"]
@@ -120,7 +120,7 @@ def test_the_report_of_a_tiny_pair(twins: Path, tmp_path: Path, monkeypatch: pyt
 
         def __init__(self, function: str, environ: Any, **arguments: Any):
             assert function == ".protocols:answer" and environ["OMP_NUM_THREADS"] == "1"
-            self.about, self.request = protocols.answer(**arguments)
+            self.facts, self.request = protocols.answer(**arguments)
 
         def __enter__(self) -> Here:
             return self
