@@ -202,9 +202,9 @@ class ImageEncoderOptions:
         name, default_checkpoint = default_encoder("folder", "text-to-image", self.encoder)
         if not card_of(name).reads_images:
             raise UsageError(f"encoder {name!r} reads texts only; choose one that reads images")
-        given = parse_settings(self.settings or ())
-        if (direction := given.get("direction", DEFAULT_DIRECTION)) != DEFAULT_DIRECTION:
+        settings = parse_settings(self.settings or ())
+        if (direction := settings.get("direction", DEFAULT_DIRECTION)) != DEFAULT_DIRECTION:
             raise UsageError(f"--set direction={direction}: this command encodes texts as queries, images as documents")
         if "prompt" in (option.name for option in options_of(name)):
-            given = {"prompt": "", **given}
-        return load_encoder(name, self.checkpoint or default_checkpoint, self.tokenizer, device=self.device, **given)
+            settings = {"prompt": "", **settings}
+        return load_encoder(name, self.checkpoint or default_checkpoint, self.tokenizer, device=self.device, **settings)

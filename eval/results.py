@@ -38,15 +38,15 @@ def command(
     """
     check_format(output_format)
     results = list(read_results(folder))
-    if len({one.ties for one in results}) > 1:
+    if len({result.ties for result in results}) > 1:
         raise UsageError(f"{folder}: results with different orders of equal scores; measure all with one --ties")
     if mteb:
         for path in write_mteb(results, mteb):
             log.info("%s: written", path)
-    named = with_datasets([one.measurements() for one in results], dataset_labels)
+    named = with_datasets([result.measurements() for result in results], dataset_labels)
     rows = [
-        SystemRow(one.system, rows[0].dataset, one.run, one.measures, {}, one.ties)
-        for one, rows in zip(results, named, strict=True)
+        SystemRow(result.system, rows[0].dataset, result.run, result.measures, {}, result.ties)
+        for result, rows in zip(results, named, strict=True)
     ]
     sys.stdout.write(render(system_table(rows), results, output_format))
 

@@ -17,7 +17,8 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
+from lexvl_anserini.ground.manifest import expect_lexical
+from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 
@@ -35,9 +36,9 @@ DEFAULT_TERMS = 5
 
 def encoder_of(index: Index, run_file: Path | None, checkpoint: str | None = None, device: str = "auto") -> Encoder:
     """The encoder of an index, with the options that a run was made with."""
-    about = index.manifest
+    manifest = index.manifest
     changed = encoder_options(read_run_manifest(run_file)) if run_file else {}
-    return load_encoder_of(about.encoder, checkpoint, None, device, changed, vocabulary=about.vocabulary_digest)
+    return load_encoder_of(manifest.encoder, checkpoint, None, device, changed, vocabulary=manifest.vocabulary_digest)
 
 
 def shown_of_run(
@@ -48,16 +49,7 @@ def shown_of_run(
     hits: int = DEFAULT_HITS,
     data_dir: str | None = None,
 ) -> list[Strip]:
-    """Topics of a run with their first hits.
-
-    Args:
-        run_file: a run in TREC format.
-        index: the impact index that it searched.
-        model: its encoder, with the run's options.
-        query_ids: the topics; default three of the run's, evenly spaced.
-        hits: per topic.
-        data_dir: folder of the datasets; default the run's.
-    """
+    """Topics of a run with their first hits."""
     from lexvl_anserini.data.dataset import dataset_of
 
     dataset = dataset_of(answered_corpus(run_file, index.manifest, data_dir))
@@ -91,16 +83,16 @@ def command(
     Example: python -m eval.sheet --query "two dogs on the beach" --index indexes/demo --output sheet.png
     """
     index = index_path(index)
-    about = index_manifest(index)
-    expect_lexical(index, about.kind, "only the score of an impact index is a sum over terms")
+    manifest = index_manifest(index)
+    expect_lexical(index, manifest.kind, "only the score of an impact index is a sum over terms")
     if (run_file is None) == (not queries) or (queries and query_ids):
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
     from lexvl_anserini.data.dataset import dataset_of
 
-    opened = Index(index, about, about.counts.documents)
+    opened = Index(index, manifest, manifest.counts.documents)
     model = encoder_of(opened, run_file, checkpoint, device)
     if run_file is None:
-        strips = strips_of_queries(dataset_of(about.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
+        strips = strips_of_queries(dataset_of(manifest.corpus.ref.at(data_dir)), opened, model, queries or [], hits)
     else:
         strips = shown_of_run(run_file, opened, model, query_ids or (), hits, data_dir)
     draw_sheet(with_maps(strips, model) if maps else strips, output, terms, maps)

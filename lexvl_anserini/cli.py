@@ -24,7 +24,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
-from lexvl_anserini.ground.errors import JavaError, LexvlError, MissingExtra, UsageError
+from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
 from lexvl_anserini.ground.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
 from lexvl_anserini.ground.registry import EXTRA_PACKAGES, door, missing_package
@@ -189,13 +189,13 @@ class RunnerOptions:
 
     runner: Annotated[str, typer.Option(help="Who does the parts of a corpus: local (this process) or ray.")] = "local"
     address: Annotated[
-        str | None, typer.Option(help="Of ray: address of a running cluster; default a new one on this machine.")
+        str | None, typer.Option(help="For ray: address of a running cluster; default a new one on this machine.")
     ] = None
-    workers: Annotated[int | None, typer.Option(min=1, help="Of ray: processes at a time; default all cores.")] = None
-    gpus: Annotated[float, typer.Option(min=0, help="Of ray: GPUs of each process that encodes.")] = 0.0
-    retries: Annotated[int, typer.Option(min=0, help="Of ray: further tries of a part whose process died.")] = 3
+    workers: Annotated[int | None, typer.Option(min=1, help="For ray: processes at a time; default all cores.")] = None
+    gpus: Annotated[float, typer.Option(min=0, help="For ray: GPUs of each process that encodes.")] = 0.0
+    retries: Annotated[int, typer.Option(min=0, help="For ray: further tries of a part whose process died.")] = 3
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Of ray: use a cluster on a network without token authentication.")
+        bool, typer.Option("--insecure", help="For ray: use a cluster on a network without token authentication.")
     ] = False
 
     @contextmanager
@@ -343,28 +343,28 @@ def guarded(app: Callable[[], Any]) -> None:
     quiet_libraries()
     try:
         app()
-    except LexvlError as error:
-        if verbose:
-            logging.getLogger("lexvl_anserini").exception("error")
-        print(f"error: {with_urls(str(error))}", file=sys.stderr)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        if verbose:
+        if verbose and not isinstance(error, LexvlError):
             raise
-        if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in EXTRA_PACKAGES:
-            print(f"error: {missing_package(package)}", file=sys.stderr)
-            sys.exit(MissingExtra.exit_code)
-        if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
-            print(
-                "error: standard output: the disk is full; free some space and run the same command again",
-                file=sys.stderr,
-            )
-            sys.exit(1)
-        print(f"error: {type(error).__name__}: {error} (--verbose shows where)", file=sys.stderr)
-        sys.exit(1)
+        if verbose:
+            logging.getLogger("lexvl_anserini").exception("error")
+        expected = as_expected(error)
+        print(f"error: {with_urls(str(expected))}", file=sys.stderr)
+        sys.exit(expected.exit_code)
+
+
+def as_expected(error: Exception) -> LexvlError:
+    """An error as one of ours: a package of an extra that is missing, standard output on a full disk, or a defect."""
+    if isinstance(error, LexvlError):
+        return error
+    if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in EXTRA_PACKAGES:
+        return missing_package(package)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        return LexvlError("standard output: the disk is full; free some space and run the same command again")
+    return LexvlError(f"{type(error).__name__}: {error} (--verbose shows where)")
 
 
 def run(command: Command) -> None:
@@ -374,9 +374,9 @@ def run(command: Command) -> None:
     guarded(make_app(command, program=program))
 
 
-def print_versions(wanted: bool) -> None:
-    """If wanted, prints the versions of this package and of what it stands on, and exits; imports none of them."""
-    if not wanted:
+def print_versions(requested: bool) -> None:
+    """Prints the versions of this package and of what it builds on, and exits; imports none of them."""
+    if not requested:
         return
     from lexvl_anserini.engines.jvm import find_jar
     from lexvl_anserini.ground.installed import lucene_of, version_of
@@ -387,7 +387,7 @@ def print_versions(wanted: bool) -> None:
         lucene = None
     libraries = {package: version_of(package) for package in ("pyserini", "torch", "transformers")} | {"Lucene": lucene}
     rows = {"lexvl-anserini": __version__, "Python": platform.python_version()}
-    print_rows(rows | {name: found or "not found" for name, found in libraries.items()}, "text")
+    print_rows(rows | {name: number or "not found" for name, number in libraries.items()}, "text")
     raise typer.Exit
 
 
@@ -417,11 +417,7 @@ def main() -> None:
 
 
 def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
-    """`["topk=64", "mode=alpha"]` -> `{"topk": "64", "mode": "alpha"}`; the loader's signature gives the types.
-
-    Raises:
-        UsageError: an entry is not KEY=VALUE.
-    """
+    """`["topk=64", "mode=alpha"]` -> `{"topk": "64", "mode": "alpha"}`; the loader's signature gives the types."""
     parsed: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")

@@ -37,7 +37,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.explain import to_text
 from lexvl_anserini.ground.errors import MissingExtra
-from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder
+from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.runs.trec import ensure_run
@@ -54,7 +54,7 @@ SPLIT = "test"
 HITS = 100
 # Documents and topics of a scene, which has one image and five captions.
 PER_SCENE = {"text-to-image": (1, 5), "image-to-text": (5, 1), "text-to-text": (1, 1)}
-# Of each explained query: documents, and terms of each document.
+# Documents of each explained query, and terms of each document.
 EXPLAINED_HITS = 3
 EXPLAINED_TERMS = 6
 
@@ -138,8 +138,8 @@ class DemoOptions:
 
     def opened(self, name: str) -> Index:
         """An index that was built."""
-        about = index_manifest(self.index_of(name))
-        return Index(self.index_of(name), about, about.counts.documents)
+        manifest = index_manifest(self.index_of(name))
+        return Index(self.index_of(name), manifest, manifest.counts.documents)
 
     def run_of(self, system: System) -> Path:
         """The run of a system."""
@@ -180,79 +180,81 @@ def scene_count() -> int:
     return sum(1 for _ in read_karpathy(captions))
 
 
-def encode(demo: IndexedDemo, given: DemoOptions, progress: Progress) -> str:
+def encode(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> str:
     """Encodes the demo's documents of a direction into shards."""
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.shards.writing import write_impacts
 
     name, direction = demo.encoder, demo.direction
-    dataset = load_dataset("demo", SPLIT, given.data_dir, direction=direction)
-    model = load_encoder(name, demo.checkpoint, device=given.device, **direction_option(name, direction))
-    write_impacts(dataset, model, given.shards_of(demo.name), overwrite=given.overwrite, progress=progress)
+    dataset = load_dataset("demo", SPLIT, options.data_dir, direction=direction)
+    model = load_encoder(name, demo.checkpoint, device=options.device, **direction_option(name, direction))
+    write_impacts(dataset, model, options.shards_of(demo.name), overwrite=options.overwrite, progress=progress)
     return ""
 
 
-def index(demo: IndexedDemo, given: DemoOptions, progress: Progress) -> str:
+def index(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> str:
     """Builds the index of the documents."""
     name = demo.name
-    build_index(given.shards_of(name), given.index_of(name), overwrite=given.overwrite, progress=progress)
+    build_index(options.shards_of(name), options.index_of(name), overwrite=options.overwrite, progress=progress)
     return ""
 
 
-def check(demo: IndexedDemo, given: DemoOptions, progress: Progress) -> str:
+def check(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> str:
     """Compares an index with its shards."""
-    check_index(given.index_of(demo.name), given.shards_of(demo.name), progress)
+    check_index(options.index_of(demo.name), options.shards_of(demo.name), progress)
     return ""
 
 
-def search(system: System, given: DemoOptions, progress: Progress) -> str:
+def search(system: System, options: DemoOptions, progress: Progress) -> str:
     """Searches all topics and writes the run."""
-    opened = given.opened(system.searched)
-    searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=given.device))
-    source = topic_source(None, opened.path, opened.manifest, given.data_dir, None)
-    wanted = searching.run_manifest(source, HITS, source.remove_query, strict_scores=False, output_format="trec")
-    run_file = given.run_of(system)
-    ensure_run(run_file, wanted, given.overwrite, lambda: searching.write(source, wanted, run_file, progress))
+    opened = options.opened(system.searched)
+    searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=options.device))
+    source = topic_source(None, opened.path, opened.manifest, options.data_dir, None)
+    request = searching.run_manifest(source, HITS, source.remove_query, strict_scores=False, output_format="trec")
+    run_file = options.run_of(system)
+    ensure_run(run_file, request, options.overwrite, lambda: searching.write(source, request, run_file, progress))
     return ""
 
 
-def measure(given: DemoOptions, progress: Progress) -> str:
+def measure(options: DemoOptions, progress: Progress) -> str:
     """Measures all runs; returns the table."""
-    cards = labelled([describe_run(given.run_of(system)) for system in SYSTEMS], [system.label for system in SYSTEMS])
+    cards = labelled([describe_run(options.run_of(system)) for system in SYSTEMS], [system.label for system in SYSTEMS])
     scenes, captions = (scene_count() * number for number in PER_SCENE["text-to-image"])
     title = TITLE.format(scenes, captions)
     return "\n".join((title, caption_report(cards, JudgementSource()).removesuffix("\n"), *NOTES))
 
 
-def explain_query(query: str, given: DemoOptions, progress: Progress) -> str:
+def explain_query(query: str, options: DemoOptions, progress: Progress) -> str:
     """Explains the scores of a query's first documents; returns the explanations."""
-    explanations = explain(given.index_of(SHOWN.searched), query, hits=EXPLAINED_HITS, device=given.device)
-    return "\n".join((f'"{query}"', "\n\n".join(to_text(one, EXPLAINED_TERMS) for one in explanations)))
+    explanations = explain(options.index_of(SHOWN.searched), query, hits=EXPLAINED_HITS, device=options.device)
+    return "\n".join((f'"{query}"', "\n\n".join(to_text(explanation, EXPLAINED_TERMS) for explanation in explanations)))
 
 
-def draw_contact_sheet(given: DemoOptions, progress: Progress) -> str:
+def draw_contact_sheet(options: DemoOptions, progress: Progress) -> str:
     """Draws three topics with their first images; returns where the sheet and the images are."""
-    sheet = given.output / "contact-sheet.png"
-    run_file, opened = given.run_of(SHOWN), given.opened(SHOWN.searched)
-    shown = shown_of_run(run_file, opened, encoder_of(opened, run_file, device=given.device), data_dir=given.data_dir)
+    sheet = options.output / "contact-sheet.png"
+    run_file, opened = options.run_of(SHOWN), options.opened(SHOWN.searched)
+    shown = shown_of_run(
+        run_file, opened, encoder_of(opened, run_file, device=options.device), data_dir=options.data_dir
+    )
     draw_sheet(shown, sheet, DEFAULT_TERMS)
     return f"document ID is the image ID.png in {demo_files(SPLIT)[1]}\nqueries, their first images and terms: {sheet}"
 
 
-def search_photos(given: DemoOptions, progress: Progress) -> str:
+def search_photos(options: DemoOptions, progress: Progress) -> str:
     """Encodes the sample photos and draws queries with their first photos; returns the photos' terms and the file."""
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.shards.writing import write_impacts
 
     try:
-        model = load_encoder(PHOTOS.encoder, PHOTOS.checkpoint, device=given.device)
+        model = load_encoder(PHOTOS.encoder, PHOTOS.checkpoint, device=options.device)
     except MissingExtra as missing:
         return f"no real photos: {missing}"
-    dataset, shards, sheet = load_dataset(SAMPLES), given.shards_of(PHOTOS.name), given.output / "photos.png"
+    dataset, shards, sheet = load_dataset(SAMPLES), options.shards_of(PHOTOS.name), options.output / "photos.png"
     # Which photos there are depends on the packages that are installed now.
     write_impacts(dataset, model, shards, overwrite=True)
-    build_index(shards, given.index_of(PHOTOS.name), overwrite=True)
-    strips = strips_of_queries(dataset, given.opened(PHOTOS.name), model, PHOTO_QUERIES, PHOTO_HITS)
+    build_index(shards, options.index_of(PHOTOS.name), overwrite=True)
+    strips = strips_of_queries(dataset, options.opened(PHOTOS.name), model, PHOTO_QUERIES, PHOTO_HITS)
     draw_sheet(with_maps(strips, model), sheet, DEFAULT_TERMS, maps=True)
     terms = own_terms(model, list(dataset.documents()))
     width = max(map(len, terms))
@@ -265,17 +267,17 @@ def search_photos(given: DemoOptions, progress: Progress) -> str:
     )
 
 
-def done(step: Step, number: int, of: int, given: DemoOptions) -> str:
+def done(step: Step, number: int, of: int, options: DemoOptions) -> str:
     """Does one step, with a bar and then a line of what it was and how long it took; returns its text."""
     started = time.perf_counter()
     with progress_bar(step.what, step.total, step.unit) as progress:
-        text = step.work(given, progress)
+        text = step.work(options, progress)
     log.info("%2d/%d  %-45s %6.1f s", number, of, step.what, time.perf_counter() - started)
     return text
 
 
 @expanded
-def command(given: DemoOptions, verbose: Verbose = False) -> None:
+def command(options: DemoOptions, verbose: Verbose = False) -> None:
     """Show everything on drawn images: encode, index, check, search, measure, explain, and draw a contact sheet.
 
     It needs no download and some minutes on 2 cores.
@@ -284,13 +286,11 @@ def command(given: DemoOptions, verbose: Verbose = False) -> None:
     """
     started = time.perf_counter()
     todo = list(steps())
-    with disk_errors(given.output):
-        make_folder(given.output)
-    with exclusive(given.output):
-        texts = [done(step, number, len(todo), given) for number, step in enumerate(todo, start=1)]
+    with exclusive(options.output):
+        texts = [done(step, number, len(todo), options) for number, step in enumerate(todo, start=1)]
     for text in filter(None, texts):
         typer.echo(f"\n{text}")
-    typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {given.output}/")
+    typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {options.output}/")
 
 
 if __name__ == "__main__":

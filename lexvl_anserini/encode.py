@@ -9,13 +9,13 @@ import logging
 import time
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import orjson
 import typer
 
 from lexvl_anserini import cli
-from lexvl_anserini.data.pictures.images import FAIL, ON_ERROR, OnError, UnreadableImage
+from lexvl_anserini.data.pictures.images import ON_ERROR, OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
     ENCODERS,
     default_encoder,
@@ -47,46 +47,6 @@ log = logging.getLogger("lexvl_anserini.encode")
 DRY_RUN_SAMPLE = 64
 
 
-def list_encoders(style: str = "text") -> str:
-    """One line per registered encoder: name, what it reads, licence, paper, known checkpoints; or the same as JSON."""
-    from lexvl_anserini.encoders.describing import listing
-
-    rows = listing()
-    if style == "json":
-        return orjson.dumps(rows).decode()
-    lines = []
-    for row in rows:
-        checkpoints = ", ".join(row["checkpoints"]) or "-"
-        reads = ",".join(row["modalities"])
-        lines.append(f"{row['name']:16}  {reads:10}  {row['licence']:15}  {row['paper']}  [{checkpoints}]")
-    return "\n".join(lines)
-
-
-def describe_encoder(name: str, style: str = "text") -> str:
-    """Everything about one encoder: equation, paper, checkpoints, options for --set, an example."""
-    from lexvl_anserini.encoders.describing import describe
-
-    description = describe(name)
-    if style == "json":
-        return orjson.dumps(description).decode()
-    lines = [f"{description['name']}: {description['equation']}", ""]
-    lines += [description["about"], ""] if description["about"] else []
-    lines += [f"reads        {', '.join(description['modalities'])}", f"paper        {description['paper']}"]
-    lines += [
-        f"licence      {description['licence']}",
-        f"checkpoints  {', '.join(description['checkpoints']) or '-'}",
-        "",
-    ]
-    lines += (
-        ["options (--set KEY=VALUE; - is the checkpoint's own, or depends on other options):"]
-        if description["options"]
-        else ["no options"]
-    )
-    for option in description["options"]:
-        lines.append(f"  {option['name']}={option['default']}  ({option['type']})  {option['meaning']}".rstrip())
-    return "\n".join([*lines, "", f"Example: {description['example']}"])
-
-
 def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
     """The rows that the command prints: counts, clipped and dropped shares, size and time."""
     counts = manifest.counts
@@ -103,9 +63,7 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
     return rows
 
 
-def estimate(
-    dataset: Dataset, model: Encoder, batch_size: int, on_error: OnError = FAIL, part: Part | None = None
-) -> dict[str, Any]:
+def estimate(dataset: Dataset, model: Encoder, batch_size: int, on_error: OnError, part: Part | None) -> dict[str, Any]:
     """The number of documents of a corpus or a part, and the time that encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
@@ -198,15 +156,15 @@ class EncoderOptions:
     query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None
     settings: cli.Settings = None
 
-    def request(self, given: InputOptions, direction: str) -> EncoderRequest:
+    def request(self, inputs: InputOptions, direction: str) -> EncoderRequest:
         """The encoder for a dataset of this direction, before it is loaded."""
         from lexvl_anserini.encoders.loading import EncoderRequest
 
-        name, default_checkpoint = default_encoder(given.corpus, direction, given.encoder)
+        name, default_checkpoint = default_encoder(inputs.corpus, direction, inputs.encoder)
         options = {**direction_option(name, direction), **cli.encoder_settings(self.settings, self.runtime)}
         chosen = str(options.get("direction", direction))
         options |= length_options(name, chosen, self.max_length, self.query_max_length)
-        checkpoint = given.checkpoint or default_checkpoint
+        checkpoint = inputs.checkpoint or default_checkpoint
         return EncoderRequest(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
 
 
@@ -226,7 +184,7 @@ class QuantiserOptions:
         """The quantiser."""
         from lexvl_anserini.ground.quantise import Quantiser
 
-        return Quantiser.named(self.quantiser, self.bits, self.query_bits, self.scale, self.percentile)
+        return Quantiser.named(*astuple(self))
 
 
 @dataclass(frozen=True)
@@ -268,11 +226,7 @@ class PartOptions:
     )
 
     def corpus_plan(self) -> CorpusPlan | None:
-        """The plan of the parts; None where a call has none, or writes it.
-
-        Raises:
-            ArtefactError: no such file, or not a plan of this version.
-        """
+        """The plan of the parts; None where a call has none, or writes it."""
         if self.plan is None or self.parts is not None:
             return None
         if not fetched_file(place(self.plan)).is_file():
@@ -281,11 +235,7 @@ class PartOptions:
         return plan
 
     def part(self, topics: str | None, output: str | None = None) -> Part | None:
-        """The part of the corpus; None for the whole corpus.
-
-        Raises:
-            UsageError: an option lacks its other one, there is no such part, or topics are encoded.
-        """
+        """The part of the corpus; None for the whole corpus. Raises UsageError for options that do not go together."""
         from lexvl_anserini.shards.layout import Part
 
         if self.on_error not in ON_ERROR:
@@ -305,11 +255,7 @@ class PartOptions:
         return part
 
     def all_parts(self, topics: str | None) -> bool:
-        """Whether all parts of a plan are encoded.
-
-        Raises:
-            UsageError: topics have no plan.
-        """
+        """Whether all parts of a plan are encoded; raises UsageError for topics, which have no plan."""
         if self.plan is not None and topics:
             raise UsageError("--plan is of a corpus; --topics are encoded as a whole")
         return self.plan is not None and self.parts is None and self.shard_id is None
@@ -326,14 +272,30 @@ class CatalogueOptions:
 
     def text(self, style: str) -> str | None:
         """What to print; None to encode."""
+        from lexvl_anserini.encoders.describing import as_lines, as_text, describe, listing
+
         if self.described:
-            return describe_encoder(self.described, style)
-        return list_encoders(style) if self.list_all else None
+            description = describe(self.described)
+            return orjson.dumps(description).decode() if style == "json" else as_text(description)
+        if not self.list_all:
+            return None
+        return orjson.dumps(listing()).decode() if style == "json" else as_lines(listing())
+
+
+class Work(NamedTuple):
+    """What every way of encoding reads: the options, and what they make."""
+
+    inputs: InputOptions
+    encoder: EncoderOptions
+    quantiser: Quantiser
+    layout: Layout
+    parts: PartOptions
+    overwrite: bool
 
 
 @cli.expanded
 def command(
-    given: InputOptions,
+    inputs: InputOptions,
     encoder: EncoderOptions,
     quantised: QuantiserOptions,
     shards: ShardOptions,
@@ -355,65 +317,54 @@ def command(
     if (text := catalogue.text(style)) is not None:
         typer.echo(text)
         return
-    given.check()
-    part = parts.part(given.topics, given.output)
-    if parts.all_parts(given.topics) and not dry_run:
+    inputs.check()
+    part = parts.part(inputs.topics, inputs.output)
+    work = Work(inputs, encoder, quantised.load(), shards.layout(), parts, overwrite)
+    if parts.all_parts(inputs.topics) and not dry_run:
         with runner.running():
-            cli.print_rows(encode_all_parts(given, encoder, quantised.load(), shards.layout(), parts, overwrite), style)
+            cli.print_rows(encode_all_parts(work), style)
         return
-    topics, dataset = given.load_topics(), given.load_corpus()
-    quantiser, layout = quantised.load(), shards.layout()
+    topics, dataset = inputs.load_topics(), inputs.load_corpus()
     if topics is None:
         dataset = begun(dataset)  # a corpus that cannot be read fails before the encoder is loaded
-    model = encoder.request(given, dataset.direction).load()
-    if remark := remark_on(model.checkpoint, given.corpus):
+    model = encoder.request(inputs, dataset.direction).load()
+    if remark := remark_on(model.checkpoint, inputs.corpus):
         log.warning(remark)
-    target, batch_size = given.target(model.name, part), encoder.batch_size
-    if parts.plan is not None and parts.parts is not None:
-        target = place(parts.plan)
-        plans = door("cluster.plans")
-        plans.refuse_other_plan(target, parts.parts, dataset.name, model.name, overwrite)
-        listing = plans.listing_of(target)
-        made = plans.plan_corpus(
-            dataset, model, parts.parts, quantiser, layout, batch_size, parts.on_error, listing=listing
-        )
-        made.write(target)
-        rows = report_plan(made, target)
+    target, batch_size = inputs.target(model.name, part), encoder.batch_size
+    if parts.parts is not None:
+        rows = write_plan(work, dataset, model, parts.parts)
     elif dry_run:
-        rows = plan(given, target, model)
+        rows = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint}
+        rows["corpus"] = inputs.topics or inputs.corpus
         if topics is None:
             rows |= estimate(dataset, model, batch_size, OnError(parts.on_error), part)
         else:
             rows["topics"] = topics.count()
     elif topics is not None:
-        rows = encode_topics(model, topics, quantiser, target, batch_size, overwrite)
+        rows = encode_topics(model, topics, work.quantiser, target, batch_size, overwrite)
     else:
-        rows = encode_corpus(dataset, model, target, (quantiser, layout), batch_size, overwrite, parts, part)
+        rows = encode_corpus(work, dataset, model, target, part)
     cli.print_rows(rows, style)
 
 
-def encode_corpus(
-    dataset: Dataset,
-    model: Encoder,
-    target: Path,
-    shards: tuple[Quantiser, Layout],
-    batch_size: int,
-    overwrite: bool,
-    parts: PartOptions,
-    part: Part | None,
-) -> dict[str, Any]:
+def encode_corpus(work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | None) -> dict[str, Any]:
     """Encodes a corpus or a part of it, and returns the rows of the command."""
     from lexvl_anserini.shards.request import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
-    started, corpus_plan = time.perf_counter(), parts.corpus_plan()
-    parts_of_plan = corpus_plan.with_threads().part(part) if corpus_plan and part else part
+    started, corpus_plan = time.perf_counter(), work.parts.corpus_plan()
+    options: dict[str, Any] = {
+        "quantiser": work.quantiser,
+        "layout": work.layout,
+        "batch_size": work.encoder.batch_size,
+        "overwrite": work.overwrite,
+        "on_error": work.parts.on_error,
+        "part": corpus_plan.with_threads().part(part) if corpus_plan and part else part,
+    }
     with cli.progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
         try:
             with published(target):
-                manifest = write_impacts(
-                    dataset, model, target, *shards, batch_size, overwrite, progress, parts.on_error, parts_of_plan
-                )
+                manifest = write_impacts(dataset, model, target, progress=progress, **options)
         except UnreadableImage as error:
             raise UnreadableImage(f"{error}; --on-error skip leaves such pictures out and lists them") from error
     if without := manifest.counts.skipped:
@@ -421,42 +372,50 @@ def encode_corpus(
     return report(manifest, target, time.perf_counter() - started)
 
 
-def encode_all_parts(
-    given: InputOptions,
-    encoder: EncoderOptions,
-    quantiser: Quantiser,
-    layout: Layout,
-    parts: PartOptions,
-    overwrite: bool,
-) -> dict[str, Any]:
+def encode_all_parts(work: Work) -> dict[str, Any]:
     """Encodes all parts of a plan, by the runner that is in use, and returns the rows of the command."""
-    started, corpus_plan, dataset = time.perf_counter(), parts.corpus_plan(), given.load_corpus()
-    loaded = encoder.request(given, dataset.direction)
-    assert parts.plan is not None and corpus_plan is not None
-    output, ref = given.target(loaded.name, None), given.ref(given.corpus, given.split)
+    started, inputs, corpus_plan = time.perf_counter(), work.inputs, work.parts.corpus_plan()
+    dataset = inputs.load_corpus()
+    encoder = work.encoder.request(inputs, dataset.direction)
+    assert work.parts.plan is not None and corpus_plan is not None
+    output = inputs.target(encoder.name, None)
     request = door("cluster.parts").PartsRequest(
-        place(parts.plan), output, ref, loaded, quantiser, layout, encoder.batch_size, parts.on_error, overwrite
+        plan=place(work.parts.plan),
+        output=output,
+        corpus=inputs.ref(inputs.corpus, inputs.split),
+        encoder=encoder,
+        quantiser=work.quantiser,
+        layout=work.layout,
+        batch_size=work.encoder.batch_size,
+        on_error=work.parts.on_error,
+        overwrite=work.overwrite,
     )
-    with cli.progress_bar(f"encode {dataset.name} with {loaded.name}", corpus_plan.summary.documents) as progress:
+    with cli.progress_bar(f"encode {dataset.name} with {encoder.name}", corpus_plan.summary.documents) as progress:
         collection = door("cluster.parts").encode_parts(request, progress)
-    rows = {"output": str(output), "encoder": loaded.name, "parts": collection.parts, **collection.manifest.counts}
+    rows = {"output": str(output), "encoder": encoder.name, "parts": collection.parts, **collection.manifest.counts}
     return {**rows, "seconds": round(time.perf_counter() - started, 2)}
 
 
-def report_plan(corpus_plan: CorpusPlan, path: Path) -> dict[str, Any]:
-    """The rows of a plan: what each part reads."""
-    corpus = corpus_plan.manifest.corpus
-    rows: dict[str, Any] = {"plan": str(path), "documents": corpus.documents, "parts": corpus_plan.parts}
-    if scale := corpus_plan.manifest.quantiser.get("document", {}).get("scale"):
+def write_plan(work: Work, dataset: Dataset, model: Encoder, parts: int) -> dict[str, Any]:
+    """Writes the plan of a corpus, and returns the rows of the command: what each part reads."""
+    plans, path = door("cluster.plans"), place(work.parts.plan or "")
+    plans.refuse_other_plan(path, parts, dataset.name, model.name, work.overwrite)
+    plan: CorpusPlan = plans.plan_corpus(
+        dataset,
+        model,
+        parts,
+        work.quantiser,
+        work.layout,
+        work.encoder.batch_size,
+        work.parts.on_error,
+        listing=plans.listing_of(path),
+    )
+    plan.write(path)
+    rows: dict[str, Any] = {"plan": str(path), "documents": plan.manifest.corpus.documents, "parts": plan.parts}
+    if scale := plan.manifest.quantiser.get("document", {}).get("scale"):
         rows["scale"] = scale
-    rows |= {"listing": str(corpus_plan.listing)} if corpus_plan.listing else {}
-    return {**rows, "threads": corpus_plan.threads}
-
-
-def plan(given: InputOptions, target: Path, model: Encoder) -> dict[str, Any]:
-    """The first rows of a dry run."""
-    corpus = given.topics or given.corpus
-    return {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint, "corpus": corpus}
+    rows |= {"listing": str(plan.listing)} if plan.listing else {}
+    return {**rows, "threads": plan.threads}
 
 
 if __name__ == "__main__":

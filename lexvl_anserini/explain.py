@@ -18,8 +18,9 @@ from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, expanded, ru
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_run_manifest
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import ImpactQuery, Topic
+from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.queries.query_source import TYPED, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges
@@ -68,15 +69,15 @@ class ExplainedOptions:
             raise UsageError("give --query TEXT, --query-image PATH, or --query-id Q (with --topics T or --run R)")
 
     def find(
-        self, path: Path, about: Manifest, run: RunManifest | None, encoder: QueryEncoderOptions
+        self, path: Path, manifest: Manifest, run: RunManifest | None, encoder: QueryEncoderOptions
     ) -> Topic | ImpactQuery:
         """The query: typed, or one of the topics of an index's folder."""
         if self.query_id is None:
             return typed_topic(self.query, self.query_image)
         topics = self.topics or (f"{run.dataset}/{run.split}" if run and run.dataset else None)
         data_dir = encoder.data_dir or (run.data_dir if run else None)
-        manifest = Path(encoder.manifest) if encoder.manifest else None
-        return topic_of(topic_source(topics, path, about, data_dir, vocabulary_file(path, manifest)), self.query_id)
+        vocabulary = vocabulary_file(path, Path(encoder.manifest) if encoder.manifest else None)
+        return topic_of(topic_source(topics, path, manifest, data_dir, vocabulary), self.query_id)
 
 
 @expanded
@@ -94,18 +95,18 @@ def command(
     """
     chosen.check()
     path = index_path(chosen.index)
-    about = index_manifest(path, Path(encoder.manifest) if encoder.manifest else None)
+    manifest = index_manifest(path, Path(encoder.manifest) if encoder.manifest else None)
     run_path = Path(chosen.run_file) if chosen.run_file else None
     run_manifest = read_run_manifest(run_path) if run_path else None
-    query = chosen.find(path, about, run_manifest, encoder)
-    if isinstance(query, Topic) and about.kind == "impact":
+    query = chosen.find(path, manifest, run_manifest, encoder)
+    if isinstance(query, Topic) and manifest.kind == "impact":
         options = {**encoder_options(run_manifest), **encoder.changes()}
         changes = EncoderChanges(encoder.checkpoint, encoder.tokenizer, options, encoder.device)
-        query = encoded(query, changes.load(about), about)
+        query = encoded(query, changes.load(manifest), manifest)
     if isinstance(query, ImpactQuery):
         query = with_cuts(query, run_manifest)
     scores = scores_in_run(run_path, chosen.query_id, chosen.hits) if run_path and chosen.query_id else {}
-    opened = Index(path, about, about.counts.documents)
+    opened = Index(path, manifest, manifest.counts.documents)
     doc_ids = chosen.doc_ids or list(scores) or None
     explanations = explain(opened, query, doc_ids, chosen.hits)
     if run_path:

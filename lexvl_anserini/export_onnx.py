@@ -31,7 +31,7 @@ def command(
     """
     from lexvl_anserini.encoders.loading import load_encoder
 
-    exports, exporting = door("onnx.export_folder"), door("onnx.exporting")
+    exports, exporting = door("onnx.loading"), door("onnx.exporting")
     exporting.check_exporter()
     started = time.perf_counter()
     if output.exists() and not exports.is_export(output) and (output.is_file() or any(output.iterdir())):

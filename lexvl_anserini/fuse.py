@@ -34,12 +34,12 @@ def command(
     if len(runs) < 2:
         raise UsageError("give --run twice or more")
     fusion = Fusion(method, tuple(weights or ()), k, normalisation)
-    wanted = fused_manifest(runs, fusion, hits)
+    request = fused_manifest(runs, fusion, hits)
     written = ensure_run(
         output,
-        wanted,
+        request,
         overwrite,
-        lambda: write_run(output, fuse_runs(runs, fusion, hits), wanted, tag=method),
+        lambda: write_run(output, fuse_runs(runs, fusion, hits), request, tag=method),
     )
     print_rows({"run": str(output), **written.counts}, style)
 

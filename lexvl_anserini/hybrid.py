@@ -12,7 +12,7 @@ import typer
 
 from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import RunManifest
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 from lexvl_anserini.searching.rescoring import (
     CANDIDATES,
@@ -54,7 +54,7 @@ def command(
         raise UsageError(f"{len(weights)} weights for {len(runs)} runs; give one for each, or none")
     weights = weights or [1.0] * len(runs)
     stored = shards_of_runs([(path, manifest_of_run(path)) for path in runs], shards or ())
-    wanted = hybrid_manifest(runs, weights, candidates, hits, stored)
+    request = hybrid_manifest(runs, weights, candidates, hits, stored)
 
     def write() -> RunManifest:
         stream = topics_of_run(manifest_of_run(runs[0]), topics, data_dir)
@@ -63,9 +63,9 @@ def command(
             for path, weight, folder in zip(runs, weights, stored, strict=True)
         ]
         lists = hybrid_lists(stream, candidates_of(runs, candidates), encoders, hits, batch_size)
-        return write_run(output, lists, wanted, tag=wanted.encoder["name"])
+        return write_run(output, lists, request, tag=request.encoder["name"])
 
-    written = ensure_run(output, wanted, overwrite, write)
+    written = ensure_run(output, request, overwrite, write)
     print_rows({"run": str(output), **written.counts}, style)
 
 

@@ -54,18 +54,14 @@ class ChangeOptions:
     ] = False
 
     def action(self) -> str:
-        """The option that is given; empty without any.
-
-        Raises:
-            UsageError: more than one is given.
-        """
-        given = {
+        """The option that is given, empty without any; raises UsageError for options that exclude each other."""
+        values = {
             "--append": self.append,
             "--replace": self.replace,
             "--delete-ids": self.delete_ids is not None,
             "--check": self.check,
         }
-        chosen = [name for name, value in given.items() if value]
+        chosen = [name for name, value in values.items() if value]
         if len(chosen) > 1:
             raise UsageError(f"{' and '.join(chosen)} exclude each other; give one of them")
         if self.repair and not self.check:
@@ -84,15 +80,15 @@ class BuildOptions:
             "vectors), bm25 (for texts); of a URL its store."
         ),
     ] = None
-    text: Annotated[bool, typer.Option("--text", help="Of impacts: index the texts too, for BM25.")] = False
-    store_text: Annotated[bool, typer.Option("--store-text", help="Of impacts: store the texts.")] = False
-    term_vectors: Annotated[bool, typer.Option("--term-vectors", help="Of impacts: store documents' vectors.")] = False
-    metadata: Annotated[bool, typer.Option("--metadata/--no-metadata", help="Of impacts: index metadata.")] = True
+    text: Annotated[bool, typer.Option("--text", help="For impacts: index the texts too, for BM25.")] = False
+    store_text: Annotated[bool, typer.Option("--store-text", help="For impacts: store the texts.")] = False
+    term_vectors: Annotated[bool, typer.Option("--term-vectors", help="For impacts: store documents' vectors.")] = False
+    metadata: Annotated[bool, typer.Option("--metadata/--no-metadata", help="For impacts: index metadata.")] = True
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Of Lucene and BM25, default all cores; FAISS uses one.")
+        int | None, typer.Option(min=1, help="For Lucene and BM25, default all cores; FAISS uses one.")
     ] = None
     faiss: Annotated[
-        str | None, typer.Option(help="Of dense vectors: flat (exact, default), hnsw, ivfpq, sq8 or binary.")
+        str | None, typer.Option(help="For dense vectors: flat (exact, default), hnsw, ivfpq, sq8 or binary.")
     ] = None
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="An option of the engine, KEY=VALUE (m=16); repeatable.")
@@ -101,17 +97,13 @@ class BuildOptions:
     def options(self) -> dict[str, Any]:
         """The options of the engine that are given, by name."""
         switches = {"text": self.text, "store_text": self.store_text, "term_vectors": self.term_vectors}
-        given: dict[str, Any] = {name: True for name, on in switches.items() if on}
-        given |= {} if self.metadata else {"metadata": False}
-        given |= {"faiss": self.faiss} if self.faiss else {}
-        return given | cli.parse_settings(self.settings or ())
+        options: dict[str, Any] = {name: True for name, on in switches.items() if on}
+        options |= {} if self.metadata else {"metadata": False}
+        options |= {"faiss": self.faiss} if self.faiss else {}
+        return options | cli.parse_settings(self.settings or ())
 
     def refuse_with(self, action: str) -> None:
-        """Refuses options that only a build reads.
-
-        Raises:
-            UsageError: one of them is given.
-        """
+        """Raises UsageError for an option that only a build reads."""
         values = {
             "--engine": self.engine,
             "--text": self.text,
@@ -121,8 +113,8 @@ class BuildOptions:
             "--faiss": self.faiss,
             "--set": self.settings,
         }
-        if given := [name for name, value in values.items() if value]:
-            raise UsageError(f"{action} keeps what the index was built with; {given[0]} is for building one")
+        if foreign := [name for name, value in values.items() if value]:
+            raise UsageError(f"{action} keeps what the index was built with; {foreign[0]} is for building one")
 
 
 @cli.expanded
@@ -146,28 +138,20 @@ def command(
 
     Example: python -m lexvl_anserini.index impacts/demo --index indexes/demo
     """
-    from lexvl_anserini.engines.jvm import INDEXING_OPTIONS
+    from lexvl_anserini.engines import jvm
 
-    os.environ.setdefault("LEXVL_JAVA_OPTIONS", INDEXING_OPTIONS)
     action = change.action()
-    if not action:
-        with runner.running():
-            cli.print_rows(built(shards or (), index, build, overwrite, dry_run, style), style)
-        return
-    if index is None or overwrite:
-        raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
-    if is_store_url(index):
-        url = door("stores.urls").parse_url(index)
-        raise UsageError(f"{action}: {url} is in a store, where an index is built again (--overwrite)")
-    if change.delete_ids is not None:
-        if shards:
-            raise UsageError(f"--delete-ids takes no shards, but {shards[0]!r} was given")
-        cli.print_rows(deleted(Path(index), Path(change.delete_ids), dry_run, style), style)
-        return
-    build.refuse_with(action)
-    if change.repair and not dry_run and repair_index(index):
-        log.info("%s: %s written again", index, RESIDENT)
-    cli.print_rows(changed(shards or (), Path(index), action, build.threads, dry_run, style), style)
+    # The options of a Java that only indexes, unless the user sets others; workers of a cluster read them too.
+    java = os.environ.get("LEXVL_JAVA_OPTIONS", jvm.INDEXING_OPTIONS)
+    with jvm.environment(LEXVL_JAVA_OPTIONS=java):
+        if action:
+            if index is None or overwrite:
+                raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
+            rows = changed(shards or (), index, action, change, build, dry_run, style)
+        else:
+            with runner.running():
+                rows = built(shards or (), index, build, overwrite, dry_run, style)
+    cli.print_rows(rows, style)
 
 
 def built(
@@ -181,15 +165,34 @@ def built(
         where = {"index": str(getattr(plan.options, "place", plan.index))}
         return {**estimate(first, plan.index, plan.manifest), **where, "todo": "build", "finished": plan.finished}
     with cli.progress_bar(f"index {first}", plan.manifest.counts.documents) as progress:
-        found = carry_out(plan, checked_threads(build.threads), progress)
-    return report(found, None if plan.finished else time.perf_counter() - started, style)
+        index_built = carry_out(plan, checked_threads(build.threads), progress)
+    return report(index_built, None if plan.finished else time.perf_counter() - started, style)
 
 
 def changed(
-    shards: Sequence[str], index: Path, action: str, threads: int | None, dry_run: bool, style: str
+    shards: Sequence[str],
+    place: str,
+    action: str,
+    change: ChangeOptions,
+    build: BuildOptions,
+    dry_run: bool,
+    style: str,
 ) -> dict[str, Any]:
-    """Appends to an index, or checks it; returns what the command prints."""
-    started = time.perf_counter()
+    """Appends to an index, deletes from it, or checks it; returns what the command prints."""
+    started, index = time.perf_counter(), Path(place)
+    if is_store_url(place):
+        url = door("stores.urls").parse_url(place)
+        raise UsageError(f"{action}: {url} is in a store, where an index is built again (--overwrite)")
+    if change.delete_ids is not None:
+        if shards:
+            raise UsageError(f"--delete-ids takes no shards, but {shards[0]!r} was given")
+        doc_ids = read_ids(Path(change.delete_ids))
+        if dry_run:
+            return {"index": place, "delete": len(doc_ids)}
+        return report(delete_documents(index, doc_ids), time.perf_counter() - started, style)
+    build.refuse_with(action)
+    if change.repair and not dry_run and repair_index(place):
+        log.info("%s: %s written again", place, RESIDENT)
     sources = folders_of(list(shards))
     manifest = planned_manifest(sources)
     if dry_run:
@@ -197,32 +200,22 @@ def changed(
     with cli.progress_bar(f"index {sources[0]}", manifest.counts.documents) as progress:
         if action == "--check":
             return check_index(index, sources, progress)
-        changed_index = append_index(index, sources, action == "--replace", threads, progress)
+        changed_index = append_index(index, sources, action == "--replace", build.threads, progress)
     return report(changed_index, time.perf_counter() - started, style)
 
 
-def deleted(index: Path, ids: Path, dry_run: bool, style: str) -> dict[str, Any]:
-    """Deletes documents; returns what the command prints."""
-    started = time.perf_counter()
-    doc_ids = read_ids(ids)
-    if dry_run:
-        return {"index": str(index), "delete": len(doc_ids)}
-    return report(delete_documents(index, doc_ids), time.perf_counter() - started, style)
-
-
 def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
-    """Counts and size of an index; of a build also its time and the peak memory of the process."""
-    report_of_index = read_report(index.path)
-    # Of an index in a store, the URL; its folder here is a copy of what the store says.
-    rows: dict[str, Any] = {"index": report_of_index.get("url", str(index.path))}
-    rows |= {"engine": report_of_index["engine"], "documents": report_of_index["documents"]}
-    rows["empty"] = report_of_index["empty"]
-    rows |= engine_of(index.path, index.manifest.kind).figures(report_of_index)
-    rows |= {"bytes": report_of_index["bytes"]} if "bytes" in report_of_index else {}
-    rows |= {"resident_bytes": report_of_index.resident_bytes} if report_of_index.resident_bytes else {}
-    if report_of_index["postings"] and "bytes" in report_of_index:
-        rows["bytes_per_posting"] = round(report_of_index["bytes"] / report_of_index["postings"], 3)
-    if lists := report_of_index.get("longest_lists"):
+    """Counts and size of an index; after a build also its time and the peak memory of the process."""
+    report = read_report(index.path)
+    # An index in a store has a URL; its folder here is a copy of what the store says.
+    rows: dict[str, Any] = {"index": report.get("url", str(index.path))}
+    rows |= {name: report[name] for name in ("engine", "documents", "empty")}
+    rows |= engine_of(index.path, index.manifest.kind).figures(report)
+    rows |= {"bytes": report["bytes"]} if "bytes" in report else {}
+    rows |= {"resident_bytes": report.resident_bytes} if report.resident_bytes else {}
+    if report["postings"] and "bytes" in report:
+        rows["bytes_per_posting"] = round(report["bytes"] / report["postings"], 3)
+    if lists := report.get("longest_lists"):
         as_rows = [{"term": term, "documents": documents} for documents, term in lists]
         rows["longest_lists"] = as_rows if style == "json" else ", ".join(f"{term} {n}" for n, term in lists)
     if seconds is None:
@@ -254,11 +247,7 @@ def estimate(shards: Path, index: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def read_ids(path: Path) -> list[str]:
-    """Ids, one a line.
-
-    Raises:
-        ArtefactError: no such file, or a line is no id.
-    """
+    """The ids of a file, one a line."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:

@@ -46,26 +46,26 @@ def localise_queries(model: Encoder, images: Sequence[str], queries: Sequence[st
             yield Map(image, query, grid.tolist())
 
 
-def write_overlay(model: Encoder, found: Map, path: Path) -> None:
+def write_overlay(model: Encoder, item: Map, path: Path) -> None:
     """Writes an image with a map, as PNG."""
     import numpy as np
 
     from lexvl_anserini.data.pictures.images import open_image
     from lexvl_anserini.encoders.parts.images.grounding import image_side, overlay
 
-    image = open_image(found.image)
-    drawn = overlay(image, image_side(model).pixels.region(image.size), np.array(found.grid))
+    image = open_image(item.image)
+    drawn = overlay(image, image_side(model).pixels.region(image.size), np.array(item.grid))
     with atomic_write(path) as out:
         drawn.save(out, format="PNG")
 
 
-def print_map(found: Map, style: str) -> None:
+def print_map(item: Map, style: str) -> None:
     """A map as rows of numbers, or as one JSON object on a line."""
     if style == "json":
-        sys.stdout.write(orjson.dumps(found._asdict()).decode() + "\n")
+        sys.stdout.write(orjson.dumps(item._asdict()).decode() + "\n")
         return
-    typer.echo(f"{found.image}  {found.query!r}")
-    for row in found.grid:
+    typer.echo(f"{item.image}  {item.query!r}")
+    for row in item.grid:
         typer.echo(" ".join(f"{value:7.3f}" for value in row))
 
 

@@ -31,7 +31,7 @@ def command(
     """
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.ground.errors import ArtefactError, UsageError
-    from lexvl_anserini.ground.manifest import read_run_manifest
+    from lexvl_anserini.ground.run_manifest import read_run_manifest
     from lexvl_anserini.runs.negatives import Mining, mine, write_dpr
 
     if first_rank > depth:

@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import disk_errors, exclusive, make_folder
+from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow
 from lexvl_anserini.searching.index import Index
@@ -70,35 +70,35 @@ def picture_of(doc_id: str) -> str:
     return printable(unescape_id(doc_id))
 
 
-def told_before(differences: Differences, album: Album) -> str:
+def changes_ahead(differences: Differences, album: Album) -> str:
     """A line about what there is to do."""
-    wanted, changed = len(differences.wanted), differences.changed
-    if not wanted:
+    pictures, changed = len(differences.wanted), differences.changed
+    if not pictures:
         return "no new or changed picture, nothing to encode"
     if differences.manifest is None and album.index.exists():
-        return f"the index is of another checkpoint: all {wanted:,} pictures are encoded anew"
-    return f"{wanted - changed:,} new and {changed:,} changed pictures to encode"
+        return f"the index is of another checkpoint: all {pictures:,} pictures are encoded anew"
+    return f"{pictures - changed:,} new and {changed:,} changed pictures to encode"
 
 
-def told_after(done: Followed, album: Album) -> Iterator[str]:
+def changes_made(done: Followed, album: Album) -> Iterator[str]:
     """Lines about what was done."""
     changes = {"added": done.added, "replaced": done.replaced, "removed": done.removed}
     listed = ", ".join(f"{count:,} {what}" for what, count in changes.items() if count)
     yield f"{done.documents:,} pictures in the index" + (f": {listed}" if listed else ", unchanged")
     if done.unreadable:
-        named = ", ".join(picture_of(one.doc_id) for one in done.unreadable[:NAMED])
+        named = ", ".join(picture_of(picture.doc_id) for picture in done.unreadable[:NAMED])
         more = ", ..." if len(done.unreadable) > NAMED else ""
         yield f"{len(done.unreadable):,} cannot be read ({named}{more}); {album.unreadable} says why"
 
 
-def answer(query: str, found: Sequence[Explanation]) -> Iterator[str]:
+def answer(query: str, hits: Sequence[Explanation]) -> Iterator[str]:
     """A query and its hits: rank, score, picture, and the share of the score that each of the first terms has."""
     yield f'\n"{query}"'
-    width = max((len(picture_of(one.doc_id)) for one in found), default=0)
-    for rank, one in enumerate(found, start=1):
-        terms = ", ".join(f"{term.term} {term.product / one.score:.0%}" for term in one.terms[:PRINTED_TERMS])
-        yield f"{rank:3}  {one.score:6}  {picture_of(one.doc_id):{width}}  {terms}"
-    if not found:
+    width = max((len(picture_of(hit.doc_id)) for hit in hits), default=0)
+    for rank, hit in enumerate(hits, start=1):
+        terms = ", ".join(f"{term.term} {term.product / hit.score:.0%}" for term in hit.terms[:PRINTED_TERMS])
+        yield f"{rank:3}  {hit.score:6}  {picture_of(hit.doc_id):{width}}  {terms}"
+    if not hits:
         yield "  no picture has a term of this query"
 
 
@@ -113,15 +113,15 @@ def knows(model: Encoder, query: str) -> bool:
 def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
     """Brings the index up to date, with a bar."""
     differences = compare(dataset, model, album)
-    log.info("%s", told_before(differences, album))
+    log.info("%s", changes_ahead(differences, album))
     with progress_bar("encode", len(differences.wanted), "pictures") as progress:
         return follow(dataset, model, album, differences, progress)
 
 
 def ask(dataset: Dataset, model: Encoder, album: Album, queries: Sequence[str], hits: int) -> None:
     """Prints the answers to queries and draws them."""
-    about = index_manifest(album.index)
-    index = Index(album.index, about, about.counts.documents)
+    manifest = index_manifest(album.index)
+    index = Index(album.index, manifest, manifest.counts.documents)
     for query in queries:
         for line in answer(query, explain(index, query, hits=hits, model=model)):
             typer.echo(line)
@@ -150,19 +150,17 @@ def command(
     Example: python -m lexvl_anserini.photos FOLDER "two dogs on a beach" "a birthday cake"
     """
     started = time.perf_counter()
-    where = folder.expanduser().resolve()
-    album = Album(output or default_output(where, Path.cwd()))
+    pictures = folder.expanduser().resolve()
+    album = Album(output or default_output(pictures, Path.cwd()))
     if any(not query.strip() for query in queries or ()):
         raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")
-    if album.path.resolve().is_relative_to(where):
-        raise UsageError(f"--output {album.path}: it is in {where}, among the pictures; name a folder outside")
-    dataset = pictures_in(where)
+    if album.path.resolve().is_relative_to(pictures):
+        raise UsageError(f"--output {album.path}: it is in {pictures}, among the pictures; name a folder outside")
+    dataset = pictures_in(pictures)
     name, for_photos = default_encoder(dataset.name, DIRECTION)
     model = load_encoder(name, checkpoint or for_photos, device=device, **direction_option(name, DIRECTION))
-    with disk_errors(album.path):
-        make_folder(album.path)
     with exclusive(album.path):
-        for line in told_after(updated(dataset, model, album), album):
+        for line in changes_made(updated(dataset, model, album), album):
             typer.echo(line)
     if queries:
         ask(dataset, model, album, queries, hits)

@@ -22,7 +22,7 @@ from lexvl_anserini.cli import (
     Style,
     Verbose,
 )
-from lexvl_anserini.ground.manifest import RunManifest
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import ensure_run, lists_of, write_run
 from lexvl_anserini.searching.rescoring import (
     DEPTH,
@@ -57,17 +57,17 @@ def command(
     """
     from lexvl_anserini.data.dataset import dataset_of
 
-    about = manifest_of_run(run)
-    model = reranking_encoder(about, checkpoint, tokenizer, device, cli.parse_settings(settings or ()))
-    wanted = reranked_manifest(about, model, depth)
+    manifest = manifest_of_run(run)
+    model = reranking_encoder(manifest, checkpoint, tokenizer, device, cli.parse_settings(settings or ()))
+    request = reranked_manifest(manifest, model, depth)
 
     def write() -> RunManifest:
-        documents = dataset_of(about.corpus.ref.at(data_dir)).documents
-        stream = topics_of_run(about, topics, data_dir)
+        documents = dataset_of(manifest.corpus.ref.at(data_dir)).documents
+        stream = topics_of_run(manifest, topics, data_dir)
         lists = rerank_lists(stream, lists_of(run), model, documents, depth, batch_size)
-        return write_run(output, lists, wanted, tag=f"{model.name}-reranked")
+        return write_run(output, lists, request, tag=f"{model.name}-reranked")
 
-    written = ensure_run(output, wanted, overwrite, write)
+    written = ensure_run(output, request, overwrite, write)
     cli.print_rows({"run": str(output), **written.counts}, style)
 
 

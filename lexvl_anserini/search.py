@@ -18,8 +18,9 @@ from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import Manifest, RunManifest
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.parser import parse
@@ -33,7 +34,7 @@ from lexvl_anserini.searching.searcher import EncoderChanges
 log = logging.getLogger("lexvl_anserini.search")
 
 DEFAULT_HITS_SHOWN = 10
-# Of a document's text, beside its id; json has the whole text.
+# Characters of a document's text beside its id; json has the whole text.
 SHOWN_CHARACTERS = 240
 
 
@@ -71,12 +72,11 @@ class QueryOptions:
         """
         values = {"query": self.query, "query-image": self.query_image, "match": self.match, "topics": self.topics}
         values["interactive"] = "each line" if self.interactive else None
-        given = [(name, value) for name, value in values.items() if value is not None]
-        if len(given) > 1:
-            raise UsageError(f"--{given[0][0]} and --{given[1][0]} exclude each other; give one of them")
-        if not given or given[0][0] == "topics":
+        (name, value), *others = [item for item in values.items() if item[1] is not None] or [("topics", None)]
+        if others:
+            raise UsageError(f"--{name} and --{others[0][0]} exclude each other; give one of them")
+        if name == "topics" or value is None:
             return None
-        name, value = given[0]
         if self.split is not None:
             raise UsageError(f"--split is of topics, --{name} is one query; leave out one of them")
         if output is not None or (name == "query" and not value.strip()):
@@ -101,10 +101,10 @@ class RunOptions:
         if self.output_format not in OUTPUT_FORMATS:
             raise UsageError(f"--output-format {self.output_format!r}: expected {' or '.join(OUTPUT_FORMATS)}")
 
-    def path(self, about: Manifest) -> Path:
+    def path(self, manifest: Manifest) -> Path:
         """The run's file, for an index with this manifest."""
         suffix = "trec" if self.output_format == "trec" else "tsv"
-        name = f"{cli.file_name(about.corpus.name)}.{about.encoder['name']}.{suffix}"
+        name = f"{cli.file_name(manifest.corpus.name)}.{manifest.encoder['name']}.{suffix}"
         return Path(self.output) if self.output else Path("runs") / name
 
 
@@ -215,7 +215,7 @@ class ListOptions:
         typer.Option("--strict-scores", help="Lower tied scores by an ulp, for evaluators that order ties themselves."),
     ] = False
     texts: Annotated[
-        bool, typer.Option("--texts", help="Of one query: print each hit's text, from the index or its corpus.")
+        bool, typer.Option("--texts", help="For one query: print each hit's text, from the index or its corpus.")
     ] = False
 
 
@@ -242,9 +242,9 @@ def command(
     typed = queries.typed(runs.output)
     refinement, changes = refined.refinement(), encoder.changes()
     path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
-    about = index_manifest(path, manifest_file)
+    manifest = index_manifest(path, manifest_file)
     search = IndexSearch(
-        BuiltIndex(path, about, about.counts.documents),
+        BuiltIndex(path, manifest, manifest.counts.documents),
         EncoderChanges(encoder.checkpoint, encoder.tokenizer, changes, encoder.device),
         SearchSettings(
             threads=threads,
@@ -259,7 +259,7 @@ def command(
     if runner.runner != "local" and not read_report(path).partitions:
         raise UsageError(f"--runner {runner.runner} searches an index in partitions, {queries.index} is one index")
     if typed is None:
-        source = topic_source(queries.topics, path, about, encoder.data_dir, vocabulary, queries.split)
+        source = topic_source(queries.topics, path, manifest, encoder.data_dir, vocabulary, queries.split)
         with runner.running():
             cli.print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
     elif dry_run:
@@ -279,40 +279,36 @@ def search_topics(
 ) -> dict[str, Any]:
     """Writes the run of all topics, unless it is finished already; returns the rows to print."""
     remove_query = source.remove_query if lists.remove_query is None else lists.remove_query
-    wanted = search.run_manifest(
+    request = search.run_manifest(
         source, runs.hits or DEFAULT_HITS, remove_query, lists.strict_scores, runs.output_format
     )
     target = runs.path(search.index.manifest)
     if dry_run:
-        finished = is_finished(target, wanted, overwrite)
-        return {**plan(wanted, search.index, target), "topics": source.count(), "finished": finished}
+        return {
+            "run": str(target),
+            "index": str(search.index.path),
+            "kind": search.index.manifest.kind,
+            "documents": search.index.documents,
+            "encoder": request.encoder.name,
+            "checkpoint": request.encoder.checkpoint,
+            "options": request.encoder.options,
+            "asked": request.topics,
+            "hits": request.hits,
+            "remove_query": request.remove_query,
+            "topics": source.count(),
+            "finished": is_finished(target, request, overwrite),
+        }
 
     def write() -> RunManifest:
         # A file of encoded queries may have millions of lines, and is not read twice for a total.
         total = None if source.encoded else source.count()
         with cli.progress_bar(f"search {search.index.path}", total, "topics") as progress:
-            return search.write(source, wanted, target, progress)
+            return search.write(source, request, target, progress)
 
-    written = ensure_run(target, wanted, overwrite, write)
+    written = ensure_run(target, request, overwrite, write)
     if without := written.counts.topics_without_hits:
         log.warning("%d of %d topics have no hit: no line in the run", without, written.counts.topics)
     return {"run": str(target), **written.counts}
-
-
-def plan(wanted: RunManifest, index: BuiltIndex, target: Path) -> dict[str, Any]:
-    """The rows of a dry run."""
-    return {
-        "run": str(target),
-        "index": str(index.path),
-        "kind": index.manifest.kind,
-        "documents": index.documents,
-        "encoder": wanted.encoder.name,
-        "checkpoint": wanted.encoder.get("checkpoint"),
-        "options": wanted.encoder.options,
-        "asked": wanted.topics,
-        "hits": wanted.hits,
-        "remove_query": wanted.remove_query,
-    }
 
 
 def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: str | None, style: str) -> None:

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def read_changes(settings: list[str] | None) -> dict[str, Any]:
-    """`["optimisation.steps=100"]` -> `{"optimisation.steps": 100}`; values are YAML.
-
-    Raises:
-        UsageError: an entry is not KEY=VALUE, or the value not YAML.
-    """
+    """`["optimisation.steps=100"]` -> `{"optimisation.steps": 100}`; values are YAML."""
     import yaml
 
     from lexvl_anserini.ground.errors import UsageError
@@ -78,8 +74,8 @@ def command(
     check_model_libraries()
     from lexvl_anserini.training.recipe import read_recipe
 
-    wanted = read_recipe(Path(recipe), read_changes(settings))
-    target = Path(output) if output else Path("training") / wanted.name
+    request = read_recipe(Path(recipe), read_changes(settings))
+    target = Path(output) if output else Path("training") / request.name
     import torch
 
     from lexvl_anserini.training.loop import train
@@ -87,12 +83,12 @@ def command(
     from lexvl_anserini.training.splits import check
 
     if dry_run:
-        check(wanted, data_dir, device)
-        print_rows(planned(wanted, target), style)
+        check(request, data_dir, device)
+        print_rows(planned(request, target), style)
         return
     if threads:
         torch.set_num_threads(threads)
-    written = train(wanted, target, data_dir, device, overwrite, stop_after, hours, Path(cache) if cache else None)
+    written = train(request, target, data_dir, device, overwrite, stop_after, hours, Path(cache) if cache else None)
     if os.environ.get("RANK", "0") != "0":  # the first of several processes prints
         return
     print_rows(

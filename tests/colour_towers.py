@@ -12,7 +12,7 @@ from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.pooling import Head, masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Composition
 from lexvl_anserini.ground.vocabulary import Vocabulary
 

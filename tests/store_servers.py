@@ -146,7 +146,7 @@ def embedded(kind: str, package: Any, folder: Path) -> Iterator[UrlOf]:
         (folder / "pg").mkdir(exist_ok=True)
         running = started(package, folder / "pg")
         try:
-            # Of a folder with a long name, the socket is in another one.
+            # The socket of a folder with a long name is in another one.
             [host] = parse_qs(urlsplit(running.get_uri()).query)["host"]
             yield lambda name: f"pgvector:///postgres/{name}?host={host}&user=postgres"
         finally:

@@ -103,6 +103,42 @@ def made_twin(golden: Path, folder: Path) -> Path:
     return folder / "twin"
 
 
+def made_lexlip(golden: Path, folder: Path) -> Path:
+    """A pair over networks with random weights, as `train` writes it for LexLIP."""
+    import json
+    import shutil
+
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
+    from lexvl_anserini.encoders.parts.pretrained import Standard
+    from lexvl_anserini.encoders.parts.stair_network import TokenHead
+    from lexvl_anserini.encoders.parts.tokens import token_strings
+
+    torch.manual_seed(7)
+    shutil.copytree(golden / "vdr/tiny-bert", folder / "lexlip/text")
+    bert = BertModel(BertConfig.from_pretrained(str(folder / "lexlip/text")), add_pooling_layer=False)
+    terms = token_strings(AutoTokenizer.from_pretrained(str(folder / "lexlip/text")))[1000:]
+    (folder / "lexlip/terms.txt").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
+    shape = {"resolution": 32, "patch_size": 8, "width": 24, "layers": 2, "heads": 2}
+    parts = {
+        "encoder_q.bert_model": bert,
+        "encoder_q.head": TokenHead(bert.config.hidden_size, 12, len(terms), bridge=False, eps=1e-12),
+        "encoder_p.backbone": PatchTransformer(**shape),
+        "encoder_p.standard": Standard(24),
+        "encoder_p.head": TokenHead(24, 12, len(terms), bridge=False, eps=1e-12),
+    }
+    weights = {f"{part}.{key}": value for part, module in parts.items() for key, value in module.state_dict().items()}
+    rows = {f"{side}.proj": 0.3 * torch.randn(len(terms), 12) for side in ("encoder_q", "encoder_p")}
+    save_file(weights | rows, folder / "lexlip/model.safetensors")
+    text = {"type": "lexlip_text", "model_id": "text", "max_len": 40, "terms": "terms.txt"}
+    config = {"encoder_q": text, "encoder_p": {"type": "lexlip_image", "grid": 2, **shape}}
+    (folder / "lexlip/config.json").write_text(json.dumps(config))
+    return folder / "lexlip"
+
+
 LAVIS = {"tokenizer": f"path:{WORDPIECES}", "head_width": 16}
 
 TINY_ENCODERS: Mapping[str, Tiny] = {
@@ -123,7 +159,7 @@ TINY_ENCODERS: Mapping[str, Tiny] = {
     "joint sparse": Tiny(
         "joint", "shared/golden/joint/checkpoint_best.ckpt", {"tokenizer": f"path:{WORDPIECES}"}, vectors=24
     ),
-    "lexlip": Tiny("lexlip", "shared/golden/lexlip/phase1_model.ckpt", {"tokenizer": f"path:{WORDPIECES}"}),
+    "lexlip": Tiny("lexlip", made_lexlip),
     "sentence": Tiny("sentence", made_dense),
     "splade max": Tiny("splade", DISTILBERT),
     "splade sum": Tiny("splade", BERT, {"pooling": "sum"}),

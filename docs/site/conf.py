@@ -36,7 +36,7 @@ nb_merge_streams = True
 default_role = "literal"
 smartquotes = False  # `--` stays what it is
 autodoc_typehints = "signature"
-# Of the extra [adapters]; the docstrings of their adapters are read without them.
+# Packages of the extra [adapters]; the docstrings of their adapters are read without them.
 autodoc_mock_imports = ["langchain_core", "pyterrier"]
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

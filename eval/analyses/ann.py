@@ -171,18 +171,10 @@ def compare_layouts(
 ) -> Iterator[LayoutCost]:
     """A row per number of dimensions, layout and combination of parameters; each index is built once.
 
-    Args:
-        corpus: the vectors to search.
-        layouts: names of layouts.
-        settings: by layout and parameter, the values to try.
-        dimensions: numbers of first dimensions to keep (Matryoshka).
-        hits: depths k of the recall.
-        normalise: truncated vectors are scaled to unit length again.
-
     Raises:
         UsageError: settings of a layout that is not compared, or values that do not fit.
     """
-    from lexvl_anserini.encoders.parts.texts.cutting import checked_dimensions, cut
+    from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
     from lexvl_anserini.engines.faiss_layouts import layout_named, parameters_of
 
     known = {name: layout_named(name) for name in layouts}
@@ -191,10 +183,10 @@ def compare_layouts(
     depth = max(hits)
     exact, _ = searched(built("flat", corpus.documents, {})[0], corpus.doc_ids, corpus.queries, depth)
     width = corpus.documents.shape[1]
-    for kept in dimensions:
-        whole = checked_dimensions(kept, width) == width
+    for count in dimensions:
+        whole = checked_dimensions(count, width) == width
         documents, queries = (
-            matrix if whole else cut(matrix, kept, normalise) for matrix in (corpus.documents, corpus.queries)
+            matrix if whole else cut(matrix, count, normalise) for matrix in (corpus.documents, corpus.queries)
         )
         for name in layouts:
             values = settings.get(name, {})
@@ -204,10 +196,10 @@ def compare_layouts(
                 store, build_s = built(name, documents, build)
                 size = file_bytes(store)
                 for search in grid(searching):
-                    store.parameters = parameters_of(name, {**build, **search}, kept, len(store))
+                    store.parameters = parameters_of(name, {**build, **search}, count, len(store))
                     lists, ms = searched(store, corpus.doc_ids, queries, depth)
                     recalls = {k: overlap(exact, lists, k) for k in hits}
-                    yield LayoutCost(kept, name, store.parameters, size, build_s, ms, recalls)
+                    yield LayoutCost(count, name, store.parameters, size, build_s, ms, recalls)
 
 
 def read_dense_corpus(shards: Path, topics: str | None, data_dir: str | None, device: str) -> tuple[DenseCorpus, bool]:

@@ -81,23 +81,16 @@ def lexical_space(model: Encoder, batch_size: int) -> WordSpace:
     tower = as_lexical(model.document)
 
     def weights(images: Sequence[Any]) -> np.ndarray:
-        found = tower.dense_weights(images, batch_size)
-        return np.where(found > 0, found, -np.inf)
+        values = tower.dense_weights(images, batch_size)
+        return np.where(values > 0, values, -np.inf)
 
     return WordSpace(weights, partial(own_terms, model))
 
 
 def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
-    """The words of a tokenizer, encoded as texts by a dense encoder; a piece `##ing` is the text `ing`.
-
-    Args:
-        model: its queries are texts.
-        vocabulary: folder or hub id of a tokenizer, or a packaged name.
-        batch_size: words and images per forward pass.
-        progress: called with the number of words just encoded.
-    """
+    """The words of a tokenizer, encoded as texts by a dense encoder; a piece `##ing` is the text `ing`."""
     from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-    from lexvl_anserini.encoders.parts.texts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
+    from lexvl_anserini.encoders.parts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
 
     tokenizer = load_tokenizer(find_checkpoint(vocabulary, weights=False).folder)
     columns = columns_from(tokenizer, first_word_id(tokenizer))
@@ -111,27 +104,20 @@ def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Prog
 
 
 def class_word_shares(
-    name: str, space: WordSpace, found: LabelledImages, progress: Progress = silent
+    name: str, space: WordSpace, labelled: LabelledImages, progress: Progress = silent
 ) -> list[ClassWordShares]:
-    """The rows of a model and of its mean over all images.
-
-    Args:
-        name: of the model.
-        space: its words.
-        found: images and classes.
-        progress: called with the number of images just encoded.
-    """
-    tokens = [sorted({dim for own in space.words(names) for dim in own}) for names in found.classes.names]
-    if without := [names[0] for names, own in zip(found.classes.names, tokens, strict=True) if not own]:
+    """The rows of a model and of its mean over all images."""
+    tokens = [sorted({dim for own in space.words(names) for dim in own}) for names in labelled.classes.names]
+    if without := [names[0] for names, own in zip(labelled.classes.names, tokens, strict=True) if not own]:
         log.warning("%d classes have no word in the vocabulary: %s", len(without), ", ".join(without[:NAMED]))
-    own, ranks, total = [tokens[label] for label in found.labels], [], np.zeros(1)
-    for start in range(0, len(found.images), IMAGES_AT_ONCE):
-        weights = space.weights(found.images[start : start + IMAGES_AT_ONCE])
+    own, ranks, total = [tokens[label] for label in labelled.labels], [], np.zeros(1)
+    for start in range(0, len(labelled.images), IMAGES_AT_ONCE):
+        weights = space.weights(labelled.images[start : start + IMAGES_AT_ONCE])
         ranks.append(label_ranks(weights, own[start : start + IMAGES_AT_ONCE]))
         total = total + np.where(np.isneginf(weights), 0, weights).sum(axis=0, dtype=np.float64)
         progress(len(weights))
     of_classes = label_ranks(np.tile(np.where(total == 0, -np.inf, total), (len(tokens), 1)), tokens)
     return [
-        ClassWordShares(ranking, found.name, len(own), len(tokens), *(float((of <= k).mean()) for k in CUTS))
-        for ranking, of in ((name, np.concatenate(ranks)), ("mean of the images", of_classes[found.labels]))
+        ClassWordShares(ranking, labelled.name, len(own), len(tokens), *(float((of <= k).mean()) for k in CUTS))
+        for ranking, of in ((name, np.concatenate(ranks)), ("mean of the images", of_classes[labelled.labels]))
     ]

@@ -59,14 +59,7 @@ class ClassAccuracy(NamedTuple):
 def class_vectors(
     tower: Tower, prompts: Sequence[Sequence[str]], batch_size: int = 32, progress: Progress = silent
 ) -> Vectors:
-    """One vector per class, of unit length: CSR [C, V] of a lexical tower, float32 [C, D] of a dense one.
-
-    Args:
-        tower: reads texts.
-        prompts: per class, at least one.
-        batch_size: prompts per forward pass.
-        progress: called with the number of prompts just encoded.
-    """
+    """One unit vector per class, from its prompts: CSR [C, V] of a lexical tower, float32 [C, D] of a dense one."""
     from scipy import sparse
     from sklearn.preprocessing import normalize
 
@@ -120,28 +113,20 @@ def in_pieces(
 
 def class_ranks(
     model: Encoder,
-    found: LabelledImages,
+    labelled: LabelledImages,
     batch_size: int = 32,
     progress: Progress = silent,
     on_error: OnError = FAIL,
 ) -> np.ndarray:
-    """The rank, from 1, of each image's class among all classes, int64 [n]; 0 for skipped images.
-
-    Args:
-        model: its queries are texts, its documents images.
-        found: images, classes and templates.
-        batch_size: items per forward pass.
-        progress: called with the number of prompts or images just encoded.
-        on_error: policy for images that cannot be read.
-    """
-    classes = class_vectors(model.query, found.classes.prompts(), batch_size, progress)
-    ranks = np.zeros(len(found.images), dtype=np.int64)
-    for positions, vectors in in_pieces(model, found.images, batch_size, progress, on_error):
-        ranks[positions] = ranks_of(similarities(vectors, classes), found.labels[positions])
+    """The rank, from 1, of each image's class among all classes, int64 [n]; 0 for skipped images."""
+    classes = class_vectors(model.query, labelled.classes.prompts(), batch_size, progress)
+    ranks = np.zeros(len(labelled.images), dtype=np.int64)
+    for positions, vectors in in_pieces(model, labelled.images, batch_size, progress, on_error):
+        ranks[positions] = ranks_of(similarities(vectors, classes), labelled.labels[positions])
     return ranks
 
 
-def accuracies(system: str, found: LabelledImages, ranks: np.ndarray) -> list[ClassAccuracy]:
+def accuracies(system: str, labelled: LabelledImages, ranks: np.ndarray) -> list[ClassAccuracy]:
     """The shares over images and over classes, first the mean that papers print; skipped images (rank 0) do not count.
 
     Raises:
@@ -149,13 +134,13 @@ def accuracies(system: str, found: LabelledImages, ranks: np.ndarray) -> list[Cl
     """
     counted = ranks > 0
     if not counted.any():
-        raise DataError(f"{found.name}: none of its {len(ranks):,} images can be read")
-    labels = found.labels[counted]
+        raise DataError(f"{labelled.name}: none of its {len(ranks):,} images can be read")
+    labels = labelled.labels[counted]
     hits = np.stack([ranks[counted] <= k for k in CUTS]).astype(float)  # [cuts, n]
     sizes = np.bincount(labels)
     of_classes = np.stack([np.bincount(labels, weights=row)[sizes > 0] / sizes[sizes > 0] for row in hits])
     rows = [
-        ClassAccuracy(system, found.name, len(labels), len(found.classes), over, *map(float, shares.mean(axis=1)))
+        ClassAccuracy(system, labelled.name, len(labels), len(labelled.classes), over, *map(float, shares.mean(axis=1)))
         for over, shares in (("images", hits), ("classes", of_classes))
     ]
-    return rows[::-1] if found.per_class else rows
+    return rows[::-1] if labelled.per_class else rows

@@ -95,13 +95,6 @@ def strips_of_terms(
 ) -> list[Strip]:
     """One strip per term: its first tokens, and the images where it is strongest, with their maps.
 
-    Args:
-        model: its documents are images.
-        dataset: of images, with or without captions.
-        terms: of the model's vocabulary.
-        images: that are read, the first of the dataset, with their captions.
-        progress: called with the number of images just encoded.
-
     Raises:
         UsageError: the model has no such term, or does not pool over patches.
         DataError: there are no images, or one cannot be read.

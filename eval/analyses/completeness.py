@@ -68,30 +68,23 @@ def completeness(
 ) -> list[CompletenessShare]:
     """The rows of a model: each pair with its own image, and with the image before it.
 
-    Args:
-        model: its queries are texts, its documents images.
-        dataset: the name of the pairs.
-        pairs: of at least two images.
-        batch_size: items per forward pass.
-        progress: called with the number of sentences or images just encoded.
-
     Raises:
         DataError: fewer than two images, or an image that cannot be read.
     """
     from scipy import sparse
     from sklearn.preprocessing import normalize
 
-    about: dict[str, list[SentencePair]] = defaultdict(list)
+    pairs_of: dict[str, list[SentencePair]] = defaultdict(list)
     for pair in pairs:
-        about[pair.image].append(pair)
-    images = list(about)
+        pairs_of[pair.image].append(pair)
+    images = list(pairs_of)
     if len(images) < 2:
         raise DataError(f"{dataset}: pairs of {len(images)} images, expected at least 2")
-    own = other = 0
+    preferred = by_chance = 0
     before = encode_inputs(model.document, images[-1:], batch_size)  # the image before the first one is the last
     for start in range(0, len(images), IMAGES_AT_ONCE):
         shown = images[start : start + IMAGES_AT_ONCE]
-        piece = [(place, pair) for place, image in enumerate(shown) for pair in about[image]]
+        piece = [(place, pair) for place, image in enumerate(shown) for pair in pairs_of[image]]
         at = [place for place, _ in piece]
         texts = [pair.complete for _, pair in piece] + [pair.partial for _, pair in piece]
         sentences = normalize(encode_inputs(model.query, texts, batch_size, progress))
@@ -99,12 +92,12 @@ def completeness(
         vectors = encode_inputs(model.document, shown, batch_size, progress)
         rows = [before, vectors[:-1]]
         previous = sparse.vstack(rows, format="csr") if sparse.issparse(vectors) else np.concatenate(rows)
-        own += int((row_products(gained, vectors[at]) > 0).sum())
-        other += int((row_products(gained, previous[at]) > 0).sum())
+        preferred += int((row_products(gained, vectors[at]) > 0).sum())
+        by_chance += int((row_products(gained, previous[at]) > 0).sum())
         before = vectors[-1:]
     return [
         CompletenessShare(ranking, dataset, len(images), len(pairs), wins / len(pairs))
-        for ranking, wins in ((model.name, own), ("another image", other))
+        for ranking, wins in ((model.name, preferred), ("another image", by_chance))
     ]
 
 
@@ -164,10 +157,6 @@ def listed_pairs(path: Path) -> Iterator[SentencePair]:
 
 def object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
     """Streams the pairs of COCO's annotated objects; an image of one category has none.
-
-    Args:
-        annotations: COCO's `instances_*.json`.
-        images: the folder of its images.
 
     Raises:
         DataError: the file cannot be read, or lacks a key.

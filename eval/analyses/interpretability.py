@@ -134,11 +134,11 @@ def caption_words(dataset: Dataset) -> dict[str, Words]:
     if dataset.direction != "text-to-image":
         raise UsageError(f"{dataset.name} is {dataset.direction}; expected images that captions describe")
     of_topic = {topic.query_id: words_of(topic.text or "") for topic in dataset.topics()}
-    found: dict[str, set[str]] = defaultdict(set)
+    words_by_image: dict[str, set[str]] = defaultdict(set)
     for qrel in dataset.qrels():
         if qrel.relevance > 0:
-            found[qrel.doc_id] |= of_topic.get(qrel.query_id, frozenset())
-    return {doc_id: frozenset(words) for doc_id, words in found.items()}
+            words_by_image[qrel.doc_id] |= of_topic.get(qrel.query_id, frozenset())
+    return {doc_id: frozenset(words) for doc_id, words in words_by_image.items()}
 
 
 def first_terms(vector: Mapping[str, int]) -> list[str]:
@@ -149,7 +149,7 @@ def first_terms(vector: Mapping[str, int]) -> list[str]:
 def named_words(ranking: str, terms: Iterable[Sequence[str]], captions: Sequence[Words]) -> NamedWords:
     """How many terms are named, of one ranking; `terms` has each image's, in the order of the captions' words."""
     named = [[term in words for term in first] for first, words in zip(terms, captions, strict=True)]
-    top_1, top_5, top_10 = (fmean(any(one[:depth]) for one in named) for depth in (1, 5, FIRST))
+    top_1, top_5, top_10 = (fmean(any(flags[:depth]) for flags in named) for depth in (1, 5, FIRST))
     return NamedWords(ranking, len(named), top_1, top_5, top_10, fmean(map(sum, named)))
 
 
@@ -188,10 +188,10 @@ def named_in(shards: Path, data_dir: str | None = None) -> list[NamedWords]:
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
-    about: Manifest = read_manifest(shards)
-    expect_lexical(shards, about.kind, "only the dimensions of impacts are words")
-    captions = caption_words(dataset_of(about.corpus.ref.at(data_dir)))
-    return compared(about.encoder.name, read_impacts(shards, about, read_vocabulary(shards, about)), captions)
+    manifest: Manifest = read_manifest(shards)
+    expect_lexical(shards, manifest.kind, "only the dimensions of impacts are words")
+    captions = caption_words(dataset_of(manifest.corpus.ref.at(data_dir)))
+    return compared(manifest.encoder.name, read_impacts(shards, manifest, read_vocabulary(shards, manifest)), captions)
 
 
 if __name__ == "__main__":

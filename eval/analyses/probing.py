@@ -31,7 +31,7 @@ ITERATIONS = 1000
 # Exponents of 10: the range of lambda, the first steps, and the finest.
 LEAST, MOST, FIRST_STEP, LAST_STEP = -6.0, 6.0, 2.0, 0.125
 
-# Of the training images of a class, each that is the last of so many is held out.
+# One of so many training images of a class is held out, the last of them.
 HELD_OUT_EVERY = 5
 
 
@@ -97,14 +97,14 @@ def fitted(vectors: Vectors, labels: np.ndarray, exponent: float) -> Any:
 
 def scores_of(classifier: Any, vectors: Vectors, classes: int) -> np.ndarray:
     """Scores [n, classes]; minus infinity for a class that the classifier has not seen."""
-    found = classifier.decision_function(vectors)
+    values = classifier.decision_function(vectors)
     scores = np.full((vectors.shape[0], classes), -np.inf)
-    scores[:, classifier.classes_] = found if found.ndim == 2 else np.stack([-found, found], axis=1)
+    scores[:, classifier.classes_] = values if values.ndim == 2 else np.stack([-values, values], axis=1)
     return scores
 
 
 def image_vectors(
-    model: Encoder, found: LabelledImages, batch_size: int, progress: Progress = silent, on_error: OnError = FAIL
+    model: Encoder, labelled: LabelledImages, batch_size: int, progress: Progress = silent, on_error: OnError = FAIL
 ) -> tuple[Vectors, LabelledImages]:
     """The vectors of images, and the images without those that were skipped.
 
@@ -113,13 +113,13 @@ def image_vectors(
     """
     from scipy import sparse
 
-    pieces = list(in_pieces(model, found.images, batch_size, progress, on_error))
+    pieces = list(in_pieces(model, labelled.images, batch_size, progress, on_error))
     kept = np.concatenate([positions for positions, _ in pieces])
     if not len(kept):
-        raise DataError(f"{found.name}: none of its {len(found.images):,} images can be read")
+        raise DataError(f"{labelled.name}: none of its {len(labelled.images):,} images can be read")
     rows = [vectors for _, vectors in pieces]
     stacked = sparse.vstack(rows, format="csr") if sparse.issparse(rows[0]) else np.concatenate(rows)
-    return stacked, found._replace(images=[found.images[i] for i in kept], labels=found.labels[kept])
+    return stacked, labelled._replace(images=[labelled.images[i] for i in kept], labels=labelled.labels[kept])
 
 
 def linear_probe(
@@ -130,16 +130,7 @@ def linear_probe(
     progress: Progress = silent,
     on_error: OnError = FAIL,
 ) -> list[ProbeAccuracy]:
-    """The accuracies of a classifier over images and over classes, first the mean that papers print.
-
-    Args:
-        model: its documents are images.
-        train: at least two classes, and one of five images.
-        test: of the same classes.
-        batch_size: images per forward pass.
-        progress: called with the number of images just encoded.
-        on_error: policy for images that cannot be read.
-    """
+    """The accuracies of a classifier over images and over classes, first the mean that papers print."""
     vectors, train = image_vectors(model, train, batch_size, progress, on_error.fresh())
     choosing = held_out(train.labels)
     # Before the search, so that an image that cannot be read ends the command early.

@@ -195,7 +195,7 @@ def measure_settings(
 
     needs_vectors = any(setting.refinement.feedback for setting in settings)
     vectors = ShardVectors(shards, read_manifest(shards)) if needs_vectors else None
-    found: dict[str, Measured] = {}
+    measured_by: dict[str, Measured] = {}
     with TemporaryDirectory() as folder:
         opened: dict[Pruning | None, OpenIndex] = {}
         for number, pruning in enumerate(dict.fromkeys(setting.pruning for setting in settings)):
@@ -208,36 +208,30 @@ def measure_settings(
             for setting in settings:
                 measured = opened[setting.pruning].measure(queries, setting.refinement, hits)
                 # The first round warms up Java's compiler and the page cache.
-                found[setting.name] = measured if number <= 1 else found[setting.name].best(measured)
+                measured_by[setting.name] = measured if number <= 1 else measured_by[setting.name].best(measured)
         for index in opened.values():
             index.engine.close()
-    return found
+    return measured_by
 
 
 def rows_of(
     measured: Mapping[str, Measured], qrels: Sequence[Qrel], measure: str, remove_query: bool = False
 ) -> list[dict[str, Any]]:
-    """One row per setting, compared with the first.
-
-    Args:
-        measured: by setting; the first is the reference.
-        qrels: of the topics; without any the measure is omitted.
-        measure: of the rankings.
-        remove_query: a hit whose doc_id is the query_id does not count.
-    """
+    """One row per setting, compared with the first; without judgements the measure is omitted."""
     exact = next(iter(measured.values()))
     rankings = {
-        name: strict_order(flat(one.lists), remove_query=remove_query, name=name) for name, one in measured.items()
+        name: strict_order(flat(setting.lists), remove_query=remove_query, name=name)
+        for name, setting in measured.items()
     }
     reference = rankings[next(iter(measured))]
     rows = []
-    for name, one in measured.items():
-        row: dict[str, Any] = {"setting": name, "terms/query": one.terms_per_query, "postings": one.postings}
+    for name, setting in measured.items():
+        row: dict[str, Any] = {"setting": name, "terms/query": setting.terms_per_query, "postings": setting.postings}
         row |= {f"overlap@{k}": overlap(reference, rankings[name], k) for k in DEPTHS}
         if qrels:
-            values = evaluate(flat(one.lists), qrels, [measure], name=name, remove_query=remove_query)
+            values = evaluate(flat(setting.lists), qrels, [measure], name=name, remove_query=remove_query)
             [row[measure]] = means(values).values()
-        rows.append({**row, "ms/query": one.ms_per_query, "speed-up": exact.ms_per_query / one.ms_per_query})
+        rows.append({**row, "ms/query": setting.ms_per_query, "speed-up": exact.ms_per_query / setting.ms_per_query})
     return rows
 
 

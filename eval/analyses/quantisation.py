@@ -131,19 +131,7 @@ def quantisation_loss(
     depths: Sequence[int] = DEPTHS,
     remove_query: bool = False,
 ) -> QuantisationLoss:
-    """Ranks by float weights and by integer impacts, both exactly, and compares.
-
-    Args:
-        document_weights: float [N, V].
-        query_weights: float [Q, V].
-        doc_ids: N of them.
-        query_ids: Q of them.
-        qrels: judgements of the topics.
-        quantiser: of both sides, calibrated.
-        measure: compared on both rankings.
-        depths: of the overlap.
-        remove_query: a hit whose doc_id is the query_id does not count.
-    """
+    """Ranks documents [N, V] for queries [Q, V] by float weights and by integer impacts, both exactly, and compares."""
     documents = quantiser.documents(document_weights)
     largest = int(documents.impacts.data.max(initial=0)) or None
     sides = {
@@ -172,14 +160,9 @@ def quantisation_loss(
 def exact_search(
     queries: csr_matrix, documents: csr_matrix, query_ids: Sequence[str], doc_ids: Sequence[str], k: int
 ) -> Iterator[ScoredDoc]:
-    """Ranks by the dot product, in float64 or int64 as the matrices are; a document of score 0 is no hit.
+    """The first k documents [N, V] of each query [Q, V] by the dot product, in float64 or int64 as the matrices are.
 
-    Args:
-        queries: [Q, V].
-        documents: [N, V].
-        query_ids: Q of them.
-        doc_ids: N of them.
-        k: hits per topic; order is score descending, then doc_id ascending.
+    A document of score 0 is no hit. The order is score descending, then doc_id ascending.
     """
     assert queries.shape[0] == len(query_ids) and documents.shape[0] == len(doc_ids)
     exact = np.int64 if np.issubdtype(documents.dtype, np.integer) else np.float64
@@ -210,13 +193,6 @@ def quantisation_losses(
     dataset: Dataset, model: Encoder, quantisers: Iterable[Quantiser], measure: str, batch_size: int = 32
 ) -> Iterator[QuantisationLoss]:
     """The loss by each quantiser; the corpus and the topics are encoded once and kept in memory.
-
-    Args:
-        dataset: documents, topics and judgements.
-        model: a lexical encoder.
-        quantisers: calibrated here where they need it.
-        measure: compared on both rankings.
-        batch_size: inputs per forward pass.
 
     Raises:
         UsageError: the encoder is dense.

@@ -198,9 +198,9 @@ def stored_vectors(folder: Path) -> StoredVectors:
     """
     from lexvl_anserini.shards.reading import read_vocabulary
 
-    about = read_manifest(folder)
-    expect_lexical(folder, about.kind, "only vectors of impacts have terms")
-    return StoredVectors(folder, about, read_vocabulary(folder, about))
+    manifest = read_manifest(folder)
+    expect_lexical(folder, manifest.kind, "only vectors of impacts have terms")
+    return StoredVectors(folder, manifest, read_vocabulary(folder, manifest))
 
 
 def term_profile(stored: StoredVectors, name: str) -> TermProfile:
@@ -258,8 +258,10 @@ def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[Do
     Raises:
         DataError: the shards have no such document.
     """
-    wanted = set(doc_ids)
-    terms = {one.doc_id: document_terms(*one[:2]) for one in stored.documents() if one.doc_id in wanted}
+    chosen = set(doc_ids)
+    terms = {
+        document.doc_id: document_terms(*document[:2]) for document in stored.documents() if document.doc_id in chosen
+    }
     if missing := [doc_id for doc_id in doc_ids if doc_id not in terms]:
         raise DataError(f"{stored.folder}: no document {missing[0]!r} among {stored.manifest.counts.documents:,}")
     return [term for doc_id in dict.fromkeys(doc_ids) for term in terms[doc_id]]

@@ -166,11 +166,7 @@ def command(
 def split_of_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None, hits: int) -> Split:
     """The topics of some runs, which are read once; a setting is a `Fusion`.
 
-    Args:
-        runs: of the same topics.
-        qrels: judgements; None for those of the dataset that the first run's manifest names.
-        data_dir: folder of that dataset, instead of the run's.
-        hits: of a fused list.
+    Without a file of judgements they are those of the dataset that the first run's manifest names.
     """
     from lexvl_anserini.runs.fusion import Fusion, fuse_rankings, read_rankings
 
@@ -187,16 +183,7 @@ def split_of_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None
 def split_of_search(
     index: Path, topics: str, qrels: Path | None, data_dir: str | None, hits: int, feedback_shards: Path | None = None
 ) -> Split:
-    """Topics that are encoded once and search an index; a setting is a `Refinement`, or None.
-
-    Args:
-        index: of impacts.
-        topics: dataset/split, a topics file, or encoded queries.
-        qrels: judgements; None for those of the dataset.
-        data_dir: folder of the dataset.
-        hits: of a list.
-        feedback_shards: vectors for feedback, where the index has none.
-    """
+    """Topics that are encoded once and search an index; a setting is a `Refinement`, or None."""
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import index_path
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
@@ -206,14 +193,14 @@ def split_of_search(
     from lexvl_anserini.searching.searcher import EncoderChanges
 
     index = index_path(index)
-    about = index_manifest(index)
-    source = topic_source(topics, index, about, data_dir, vocabulary_file(index, None))
+    manifest = index_manifest(index)
+    source = topic_source(topics, index, manifest, data_dir, vocabulary_file(index, None))
     if qrels is None and source.judged is None:
         raise UsageError(f"{topics}: topics of a file have no judgements; give --qrels and --test-qrels")
     judged = read_judgements(JudgementSource(qrels, source.judged or CorpusRef("")))
     queries: list[Any] = list(source.stream())
     if not source.encoded:
-        queries = list(encode_queries(EncoderChanges().load(about), queries, about))
+        queries = list(encode_queries(EncoderChanges().load(manifest), queries, manifest))
 
     def rank(refinement: Refinement | None) -> Iterator[ScoredDoc]:
         lists = search_index(

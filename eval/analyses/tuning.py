@@ -42,8 +42,8 @@ class TuningSetting:
         return [
             part
             for name, value in self.options.items()
-            for one in (value if isinstance(value, tuple) else (value,))
-            for part in (f"--{name.replace('_', '-')}", str(one))
+            for item in (value if isinstance(value, tuple) else (value,))
+            for part in (f"--{name.replace('_', '-')}", str(item))
         ]
 
 
@@ -97,7 +97,7 @@ class Tuned:
             "arguments": setting.arguments,
             "development": {"topics": self.development, "untuned": untuned, "chosen": value},
             "test": {"topics": self.test, "untuned": self.on_test[0], "chosen": self.on_test[1]},
-            "grid": [{**one.options, "value": found} for one, found in self.grid],
+            "grid": [{**item.options, "value": found} for item, found in self.grid],
         }
 
 
@@ -185,11 +185,11 @@ def search_settings(
         raise UsageError("nothing to tune; give --query-terms or --feedback, repeatedly")
     feedbacks = [Feedback(*numbers) for numbers in product(documents, terms, alphas, betas)]
     settings = []
-    for kept, feedback in product((None, *query_terms), (None, *feedbacks)):
-        options: dict[str, Any] = {} if kept is None else {"query_terms": kept}
+    for heaviest, feedback in product((None, *query_terms), (None, *feedbacks)):
+        options: dict[str, Any] = {} if heaviest is None else {"query_terms": heaviest}
         if feedback is not None:
             options |= {"feedback": feedback.documents, "feedback_terms": feedback.terms}
             options |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
-        refinement = Refinement(query_terms=kept, feedback=feedback)
+        refinement = Refinement(query_terms=heaviest, feedback=feedback)
         settings.append(TuningSetting(options, refinement if options else None))
     return settings

@@ -5,15 +5,12 @@ python -m eval.efficiency --suite search
 python -m eval.efficiency --suite overview --format markdown
 python -m eval.efficiency --protocol vdr-g --shards impacts/photos-vdr --dense-shards impacts/photos-dense
 python -m eval.efficiency --suite overhead --checkpoint minilm
-python -m eval.efficiency --suite memory
 python -m eval.efficiency --suite startup
 
 command       the command line, and the table of suites
 suite         what a suite takes (Options) and returns (Report)
-index, search, process, overview   the suites; process has startup, memory and overhead
-protocols, pair   a lexical and a dense model on stored vectors, as papers compare them; pair runs in a child
+index, search, process, overview, protocols   the suites; process has startup and overhead
 collection, vectors   the documents and queries of a suite: a user's own or synthetic
-systems       what index and search compare: ours, stock Pyserini, Lucene alone
-dense         FAISS, flat and HNSW at 99 % recall
-processes     child processes, each measured on its own
+systems       what index and search compare: ours, stock Pyserini, Lucene alone, FAISS
+processes     child processes, each measured on its own, that take turns
 """

@@ -15,7 +15,6 @@ import os
 import pickle
 import secrets
 import tarfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice, product
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -38,7 +36,7 @@ from lexvl_anserini.doors.cluster.runners import RunnerSettings, running_on
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.queries.query_source import topic_source
@@ -46,6 +44,9 @@ from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import IndexSearch
+
+from .processes import Stopwatch
+from .suite import median
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.efficiency.cluster")
@@ -62,7 +63,7 @@ ASKED = 200
 LISTS = (10, 100, 1000)
 MERGED_HITS = (10, 1000)
 
-# Of a node: one core, and room for requests and answers.
+# A node has one core, and room for requests and answers.
 NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
 
 # A node that is lost is noticed after two seconds instead of twenty.
@@ -99,47 +100,49 @@ class LineStep(NamedTuple):
     total: Callable[[ClusterDemoOptions], int]
 
 
-def encode(given: ClusterDemoOptions, home: Path, progress: Progress) -> None:
+def encode(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Encodes all parts."""
     from lexvl_anserini.doors.cluster.parts import PartsRequest, encode_parts
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.layout import Layout
 
-    corpus, encoder = corpus_and_encoder(given)
+    corpus, encoder = corpus_and_encoder(settings)
     layout = Layout(shard_format="parquet")
-    encode_parts(PartsRequest(given.file("plan.json"), home / "shards", corpus, encoder, Quantiser(), layout), progress)
+    encode_parts(
+        PartsRequest(settings.file("plan.json"), home / "shards", corpus, encoder, Quantiser(), layout), progress
+    )
 
 
-def index(given: ClusterDemoOptions, home: Path, progress: Progress) -> None:
+def index(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Builds an index in partitions."""
     build_index(home / "shards", home / "index", threads=1, engine="partitions", progress=progress)
 
 
-def search(given: ClusterDemoOptions, home: Path, progress: Progress) -> None:
+def search(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Searches all topics and writes the run."""
-    about = index_manifest(home / "index")
-    searching = IndexSearch(Index(home / "index", about, about.counts.documents))
-    source = topic_source(str(given.file("topics.tsv")), home / "index", about, None, None)
-    wanted = searching.run_manifest(source, HITS, False, strict_scores=False, output_format="trec")
-    ensure_run(home / "run.trec", wanted, True, lambda: searching.write(source, wanted, home / "run.trec", progress))
+    manifest = index_manifest(home / "index")
+    searching = IndexSearch(Index(home / "index", manifest, manifest.counts.documents))
+    source = topic_source(str(settings.file("topics.tsv")), home / "index", manifest, None, None)
+    request = searching.run_manifest(source, HITS, False, strict_scores=False, output_format="trec")
+    ensure_run(home / "run.trec", request, True, lambda: searching.write(source, request, home / "run.trec", progress))
 
 
 STEPS = (
-    LineStep("encode", encode, lambda given: given.pictures),
-    LineStep("index", index, lambda given: given.pictures),
-    LineStep("search", search, lambda given: given.file("topics.tsv").read_bytes().count(b"\n")),
+    LineStep("encode", encode, lambda settings: settings.pictures),
+    LineStep("index", index, lambda settings: settings.pictures),
+    LineStep("search", search, lambda settings: settings.file("topics.tsv").read_bytes().count(b"\n")),
 )
 
 
-def corpus_and_encoder(given: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
+def corpus_and_encoder(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
     """The pictures, and the demo's pair."""
     from lexvl_anserini.encoders.loading import EncoderRequest
 
-    corpus = CorpusRef(f"folder:{given.file('pictures.tar')}", direction="text-to-image")
+    corpus = CorpusRef(f"folder:{settings.file('pictures.tar')}", direction="text-to-image")
     return corpus, EncoderRequest(ENCODER, CHECKPOINT, device="cpu", options={"direction": "text-to-image"})
 
 
-def prepare(given: ClusterDemoOptions) -> None:
+def prepare(settings: ClusterDemoOptions) -> None:
     """Copies the pictures, writes their captions as topics, and plans the parts."""
     import torch
 
@@ -147,29 +150,19 @@ def prepare(given: ClusterDemoOptions) -> None:
     from lexvl_anserini.doors.cluster.plans import listing_of, plan_corpus
     from lexvl_anserini.shards.layout import Layout
 
-    copy_pictures(given.file("pictures.tar"), given.pictures)
-    captions, _ = pictures_of_demo(given.pictures)
-    with atomic_write(given.file("topics.tsv")) as out:
-        for image in islice(read_karpathy(captions), min(ASKED, given.pictures)):
+    captions = copy_pictures(settings.file("pictures.tar"), settings.pictures)
+    with atomic_write(settings.file("topics.tsv")) as out:
+        for image in islice(read_karpathy(captions), min(ASKED, settings.pictures)):
             out.writelines(f"{caption.caption_id}\t{caption.text}\n".encode() for caption in image.captions)
     torch.set_num_threads(1)
-    corpus, encoder = corpus_and_encoder(given)
-    file, layout = given.file("plan.json"), Layout(shard_format="parquet")
-    plan_corpus(dataset_of(corpus), encoder.load(), given.parts, layout=layout, listing=listing_of(file)).write(file)
+    corpus, encoder = corpus_and_encoder(settings)
+    file, layout = settings.file("plan.json"), Layout(shard_format="parquet")
+    plan_corpus(dataset_of(corpus), encoder.load(), settings.parts, layout=layout, listing=listing_of(file)).write(file)
 
 
-def pictures_of_demo(count: int) -> tuple[Path, Path]:
-    """The files of the split of the demo that has so many pictures.
-
-    Raises:
-        DataError: it is not drawn yet.
-    """
-    return demo_files("test" if count <= PACKAGED else "train")
-
-
-def copy_pictures(path: Path, count: int) -> None:
-    """Writes the first pictures of the demo as a tar."""
-    _, pictures = pictures_of_demo(count)
+def copy_pictures(path: Path, count: int) -> Path:
+    """Writes the first pictures of a split of the demo that has so many as a tar; returns the file of its captions."""
+    captions, pictures = demo_files("test" if count <= PACKAGED else "train")
     with (
         tarfile.open(pictures) as source,
         atomic_write(path) as out,
@@ -177,6 +170,7 @@ def copy_pictures(path: Path, count: int) -> None:
     ):
         for member in islice(source, count):
             archive.addfile(member, source.extractfile(member))
+    return captions
 
 
 @contextmanager
@@ -199,7 +193,7 @@ def local_cluster(nodes: int) -> Iterator[Any]:
 
 def replace_node(cluster: Any) -> None:
     """Kills a node with SIGKILL, and starts another."""
-    node = min(cluster.worker_nodes, key=lambda one: one.node_id)
+    node = min(cluster.worker_nodes, key=lambda node: node.node_id)
     log.info("killing node %s", node.node_id[:8])
     cluster.remove_node(node, allow_graceful=False)
     cluster.add_node(**NODE)
@@ -219,58 +213,52 @@ def once_at_half(total: int, act: Callable[[], None], progress: Progress) -> Pro
     return advance
 
 
-def do_steps(given: ClusterDemoOptions, name: str, at_half: Callable[[], None] | None = None) -> dict[str, float]:
+def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None] | None = None) -> dict[str, float]:
     """Does all steps into a folder, by the runner in use; returns seconds, also of this process on the CPU."""
     seconds: dict[str, float] = {}
     for step in STEPS:
-        started, cpu, total = time.perf_counter(), time.process_time(), step.total(given)
-        with progress_bar(f"{name}: {step.name}", total, "done") as progress:
+        total = step.total(settings)
+        with progress_bar(f"{name}: {step.name}", total, "done") as progress, Stopwatch() as watch:
             advance = once_at_half(total, at_half, progress) if at_half else progress
-            step.work(given, given.file(name), advance)
-        seconds[f"{name}_{step.name}_seconds"] = round(time.perf_counter() - started, 2)
-        seconds[f"{name}_{step.name}_cpu_seconds"] = round(time.process_time() - cpu, 2)
-        log.info("%-6s %-7s %8.1f s", name, step.name, time.perf_counter() - started)
+            step.work(settings, settings.file(name), advance)
+        seconds[f"{name}_{step.name}_seconds"] = round(watch.wall_s, 2)
+        seconds[f"{name}_{step.name}_cpu_seconds"] = round(watch.cpu_s, 2)
+        log.info("%-6s %-7s %8.1f s", name, step.name, watch.wall_s)
     return seconds
 
 
 def digest_of_shards(folder: Path) -> str:
-    """Of the names and bytes of all files below a folder."""
+    """The digest of the names and bytes of all files below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return sha256("\n".join(f"{path.relative_to(folder)} {file_sha256(path)}" for path in files).encode()).hexdigest()
 
 
-def compared(given: ClusterDemoOptions) -> dict[str, Any]:
-    """What the cluster made, against what one process made.
-
-    Raises:
-        LexvlError: something differs.
-    """
-    local, ray = given.file("local"), given.file("ray")
+def compared(settings: ClusterDemoOptions) -> dict[str, Any]:
+    """The sizes of what the cluster made; an error where that differs from what one process made."""
+    local, ray = settings.file("local"), settings.file("ray")
     reports = [read_report(home / "index") for home in (local, ray)]
     counts = [tuple(report[key] for key in ("documents", "postings", "partitions", "collection")) for report in reports]
     equal = {
         "shards": digest_of_shards(local / "shards") == digest_of_shards(ray / "shards"),
-        "index": counts[0] == counts[1] and counts[0][0] == given.pictures,
+        "index": counts[0] == counts[1] and counts[0][0] == settings.pictures,
         "run": file_sha256(local / "run.trec") == file_sha256(ray / "run.trec"),
     }
     if not all(equal.values()):
         differing = ", ".join(name for name, same in equal.items() if not same)
-        raise LexvlError(f"{given.output}: {differing} of the cluster differ from those of one process")
-    about = index_manifest(ray / "index")
-    return {"documents": counts[0][0], "postings": counts[0][1], **sizes(ray, about), "equal": ", ".join(equal)}
+        raise LexvlError(f"{settings.output}: {differing} of the cluster differ from those of one process")
+    return {"documents": counts[0][0], "postings": counts[0][1], **sizes(ray), "equal": ", ".join(equal)}
 
 
-def sizes(home: Path, about: Manifest) -> dict[str, float]:
+def sizes(home: Path) -> dict[str, float]:
     """Bytes of shards and index, a picture."""
     report = read_report(home / "index")
-    shards = sum(path.stat().st_size for path in (home / "shards").rglob("*") if path.is_file())
     partitions = [read_report(path.parent) for path in (home / "index").glob(f"*/{REPORT}")]
-    documents = about.counts.documents
-    return {
-        "shard_bytes_a_picture": round(shards / documents, 1),
-        "index_bytes_a_picture": round(report["bytes"] / documents, 1),
-        "resident_bytes_a_picture": round(sum(p.resident_bytes for p in partitions) / documents, 1),
+    size = {
+        "shard": sum(path.stat().st_size for path in (home / "shards").rglob("*") if path.is_file()),
+        "index": report["bytes"],
+        "resident": sum(partition.resident_bytes for partition in partitions),
     }
+    return {f"{name}_bytes_a_picture": round(total / report["documents"], 1) for name, total in size.items()}
 
 
 def merge_costs(
@@ -282,51 +270,51 @@ def merge_costs(
     for hits, count in product(lengths, counts):
         scores = -np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1)
         sent = [
-            SentList("q", tuple(f"{number:04}-{row:06}" for row in range(hits)), tuple(map(float, some)))
-            for number, some in enumerate(scores)
+            SentList("q", tuple(f"{number:04}-{row:06}" for row in range(hits)), tuple(map(float, of_list)))
+            for number, of_list in enumerate(scores)
         ]
-        packed = [pickle.dumps(one) for one in sent]
-        costs[f"unpack_{count}x{hits}_ms"] = cpu_ms(partial(unpacked, packed), repeats)
-        costs[f"merge_{count}x{hits}_ms"] = cpu_ms(partial(merge_sent, sent, hits), repeats)
+        packed = list(map(pickle.dumps, sent))
+        costs[f"unpack_{count}x{hits}_ms"] = cpu_ms(unpacked, packed, repeats)
+        costs[f"merge_{count}x{hits}_ms"] = cpu_ms(partial(merge_sent, hits=hits), sent, repeats)
     return costs
+
+
+def unpacked(lists: Sequence[bytes]) -> list[Any]:
+    """The lists as they arrive from workers."""
+    return [pickle.loads(packed) for packed in lists]
 
 
 def merge_sent(lists: Sequence[SentList], hits: int) -> list[ScoredDoc]:
     """The best of the lists of all workers."""
-    return merged([one.documents() for one in lists], hits)
+    return merged([sent.documents() for sent in lists], hits)
 
 
-def unpacked(packed: Sequence[bytes]) -> list[Any]:
-    """The lists as they arrive from workers."""
-    return [pickle.loads(one) for one in packed]
-
-
-def cpu_ms(work: Callable[[], Any], repeats: int) -> float:
-    """CPU milliseconds of some work, the median of repeats."""
-    taken = []
+def cpu_ms(work: Callable[[Any], Any], lists: Sequence[Any], repeats: int) -> float:
+    """CPU milliseconds of some work on lists, the median of repeats."""
+    watches = []
     for _ in range(repeats):
-        started = time.process_time()
-        work()
-        taken.append(time.process_time() - started)
-    return round(median(taken) * 1000, 2)
+        with Stopwatch() as watch:
+            work(lists)
+        watches.append(watch)
+    return round(median(watch.cpu_s for watch in watches) * 1000, 2)
 
 
-def demo(given: ClusterDemoOptions) -> dict[str, Any]:
+def demo(settings: ClusterDemoOptions) -> dict[str, Any]:
     """Does the line by one process and by a cluster, and compares; returns the rows of the command."""
-    if given.parts > given.pictures:
-        raise UsageError(f"{given.parts} parts of {given.pictures} pictures: expected at most one part a picture")
+    if settings.parts > settings.pictures:
+        raise UsageError(f"{settings.parts} parts of {settings.pictures} pictures: expected at most one part a picture")
     import_ray(new=True)  # before any work, if it is missing
-    with disk_errors(given.output):
-        make_folder(given.output)
-    with exclusive(given.output):
-        prepare(given)
-        seconds = do_steps(given, "local")
-        with local_cluster(given.nodes) as cluster, running_on("ray", RunnerSettings(address=cluster.address)):
-            at_half = partial(replace_node, cluster) if given.kill else None
-            seconds |= do_steps(given, "ray", at_half)
-        rows = compared(given)
-    killed = len(STEPS) if given.kill else 0
-    return {"nodes": given.nodes, "parts": given.parts, "nodes_killed": killed, **rows, **seconds}
+    with disk_errors(settings.output):
+        make_folder(settings.output)
+    with exclusive(settings.output):
+        prepare(settings)
+        seconds = do_steps(settings, "local")
+        with local_cluster(settings.nodes) as cluster, running_on("ray", RunnerSettings(address=cluster.address)):
+            at_half = partial(replace_node, cluster) if settings.kill else None
+            seconds |= do_steps(settings, "ray", at_half)
+        rows = compared(settings)
+    killed = len(STEPS) if settings.kill else 0
+    return {"nodes": settings.nodes, "parts": settings.parts, "nodes_killed": killed, **rows, **seconds}
 
 
 @expanded
@@ -334,7 +322,7 @@ def command(
     what: Annotated[
         str, typer.Argument(help="demo: drawn pictures, encoded, indexed and searched; merge: the cost of many lists.")
     ],
-    given: ClusterDemoOptions,
+    settings: ClusterDemoOptions,
     style: Style = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -342,7 +330,7 @@ def command(
 
     Example: python -m eval.efficiency.cluster demo --pictures 400 --nodes 3 --kill
     """
-    actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, given), "merge": merge_costs}
+    actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, settings), "merge": merge_costs}
     if what not in actions:
         raise UnknownName("action", what, actions)
     print_rows(actions[what](), style)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 
 from .processes import run_once
@@ -40,86 +41,77 @@ def working_folder(options: Options) -> Iterator[Path]:
             yield Path(folder)
 
 
-def prepare(
-    options: Options, folder: Path, documents: int, shard_format: str = "parquet", terms: int | None = None
-) -> Collection:
-    """Writes the synthetic data and the queries in a child; a user's shards stay where they are.
-
-    Raises:
-        LexvlError: the shards, the queries or the options do not fit.
-    """
+def prepare(options: Options, folder: Path, documents: int, shard_format: str = "parquet") -> Collection:
+    """Writes the synthetic data and the queries in a child; a user's shards stay where they are."""
+    if options.shards is None and options.queries is not None:
+        raise UsageError("--queries are for --shards; synthetic documents have terms of their own")
     if options.shards is not None and (options.documents or options.shape or options.terms):
         raise UsageError("--shards has its own documents; leave out --documents, --shape and --terms")
-    made = run_once(
-        ".collection:write",
-        folder=str(folder),
-        shards=options.shards and str(options.shards),
-        queries=options.queries and str(options.queries),
-        shape=options.one_shape(),
-        terms=terms or options.terms,
-        documents=documents,
-        shard_format=shard_format,
-        query_count=options.query_count or QUERY_COUNT,
-        query_terms=options.query_terms or QUERY_TERMS,
-        seed=options.seed,
-    ).result
-    return Collection(Path(made["shards"]), Path(made["queries"]), made["documents"])
+    drawn = {"count": options.query_count or QUERY_COUNT, "terms": options.query_terms or QUERY_TERMS}
+    if options.seed is not None:
+        drawn["seed"] = options.seed
+    if options.shards is None:
+        law = {"name": options.single("shape", "splade"), "terms": options.terms}
+        written = run_once(
+            ".collection:write", folder=folder, law=law, documents=documents, shard_format=shard_format, drawn=drawn
+        )
+    else:
+        written = run_once(
+            ".collection:write_queries_for", folder=folder, shards=options.shards, queries=options.queries, drawn=drawn
+        )
+    shards, queries, count = written.result
+    return Collection(Path(shards), Path(queries), count)
 
 
 def write(
-    folder: str,
-    shards: str | None,
-    queries: str | None,
-    shape: str,
-    terms: int | None,
-    documents: int,
-    shard_format: str,
-    query_count: int,
-    query_terms: int,
-    seed: int | None,
-) -> dict[str, object]:
-    """What the child of `prepare` runs; returns the paths and the number of documents."""
-    from lexvl_anserini.ground.manifest import read_manifest
-    from lexvl_anserini.queries.query_vectors import write_queries
-
+    folder: str, law: Mapping[str, Any], documents: int, shard_format: str, drawn: Mapping[str, int]
+) -> tuple[str, str, int]:
+    """What a child of `prepare` runs for synthetic data; returns the paths and the number of documents."""
     from . import vectors
 
-    seed = vectors.SEED if seed is None else seed
-    given = vectors.read_given(Path(queries), query_count) if queries else None
-    if shards is None:
-        law = vectors.shape_of(shape, terms)
-        first = vectors.terms_by_frequency(given) if given else []
-        # The name states the contents, so that a folder that is kept can hold several.
-        name = f"{shape}-{law.terms}-{documents}-{seed}{'-asked' if given else ''}.{shard_format}"
-        where = Path(folder) / name
-        manifest = vectors.write_shards(where, law, documents, seed, shard_format, first)
-        vocabulary = vectors.synthetic_terms(law, first)
-        written = given or vectors.synthetic_queries(law, query_count, query_terms, vocabulary, seed)
-    else:
-        where = Path(shards)
-        manifest = read_manifest(where)
-        written = given or pooled_queries(where, query_count, query_terms, seed)
-    target = Path(folder) / f"queries-{where.name}.jsonl"
-    write_queries(written, target)
-    return {"shards": str(where), "queries": str(target), "documents": manifest.counts.documents}
+    shape, seed = vectors.shape_of(**law), drawn.get("seed", vectors.SEED)
+    # The name states the contents, so that a folder that is kept can hold several.
+    shards = Path(folder) / f"{law['name']}-{shape.terms}-{documents}-{seed}.{shard_format}"
+    vectors.write_shards(shards, shape, documents, seed, shard_format)
+    queries = vectors.synthetic_queries(shape, vocabulary=vectors.synthetic_terms(shape), **drawn)
+    return str(shards), written(queries, folder, shards), documents
 
 
-def pooled_queries(shards: Path, count: int, terms: int, seed: int) -> list[ImpactQuery]:
-    """Queries drawn from the postings of a user's shards.
-
-    Raises:
-        UsageError: the shards hold no impacts.
-    """
-    from lexvl_anserini.ground.manifest import read_manifest
+def write_queries_for(folder: str, shards: str, queries: str | None, drawn: Mapping[str, int]) -> tuple[str, str, int]:
+    """What a child of `prepare` runs for a user's shards: their queries, or some drawn from the shards' postings."""
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
-    from .vectors import queries_from_pool
+    from .vectors import queries_from_pool, read_encoded
 
-    manifest = read_manifest(shards)
+    path = Path(shards)
+    manifest = read_manifest(path)
     if manifest.kind != "impact":
         raise UsageError(f"{shards}: {manifest.kind} shards; these suites compare lexical ones (kind 'impact')")
-    vocabulary = read_vocabulary(shards, manifest)
-    return queries_from_pool(read_impacts(shards, manifest, vocabulary), count, terms, vocabulary, seed)
+    if queries is not None:
+        chosen = read_encoded(Path(queries), drawn["count"])
+    else:
+        chosen = queries_from_pool(read_impacts(path, manifest, read_vocabulary(path, manifest)), **drawn)
+    return shards, written(chosen, folder, path), manifest.counts.documents
+
+
+def written(queries: Sequence[ImpactQuery], folder: str, shards: Path) -> str:
+    """The file of the queries for shards, written."""
+    from lexvl_anserini.queries.query_vectors import write_queries
+
+    target = Path(folder) / f"queries-{shards.name}.jsonl"
+    write_queries(queries, target)
+    return str(target)
+
+
+def describe(options: Options, shards: Path) -> dict[str, Any]:
+    """The collection, for the settings of a report."""
+    counts = read_manifest(shards).counts
+    return {
+        "vectors": str(options.shards or options.single("shape", "splade")),
+        "documents": counts.documents,
+        "postings": counts.postings,
+        "terms_per_document": round(counts.postings / counts.documents, 1),
+    }
 
 
 def read_queries(path: str) -> list[ImpactQuery]:

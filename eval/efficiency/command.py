@@ -32,9 +32,8 @@ QUERIES = frozenset({"query_count", "query_terms", "hits"})
 
 SUITES: Mapping[str, Suite] = {
     "index": Suite(f"{__package__}.index:measure", SYNTHETIC | {"shards", "system", "repeats", "threads"}),
-    "memory": Suite(f"{__package__}.process:measure_memory", frozenset({"documents", "encoder", "checkpoint"})),
     "overhead": Suite(f"{__package__}.process:measure_overhead", frozenset({"documents", "encoder", "checkpoint"})),
-    "overview": Suite(f"{__package__}.overview:measure", frozenset({"queries", "workdir", "seed"})),
+    "overview": Suite(f"{__package__}.overview:measure", frozenset({"workdir", "seed"})),
     "protocol": Suite(
         f"{__package__}.protocols:measure",
         frozenset({"protocol", "shards", "dense_shards", "topics", "query_count", "repeats", "data_dir", "workdir"}),
@@ -48,15 +47,10 @@ SUITES: Mapping[str, Suite] = {
 
 
 def check_options(suite: str, options: Options) -> None:
-    """Raises an error for an option that the suite does not use.
-
-    Raises:
-        UnknownName: no such suite.
-        UsageError: there is such an option.
-    """
+    """Refuses an unknown suite, and an option that the suite does not use."""
     if suite not in SUITES:
         raise UnknownName("suite", suite, SUITES)
-    if unused := sorted(set(options.given()) - SUITES[suite].options):
+    if unused := sorted(set(options.named()) - SUITES[suite].options):
         raise UsageError(f"suite {suite!r} does not use {_flags(unused)}; it uses {_flags(SUITES[suite].options)}")
 
 
@@ -65,13 +59,7 @@ def _flags(names: Iterable[str]) -> str:
 
 
 def run_suite(suite: str, options: Options) -> Report:
-    """Runs a suite.
-
-    Raises:
-        UnknownName: no such suite.
-        UsageError: an option that the suite does not use.
-        LexvlError: the system is not Linux.
-    """
+    """Runs a suite with the options that it uses, on Linux."""
     check_options(suite, options)
     check_system()
     targets = {name: row.target for name, row in SUITES.items()}

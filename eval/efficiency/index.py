@@ -9,28 +9,26 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.ground.errors import LexvlError, UnknownName
+from lexvl_anserini.engines.index_folder import RESIDENT, folder_bytes, index_manifest, read_report
+from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 
-from .collection import prepare, read_queries, working_folder
-from .processes import Outcome, Stopwatch, run_once
+from .collection import describe, prepare, read_queries, working_folder
+from .processes import Outcome, Stopwatch, run_once, take_turns
 from .processes import resident_bytes as resident_memory
-from .suite import Options, Ratio, Report, mib, ratio, spread
-from .systems import INDEXERS
+from .suite import Options, Ratio, Report, median, mib, ratio
+from .systems import INDEXERS, chosen_systems
 
 DOCUMENTS = 20_000
 REPEATS = 3
 
-
-class Sizes(NamedTuple):
-    """Bytes of an index: Lucene's own files, and the resident postings beside them."""
-
-    lucene: int
-    resident: int
+# Hits of the first query, and how many processes open the index.
+FIRST_HITS, OPENINGS = 10, 3
 
 
 class Arrangement(NamedTuple):
@@ -39,6 +37,29 @@ class Arrangement(NamedTuple):
     system: str
     threads: int
     cores: int | None = None
+
+
+class Built(NamedTuple):
+    """An index that was built and removed: the cost of its process, what it held, and its bytes.
+
+    `lucene` are Lucene's own files, `resident` the resident postings beside them.
+    """
+
+    outcome: Outcome
+    counts: Any
+    lucene: int
+    resident: int
+
+
+# The costs of an index by the names of their ratios: of whole processes, then of indexing alone, without start-up and
+# imports.
+COSTS: Mapping[str, Callable[[Built], float]] = {
+    "CPU seconds": lambda built: built.outcome.cpu_s,
+    "wall seconds": lambda built: built.outcome.wall_s,
+    "CPU seconds of indexing alone": lambda built: built.outcome.result["cpu_s"],
+    "wall seconds of indexing alone": lambda built: built.outcome.result["wall_s"],
+    "peak memory": lambda built: built.outcome.peak_bytes,
+}
 
 
 def arrangements(names: Sequence[str], threads: int) -> dict[str, Arrangement]:
@@ -54,36 +75,36 @@ def arrangements(names: Sequence[str], threads: int) -> dict[str, Arrangement]:
 def measure(options: Options) -> Report:
     """CPU and wall seconds, peak memory and size, of processes that read the same documents.
 
-    Raises:
-        LexvlError: stock's index and ours hold different documents, postings or impacts.
+    Indexes that hold different documents, postings or impacts are an error: their costs are not comparable then.
     """
     repeats, threads = options.repeats or REPEATS, options.threads or 1
-    documents = options.one_size(DOCUMENTS)
     with working_folder(options) as folder:
-        shards = shards_by_format(options, folder, documents)
-        runnable = arrangements(chosen_systems(options, shards), threads)
-        names = list(runnable)
-        runs: dict[str, list[Outcome]] = {name: [] for name in names}
-        sizes: dict[str, Sizes] = {}
-        counts: dict[str, Any] = {}
-        for _ in range(repeats):
-            for name in names:
-                system = INDEXERS[runnable[name].system]
-                index = folder / f"index-{name}"
-                shutil.rmtree(index, ignore_errors=True)
-                arguments: dict[str, Any] = {"shards": str(shards[system.shard_format]), "index": str(index)}
-                arguments |= {"threads": runnable[name].threads, "cores": runnable[name].cores}
-                runs[name].append(run_once(system.function, system.environ, **arguments))
-                sizes[name] = Sizes(index_bytes(index), resident_bytes(index))
-                if name not in counts:
-                    counts[name] = run_once(".systems:index_counts", index=str(index)).result
-                shutil.rmtree(index)
+        shards = shards_by_format(options, folder, options.single("documents", DOCUMENTS))
+        readable = {name: system for name, system in INDEXERS.items() if system.shard_format in shards}
+        arranged = arrangements(chosen_systems(options.system, readable), threads)
+        builds = {
+            name: partial(build, row, shards[INDEXERS[row.system].shard_format], folder / f"index-{name}")
+            for name, row in arranged.items()
+        }
+        rounds: dict[str, list[Built]] = take_turns(builds, repeats)
         settings = {**describe(options, next(iter(shards.values()))), "threads": threads, "repeats": repeats}
-    expect_equal(counts)
-    counted = settings["documents"]
-    rows = tuple(row(name, runs[name], sizes[name], counted) for name in names)
-    whole = {name: runs[name] for name in names if runnable[name].threads == threads}
-    return Report(rows=rows, ratios=(*compare(whole, sizes), *speed_ups(runs, runnable)), settings=settings)
+    expect_equal({name: built[0].counts for name, built in rounds.items()})
+    rows = tuple(row_of(name, built, settings["documents"]) for name, built in rounds.items())
+    whole = {name: built for name, built in rounds.items() if arranged[name].threads == threads}
+    return Report(rows=rows, ratios=(*compare(whole), *speed_ups(rounds, arranged)), settings=settings)
+
+
+def build(arrangement: Arrangement, shards: Path, index: Path) -> Built:
+    """Builds an index in a process of its own, counts what it holds, and removes it."""
+    system = INDEXERS[arrangement.system]
+    shutil.rmtree(index, ignore_errors=True)
+    threads, cores = arrangement.threads, arrangement.cores
+    places = {"shards": str(shards), "index": str(index)}
+    outcome = run_once(system.function, system.environ, **places, threads=threads, cores=cores)
+    counts = run_once(".systems:index_counts", index=str(index)).result
+    built = Built(outcome, counts, folder_bytes(index), resident_bytes(index))
+    shutil.rmtree(index)
+    return built
 
 
 def shards_by_format(options: Options, folder: Path, documents: int) -> dict[str, Path]:
@@ -94,105 +115,55 @@ def shards_by_format(options: Options, folder: Path, documents: int) -> dict[str
     return {name: prepare(options, folder, documents, name).shards for name in ("jsonl", "parquet")}
 
 
-def chosen_systems(options: Options, shards: Mapping[str, Path]) -> list[str]:
-    """The requested systems, of those that can read the shards.
-
-    Raises:
-        UnknownName: no such system, or none that reads these shards.
-    """
-    possible = [name for name, system in INDEXERS.items() if system.shard_format in shards]
-    for name in options.system or ():
-        if name not in possible:
-            raise UnknownName("system of these shards", name, possible)
-    return [name for name in possible if options.system is None or name in options.system]
-
-
-def describe(options: Options, shards: Path) -> dict[str, Any]:
-    """The collection, for the settings of a report."""
-    counts = read_manifest(shards).counts
-    shape = str(options.shards) if options.shards else options.one_shape()
-    return {
-        "vectors": shape,
-        "documents": counts["documents"],
-        "postings": counts["postings"],
-        "terms_per_document": round(counts["postings"] / counts["documents"], 1),
-    }
-
-
-def index_bytes(index: Path) -> int:
-    """Size of Lucene's own files."""
-    from lexvl_anserini.engines.index_folder import folder_bytes
-
-    return folder_bytes(index)
-
-
 def resident_bytes(index: Path) -> int:
     """Size of the resident postings beside Lucene's files; 0 for an index that has none."""
-    from lexvl_anserini.engines.index_folder import RESIDENT
-
     file = index / RESIDENT
     return file.stat().st_size if file.is_file() else 0
 
 
-def expect_equal(found: Mapping[str, Any]) -> None:
-    """Raises LexvlError if the indexes hold different counts: their costs are not comparable then."""
-    first = next(iter(found))
-    for name, counts in found.items():
-        if counts != found[first]:
+def expect_equal(counts: Mapping[str, Any]) -> None:
+    """Refuses indexes that hold different counts."""
+    first = next(iter(counts))
+    for name, held in counts.items():
+        if held != counts[first]:
             raise LexvlError(
-                f"the index of {name} holds {counts}, that of {first} {found[first]}; their costs are not comparable"
+                f"the index of {name} holds {held}, that of {first} {counts[first]}; their costs are not comparable"
             )
 
 
-def row(name: str, runs: list[Outcome], size: Sizes, documents: int) -> dict[str, Any]:
+def row_of(name: str, rounds: Sequence[Built], documents: int) -> dict[str, Any]:
     """One line of the table: medians over the rounds."""
+    cpu_s, wall_s, alone_cpu_s, alone_wall_s, peak = (median(map(cost, rounds)) for cost in COSTS.values())
     return {
         "system": name,
-        "cpu_s": round(spread([run.cpu_s for run in runs]).median, 2),
-        "wall_s": round(spread([run.wall_s for run in runs]).median, 2),
-        "alone_cpu_s": round(spread([run.result["cpu_s"] for run in runs]).median, 2),
-        "alone_wall_s": round(spread([run.result["wall_s"] for run in runs]).median, 2),
-        "documents_per_s": round(documents / spread([run.result["wall_s"] for run in runs]).median),
-        "peak_mib": mib(spread([run.peak_bytes for run in runs]).median),
-        "lucene_bytes": size.lucene,
-        "resident_bytes": size.resident,
+        "cpu_s": round(cpu_s, 2),
+        "wall_s": round(wall_s, 2),
+        "alone_cpu_s": round(alone_cpu_s, 2),
+        "alone_wall_s": round(alone_wall_s, 2),
+        "documents_per_s": round(documents / alone_wall_s),
+        "peak_mib": mib(peak),
+        "lucene_bytes": rounds[-1].lucene,
+        "resident_bytes": rounds[-1].resident,
     }
 
 
-def compare(runs: Mapping[str, list[Outcome]], sizes: Mapping[str, Sizes]) -> tuple[Ratio, ...]:
-    """Stock over ours, if both run: whole processes, then indexing alone, without start-up and imports."""
-    if "stock" not in runs:
-        return ()
-    whole: Mapping[str, Callable[[Outcome], float]] = {
-        "CPU seconds": lambda run: run.cpu_s,
-        "wall seconds": lambda run: run.wall_s,
-        "CPU seconds of indexing alone": lambda run: run.result["cpu_s"],
-        "wall seconds of indexing alone": lambda run: run.result["wall_s"],
-        "peak memory": lambda run: run.peak_bytes,
-    }
-    ratios = []
-    for name in [name for name in runs if name != "stock"]:
-        for what, value in whole.items():
-            theirs, mine = ([value(run) for run in runs[side]] for side in ("stock", name))
-            ratios.append(ratio(f"stock / {name}: {what}", theirs, mine))
-        stock = [sizes["stock"].lucene]
-        ratios.append(ratio(f"stock / {name}: Lucene's bytes", stock, [sizes[name].lucene]))
-        ratios.append(ratio(f"stock / {name}: index bytes", stock, [sum(sizes[name])]))
-    return tuple(ratios)
+def compare(rounds: Mapping[str, Sequence[Built]]) -> Iterator[Ratio]:
+    """Stock over ours, if both run."""
+    for name in [name for name in rounds if name != "stock"] if "stock" in rounds else ():
+        for what, cost in COSTS.items():
+            yield ratio(f"stock / {name}: {what}", *(list(map(cost, rounds[side])) for side in ("stock", name)))
+        stock, ours = rounds["stock"][-1], rounds[name][-1]
+        yield ratio(f"stock / {name}: Lucene's bytes", [stock.lucene], [ours.lucene])
+        yield ratio(f"stock / {name}: index bytes", [stock.lucene], [ours.lucene + ours.resident])
 
 
-def speed_ups(runs: Mapping[str, list[Outcome]], runnable: Mapping[str, Arrangement]) -> Iterator[Ratio]:
+def speed_ups(rounds: Mapping[str, Sequence[Built]], arranged: Mapping[str, Arrangement]) -> Iterator[Ratio]:
     """Documents per second of indexing alone with all threads, over those of one thread and of one core."""
-    for name, arrangement in runnable.items():
-        if name != arrangement.system:
-            one, all_threads = ([run.result["wall_s"] for run in runs[key]] for key in (name, arrangement.system))
-            yield ratio(f"{arrangement.system} / {name}: documents per second of indexing alone", one, all_threads)
-
-
-REPEATS = 3
-
-# Hits of the first query.
-HITS = 10
+    alone = COSTS["wall seconds of indexing alone"]
+    for name, (system, *_) in arranged.items():
+        if name != system:
+            what = f"{system} / {name}: documents per second of indexing alone"
+            yield ratio(what, *(list(map(alone, rounds[key])) for key in (name, system)))
 
 
 def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
@@ -201,23 +172,21 @@ def measure_opening(index: Path, queries: Path) -> dict[str, Any]:
     `open_ms` includes the loading of our modules and Java classes, which the first index of a process pays;
     `open_again_ms` does not. The files were just written or read, so they are in the memory of the system.
     """
-    from lexvl_anserini.engines.index_folder import read_report
-
-    openings = [run_once(".index:open_ours", index=str(index), queries=str(queries)).result for _ in range(REPEATS)]
+    openings = [run_once(".index:open_ours", index=str(index), queries=str(queries)).result for _ in range(OPENINGS)]
+    middle = {name: median(opening[name] for opening in openings) for name in openings[0]}
     postings = read_report(index).postings
     return {
-        "open_ms": round(spread([one["open_s"] for one in openings]).median * 1000, 1),
-        "open_again_ms": round(spread([one["again_s"] for one in openings]).median * 1000, 1),
-        "first_query_ms": round(spread([one["first_s"] for one in openings]).median * 1000, 1),
-        "opened_mib": mib(spread([one["resident_bytes"] for one in openings]).median),
-        "lucene_bytes_per_posting": round(index_bytes(index) / postings, 2),
+        "open_ms": round(middle["open_s"] * 1000, 1),
+        "open_again_ms": round(middle["again_s"] * 1000, 1),
+        "first_query_ms": round(middle["first_s"] * 1000, 1),
+        "opened_mib": mib(middle["resident_bytes"]),
+        "lucene_bytes_per_posting": round(folder_bytes(index) / postings, 2),
         "resident_bytes_per_posting": round(resident_bytes(index) / postings, 2),
     }
 
 
 def open_ours(index: str, queries: str) -> dict[str, float]:
     """What the child does: opens an index as `search` does, searches it for one query, and opens it again."""
-    from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import open_index
 
     jvm.start()
@@ -225,14 +194,9 @@ def open_ours(index: str, queries: str) -> dict[str, float]:
     with Stopwatch() as opening:
         engine = open_index(Path(index), index_manifest(Path(index)))
     with Stopwatch() as first:
-        list(engine.search([query], HITS))
+        list(engine.search([query], FIRST_HITS))
     memory = resident_memory()
     engine.close()
     with Stopwatch() as again:
         open_index(Path(index), index_manifest(Path(index))).close()
-    return {
-        "open_s": opening.wall_s,
-        "again_s": again.wall_s,
-        "first_s": first.wall_s,
-        "resident_bytes": memory,
-    }
+    return {"open_s": opening.wall_s, "again_s": again.wall_s, "first_s": first.wall_s, "resident_bytes": memory}

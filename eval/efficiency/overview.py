@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from . import index, search
@@ -17,73 +16,41 @@ from .suite import Options, Ratio, Report
 CLOCKS = ("CPU", "wall")
 
 
-class SizedSuite(NamedTuple):
-    """A suite at one size; `takes_queries` is True if it can use the queries of a user."""
-
-    measure: Callable[[Options], Report]
-    options: Options
-    takes_queries: bool = False
-
-
 # The same engine with resident postings and with Lucene's.
 RESIDENT = ("ours", "ours-lucene")
+FAISS = ("faiss-flat", "faiss-hnsw")
 
-PARTS: Mapping[str, SizedSuite] = MappingProxyType(
-    {
-        "index": SizedSuite(index.measure, Options(documents=[20_000], repeats=3)),
-        "building": SizedSuite(
-            index.measure, Options(documents=[100_000], repeats=3, threads=2, system=["ours-parquet"])
-        ),
-        "search": SizedSuite(
-            search.measure,
-            Options(documents=[20_000], query_count=1000, repeats=2, system=["ours", "stock", "lucene"]),
-            takes_queries=True,
-        ),
-        "dense": SizedSuite(
-            search.measure,
-            Options(documents=[100_000], query_count=100, repeats=2, system=[*RESIDENT, "faiss-flat", "faiss-hnsw"]),
-            takes_queries=True,
-        ),
-        "vdr": SizedSuite(
-            search.measure,
-            Options(
-                documents=[20_000],
-                shape=["vdr"],
-                query_count=50,
-                query_terms=768,
-                repeats=2,
-                system=[*RESIDENT, "stock", "lucene", "faiss-flat", "faiss-hnsw"],
-            ),
-        ),
-        "vdr-100k": SizedSuite(
-            search.measure,
-            Options(
-                documents=[100_000],
-                shape=["vdr"],
-                query_count=50,
-                query_terms=768,
-                repeats=2,
-                system=[*RESIDENT, "faiss-flat", "faiss-hnsw"],
-            ),
-        ),
-        "threads": SizedSuite(
-            search.measure,
-            Options(
-                documents=[20_000],
-                shape=["vdr"],
-                query_count=1000,
-                query_terms=768,
-                repeats=5,
-                threads=2,
-                system=["ours"],
-            ),
-        ),
-        "million": SizedSuite(
-            search.measure,
-            Options(documents=[1_000_000], query_count=100, repeats=2, threads=2, system=[*RESIDENT, "faiss-flat"]),
-        ),
-    }
-)
+
+def vdr(documents: int, query_count: int, repeats: int, *system: str, threads: int | None = None) -> Options:
+    """The options of a search over vectors like VDR's."""
+    return Options(
+        documents=[documents],
+        shape=["vdr"],
+        query_count=query_count,
+        query_terms=768,
+        repeats=repeats,
+        threads=threads,
+        system=[*system],
+    )
+
+
+# A suite and its options at one size, by the name of the part.
+PARTS: Mapping[str, tuple[Callable[[Options], Report], Options]] = {
+    "index": (index.measure, Options(documents=[20_000], repeats=3)),
+    "building": (index.measure, Options(documents=[100_000], repeats=3, threads=2, system=["ours-parquet"])),
+    "search": (
+        search.measure,
+        Options(documents=[20_000], query_count=1000, repeats=2, system=["ours", "stock", "lucene"]),
+    ),
+    "dense": (search.measure, Options(documents=[100_000], query_count=100, repeats=2, system=[*RESIDENT, *FAISS])),
+    "vdr": (search.measure, vdr(20_000, 50, 2, *RESIDENT, "stock", "lucene", *FAISS)),
+    "vdr-100k": (search.measure, vdr(100_000, 50, 2, *RESIDENT, *FAISS)),
+    "threads": (search.measure, vdr(20_000, 1000, 5, "ours", threads=2)),
+    "million": (
+        search.measure,
+        Options(documents=[1_000_000], query_count=100, repeats=2, threads=2, system=[*RESIDENT, "faiss-flat"]),
+    ),
+}
 
 
 class Goal(NamedTuple):
@@ -96,9 +63,9 @@ class Goal(NamedTuple):
 
 
 def both(part: str, what: str, sides: str, ratio: str, aim: str = "", aim_1000: str | None = None) -> Iterator[Goal]:
-    """The rows of k=10 and of k=1000; the second aim is the first unless it is given."""
-    for k, wanted in ((10, aim), (1000, aim if aim_1000 is None else aim_1000)):
-        yield Goal(part, f"{what}, k={k}: {sides}", f"{ratio}, {{}}, k={k}", wanted)
+    """The rows of k=10 and of k=1000; by default both have one aim."""
+    for k, aim_of_k in ((10, aim), (1000, aim if aim_1000 is None else aim_1000)):
+        yield Goal(part, f"{what}, k={k}: {sides}", f"{ratio}, {{}}, k={k}", aim_of_k)
 
 
 BUILT = "ours-parquet / ours-parquet"
@@ -134,20 +101,13 @@ GOALS = (
 
 
 def measure(options: Options) -> Report:
-    """Runs every part; one row per goal whose ratio was measured, and the parts' own reports.
-
-    Raises:
-        LexvlError: the systems of a part return different results.
-    """
-    reports = {name: part.measure(chosen(part, options)) for name, part in PARTS.items()}
+    """Runs every part; one row per goal whose ratio was measured, and the parts' own reports."""
+    reports = {
+        name: suite(replace(sized, workdir=options.workdir, seed=options.seed))
+        for name, (suite, sized) in PARTS.items()
+    }
     notes = [f"{name}: {note}" for name, report in reports.items() for note in (settings_note(report), *report.notes)]
     return Report(rows=tuple(rows(reports)), notes=tuple(notes), parts=reports)
-
-
-def chosen(part: SizedSuite, options: Options) -> Options:
-    """A part's options with those of the user's that all parts share."""
-    queries = options.queries if part.takes_queries else None
-    return replace(part.options, workdir=options.workdir, seed=options.seed, queries=queries)
 
 
 def rows(reports: Mapping[str, Report]) -> Iterator[dict[str, Any]]:

@@ -1,74 +1,42 @@
-"""The suites of whole processes: the start of a command, memory as the corpus grows, and the overhead of encoding."""
+"""The suites of our own commands: the start of one, and the overhead of encoding."""
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lexvl_anserini.cli import make_app
-
 from .collection import write_corpus
-from .processes import run_once
-from .suite import Options, Report
+from .processes import Stopwatch, take_turns
+from .suite import Options, Report, median
 
 STARTUP_REPEATS = 5
-MEMORY_SIZES = (10_000, 100_000)
 OVERHEAD_DOCUMENTS = 2000
 
 
 def measure_startup(options: Options) -> Report:
     """Median seconds until a fresh interpreter has imported the package, and until a command has printed its help."""
+    rounds = options.repeats or STARTUP_REPEATS
     cases: Mapping[str, list[str]] = {
         "python_alone_s": ["-c", "pass"],
         "import_lexvl_anserini_s": ["-c", "import lexvl_anserini"],
         **{f"{hop}_help_s": ["-m", f"lexvl_anserini.{hop}", "--help"] for hop in ("encode", "index", "search")},
         "score_help_s": ["-m", "eval.score", "--help"],
     }
-    figures = {}
-    for name, arguments in cases.items():
-        seconds = []
-        for _ in range(options.repeats or STARTUP_REPEATS):
-            started = time.perf_counter()
-            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-            seconds.append(time.perf_counter() - started)
-        figures[name] = round(statistics.median(seconds), 3)
-    return Report(figures)
+    runs = take_turns({name: partial(seconds_of, arguments) for name, arguments in cases.items()}, rounds)
+    return Report({name: round(median(seconds), 3) for name, seconds in runs.items()})
 
 
-def run_command(module: str, arguments: list[str]) -> None:
-    """Runs a command of ours in this process; its errors are raised."""
-    make_app(import_module(module).command)(arguments, standalone_mode=False)
-
-
-def measure_memory(options: Options) -> Report:
-    """Peak resident memory of `encode` and of `index`, each its own process, for a corpus and one ten times larger."""
-    figures: dict[str, Any] = {}
-    sizes = options.documents or MEMORY_SIZES
-    with TemporaryDirectory() as folder:
-        for size in sizes:
-            corpus, shards, index = (Path(folder) / f"{name}-{size}" for name in ("corpus", "impacts", "index"))
-            write_corpus(corpus, size)
-            encode = ["--corpus", f"beir:{corpus}", "--encoder", options.encoder or "bag-of-tokens"]
-            encode += ["--output", str(shards)]
-            if options.checkpoint:
-                encode += ["--checkpoint", options.checkpoint]
-            for hop, arguments in (("encode", encode), ("index", [str(shards), "--index", str(index)])):
-                outcome = run_once(".process:run_command", module=f"lexvl_anserini.{hop}", arguments=arguments)
-                figures[f"{hop}_{size}_peak_mib"] = round(outcome.peak_bytes / (1 << 20))
-                figures[f"{hop}_{size}_s"] = round(outcome.wall_s, 1)
-    small, large = min(sizes), max(sizes)
-    for hop in ("encode", "index"):
-        figures[f"{hop}_memory_ratio"] = round(
-            figures[f"{hop}_{large}_peak_mib"] / figures[f"{hop}_{small}_peak_mib"], 2
-        )
-    return Report(figures)
+def seconds_of(arguments: list[str]) -> float:
+    """The wall seconds of an interpreter with these arguments."""
+    with Stopwatch() as watch:
+        subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    return watch.wall_s
 
 
 def measure_overhead(options: Options) -> Report:
@@ -82,7 +50,7 @@ def measure_overhead(options: Options) -> Report:
     from lexvl_anserini.encoders.parts.towers import LexicalTower
     from lexvl_anserini.shards.writing import write_impacts
 
-    documents = options.one_size(OVERHEAD_DOCUMENTS)
+    documents = options.single("documents", OVERHEAD_DOCUMENTS)
     checkpoint = options.checkpoint or ("minilm" if options.encoder is None else None)
     model = load_encoder(options.encoder or "vdr", checkpoint)
     forward_s = 0.0

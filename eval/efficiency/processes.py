@@ -18,9 +18,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, NamedTuple, TypeVar
 
 import orjson
@@ -28,9 +28,9 @@ import orjson
 from lexvl_anserini.ground.errors import LexvlError
 
 QueryType = TypeVar("QueryType")
+Key = TypeVar("Key")
 
 STATUS = Path("/proc/self/status")
-CLEAR = Path("/proc/self/clear_refs")
 
 # What a child's interpreter runs. Not `-m`, which would load this module a second time as `__main__`.
 CHILD = f"from {__name__} import run_child; run_child()"
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 class Ready(NamedTuple):
     """The result of a worker's function: a first answer, and the function that answers requests."""
 
-    about: Any
+    facts: Any
     answer: Callable[..., Any]
 
 
@@ -85,83 +85,42 @@ def one_by_one(search: Callable[[QueryType], Any], queries: Iterable[QueryType])
 
 
 def check_system() -> None:
-    """Raises an error where the memory of a process cannot be read.
-
-    Raises:
-        LexvlError: the system is not Linux.
-    """
+    """Refuses a system where the memory of a process cannot be read."""
     if not STATUS.is_file():
         raise LexvlError(f"{STATUS}: not there; this command measures memory through Linux's /proc, run it on Linux")
 
 
-def resident_bytes(field: str = "VmHWM") -> int:
-    """Resident memory of this process: the peak (VmHWM) or the current value (VmRSS)."""
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{field}:"))
+def resident_bytes() -> int:
+    """The greatest resident memory of this process so far."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
-def reset_peak() -> None:
-    """Lowers the peak of this process to its current memory, so that the next peak belongs to what follows."""
-    CLEAR.write_text("5")
-
-
-def start(function: str, arguments: Mapping[str, Any], log: IO[bytes], environ: Mapping[str, str]) -> tuple[Any, Any]:
-    """Starts a child on `function`; returns the process and the stream of its answers."""
-    reading, writing = os.pipe()
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, function, str(writing)],
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=log,
-        pass_fds=[writing],
-        env={**os.environ, **environ},
-    )
-    os.close(writing)
-    assert child.stdin is not None
-    send(child.stdin, arguments)
-    return child, os.fdopen(reading, "rb")
-
-
-def send(stream: IO[bytes], message: Mapping[str, Any]) -> None:
-    """Writes one JSON line; if the child has ended, `receive` reports why."""
-    try:
-        stream.write(orjson.dumps(message, default=str) + b"\n")
-        stream.flush()
-    except BrokenPipeError:
-        return
-
-
-def receive(answers: IO[bytes], function: str, log: IO[bytes]) -> Any:
-    """The next answer of a child.
-
-    Raises:
-        LexvlError: the child raised, or ended without an answer; the message holds the last line of its output.
-    """
-    line = answers.readline()
-    if not line:
-        log.seek(0)
-        lines = log.read().decode(errors="replace").strip().splitlines()
-        raise LexvlError(f"{function} ended without an answer: {lines[-1] if lines else 'it printed nothing'}")
-    answer = orjson.loads(line)
-    if "error" in answer:
-        raise LexvlError(f"{function}: {answer['error']}")
-    return answer["result"]
+def take_turns(cells: Mapping[Key, Callable[[], Any]], rounds: int, warm_up: int = 0) -> dict[Key, list[Any]]:
+    """The results of all cells, one per round; the first rounds warm caches and Java's compiler and do not count."""
+    results: dict[Key, list[Any]] = {key: [] for key in cells}
+    for number in range(warm_up + rounds):
+        for key, measure in cells.items():
+            result = measure()
+            if number >= warm_up:
+                results[key].append(result)
+    return results
 
 
 def run_child() -> None:
-    """The main function of a child: runs the function that its command line names."""
+    """The main function of a child: runs the function that its command line names, then answers requests."""
     name, answers = sys.argv[1], os.fdopen(int(sys.argv[2]), "wb")
 
     def respond(act: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+        value = None
         try:
             value = act(**arguments)
+            result = value.facts if isinstance(value, Ready) else value
+            answer = {"result": result, "peak_bytes": resident_bytes()}
         except Exception as error:
             traceback.print_exc()
-            answers.write(orjson.dumps({"error": str(error) or type(error).__name__}) + b"\n")
-            answers.flush()
-            return None
-        result = value.about if isinstance(value, Ready) else value
-        answers.write(orjson.dumps({"result": {"value": result, "peak_bytes": resident_bytes()}}) + b"\n")
+            answer = {"error": str(error) or type(error).__name__}
+        answers.write(orjson.dumps(answer) + b"\n")
         answers.flush()
         return value
 
@@ -173,31 +132,10 @@ def run_child() -> None:
             respond(value.answer, orjson.loads(line))
 
 
-def run_once(function: str, environ: Mapping[str, str] | None = None, **arguments: Any) -> Outcome:
-    """Runs `function(**arguments)` in its own child and waits for its end.
-
-    Raises:
-        LexvlError: the function raised, or the child died.
-    """
-    with tempfile.TemporaryFile() as log:
-        started = time.perf_counter()
-        child, answers = start(function, arguments, log, environ or {})
-        with child.stdin, answers:
-            try:
-                answer = receive(answers, function, log)
-            finally:
-                child.stdin.close()
-                _, _, usage = os.wait4(child.pid, 0)
-                # Already waited for: subprocess must not wait again.
-                child.returncode = 0
-        wall_s = time.perf_counter() - started
-    return Outcome(answer["value"], usage.ru_utime + usage.ru_stime, wall_s, answer["peak_bytes"])
-
-
 class Worker:
     """A child that stays: `function(**arguments)` there returns `Ready`, which answers every request.
 
-    about       its first answer
+    facts       its first answer
     peak_bytes  its greatest resident memory so far
 
     Raises:
@@ -207,9 +145,19 @@ class Worker:
     def __init__(self, function: str, environ: Mapping[str, str] | None = None, **arguments: Any):
         self.function = function
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed in close)
-        self.child, self.answers = start(function, arguments, self.log, environ or {})
+        reading, writing = os.pipe()
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, function, str(writing)],
+            stdin=subprocess.PIPE,
+            stdout=self.log,
+            stderr=self.log,
+            pass_fds=[writing],
+            env={**os.environ, **(environ or {})},
+        )
+        os.close(writing)
+        self.answers = os.fdopen(reading, "rb")
         try:
-            self.about = self._answer()
+            self.facts = self.request(**arguments)
         except BaseException:
             self.close()
             raise
@@ -218,27 +166,48 @@ class Worker:
         """Sends one request and returns its answer.
 
         Raises:
-            LexvlError: the child raised, or died.
+            LexvlError: the child raised, or ended without an answer; the message holds the last line of its output.
         """
-        send(self.child.stdin, arguments)
-        return self._answer()
+        assert self.child.stdin is not None
+        # A child that has ended says why by the answer that it does not give.
+        with suppress(BrokenPipeError):
+            self.child.stdin.write(orjson.dumps(arguments, default=str) + b"\n")
+            self.child.stdin.flush()
+        line = self.answers.readline()
+        if not line:
+            self.log.seek(0)
+            lines = self.log.read().decode(errors="replace").strip().splitlines()
+            raise LexvlError(f"{self.function} ended without an answer: {lines[-1] if lines else 'it printed nothing'}")
+        answer = orjson.loads(line)
+        if "error" in answer:
+            raise LexvlError(f"{self.function}: {answer['error']}")
+        self.peak_bytes = answer["peak_bytes"]
+        return answer["result"]
 
-    def close(self) -> None:
-        """Ends the child."""
-        if self.child.stdin.closed:
-            return
-        self.child.stdin.close()
-        self.child.wait()
+    def close(self) -> float:
+        """Ends the child; returns the user and system seconds of its process and of those that it waited for."""
+        assert self.child.stdin is not None
+        if self.child.returncode is not None:
+            return 0.0
+        with suppress(BrokenPipeError):
+            self.child.stdin.close()
+        _, status, usage = os.wait4(self.child.pid, 0)
+        # Already waited for: subprocess must not wait again.
+        self.child.returncode = os.waitstatus_to_exitcode(status)
         self.answers.close()
         self.log.close()
-
-    def _answer(self) -> Any:
-        answer = receive(self.answers, self.function, self.log)
-        self.peak_bytes = answer["peak_bytes"]
-        return answer["value"]
+        return usage.ru_utime + usage.ru_stime
 
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: Any, where: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def run_once(function: str, environ: Mapping[str, str] | None = None, **arguments: Any) -> Outcome:
+    """Runs `function(**arguments)` in a child of its own and waits for its end."""
+    started = time.perf_counter()
+    worker = Worker(function, environ, **arguments)
+    cpu_s = worker.close()
+    return Outcome(worker.facts, cpu_s, time.perf_counter() - started, worker.peak_bytes)

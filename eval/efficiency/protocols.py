@@ -3,25 +3,29 @@
 python -m eval.efficiency --protocol vdr-g --shards impacts/photos-vdr --dense-shards impacts/photos-dense
 
 Both models encode the same topics, one at a time on one thread, and search their own index: the lexical one Lucene's
-(with resident postings where it has them), the dense one FAISS, flat. Rounds of the two models take turns.
+(with resident postings where it has them), the dense one FAISS, flat. Each is in a child, and rounds take turns.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.errors import UnknownName, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_manifest
+from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 
 from ..measures.inputs import JudgementSource, read_judgements
 from ..measures.metrics import evaluate, means
 from .collection import working_folder
-from .processes import Worker, run_once
-from .suite import Options, Ratio, Report, mib, ratio, spread
+from .processes import Ready, Stopwatch, Worker, run_once, take_turns
+from .suite import Options, Ratio, Report, median, mib, ratio
 
 REPEATS = 3
 # Topics that warm caches, Java's compiler and the model before the first round.
@@ -67,45 +71,38 @@ QUERIES = 1000
 
 
 def measure(options: Options) -> Report:
-    """One row per model: milliseconds to encode, to search and in all, queries per second, bytes, FLOPS, measures.
-
-    Raises:
-        UnknownName: no such protocol.
-        UsageError: the shards are not of a lexical and of a dense model of one corpus.
-    """
+    """One row per model: milliseconds to encode, to search and in all, queries per second, bytes, FLOPS, measures."""
     name = options.protocol or ""
     if name not in PROTOCOLS:
         raise UnknownName("protocol", name, PROTOCOLS)
     protocol, twins = PROTOCOLS[name], twins_of(options)
-    asked = options.query_count or protocol.queries or QUERIES
+    count = options.query_count or protocol.queries or QUERIES
     with working_folder(options) as folder, ExitStack() as stack:
         built, workers = {}, {}
         for kind, shards in twins.items():
             index = folder / f"index-{kind}-{shards.name}"
-            built[kind] = run_once(".pair:build", shards=str(shards), index=str(index)).result
+            built[kind] = run_once(".protocols:build", shards=str(shards), index=str(index)).result
             workers[kind] = stack.enter_context(
                 Worker(
-                    ".pair:answer",
+                    ".protocols:answer",
                     ONE_THREAD,
                     shards=str(shards),
                     index=str(index),
                     topics=options.topics,
-                    count=asked,
+                    count=count,
                     tokens=protocol.tokens,
                     data_dir=options.data_dir,
                 )
             )
         for worker in workers.values():
             worker.request(hits=protocol.depth, limit=WARM_UP)
-        rounds: dict[str, list[Any]] = {kind: [] for kind in workers}
-        for _ in range(options.repeats or REPEATS):
-            for kind, worker in workers.items():
-                rounds[kind].append(worker.request(hits=protocol.depth, limit=None))
+        whole = {kind: partial(worker.request, hits=protocol.depth, limit=None) for kind, worker in workers.items()}
+        rounds = take_turns(whole, options.repeats or REPEATS)
         rows = [
             {**about_of(kind, twins[kind], built[kind], workers[kind]), **times_of(rounds[kind]), **values}
             for kind, values in zip(workers, values_of(protocol, workers, rounds), strict=True)
         ]
-    first = workers["impact"].about
+    first = workers["impact"].facts
     settings = {
         "protocol": f"{name} ({protocol.paper})",
         "topics": first["label"],
@@ -123,7 +120,7 @@ def twins_of(options: Options) -> dict[str, Path]:
     """The shards of both models, by kind: impact and dense.
 
     Raises:
-        UsageError: one is not given, of another kind, or of another corpus.
+        UsageError: one is missing, of another kind, or of another corpus.
     """
     if options.shards is None or options.dense_shards is None:
         raise UsageError("a protocol compares two models: --shards FOLDER of impacts, --dense-shards FOLDER of vectors")
@@ -132,15 +129,10 @@ def twins_of(options: Options) -> dict[str, Path]:
     for kind, manifest in manifests.items():
         if manifest.kind != kind:
             raise UsageError(f"{twins[kind]}: {manifest.kind} shards, expected those of kind {kind!r}")
-    if len(set(map(_encoded, manifests.values()))) > 1:
+    if len({(m.corpus.digest, m.corpus.direction, m.counts.documents) for m in manifests.values()}) > 1:
         lexical, dense = (f"{manifest.corpus.name} ({manifest.counts.documents:,})" for manifest in manifests.values())
         raise UsageError(f"{twins['impact']} has {lexical}, {twins['dense']} has {dense}; encode one corpus twice")
     return twins
-
-
-def _encoded(manifest: Manifest) -> tuple[Any, ...]:
-    """What two models must have encoded alike."""
-    return manifest.corpus.digest, manifest.corpus.direction, manifest.counts.documents
 
 
 def about_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
@@ -150,13 +142,13 @@ def about_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) 
     row |= {"items": manifest.counts.documents, "index_mb": round(built["bytes"] / 1e6, 2)}
     if kind == "impact":
         row["terms_per_item"] = round(manifest.counts.postings / manifest.counts.documents, 1)
-    return {**row, **worker.about["sparsity"]}
+    return {**row, **worker.facts["sparsity"]}
 
 
 def times_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds of the mean of their queries, in milliseconds, and queries per second."""
     parts = ("encode_s", "search_s", "cpu_s")
-    encode, search, cpu = (spread([mean_ms(one[part]) for one in rounds]).median for part in parts)
+    encode, search, cpu = (median(mean_ms(answer[part]) for answer in rounds) for part in parts)
     return {
         "encode_ms": round(encode, 3),
         "search_ms": round(search, 3),
@@ -177,7 +169,7 @@ def values_of(
 ) -> Iterator[dict[str, float]]:
     """The measures of each model's rankings over the topics that were searched; none where there are no judgements."""
     for kind, worker in workers.items():
-        judged = worker.about["judged"]
+        judged = worker.facts["judged"]
         if judged is None:
             yield {}
             continue
@@ -190,7 +182,7 @@ def values_of(
         ]
         modality = "text" if judged["direction"] == "text-to-text" else "image"
         measured = evaluate(
-            values, qrels, protocol.measures[modality], name=kind, remove_query=worker.about["remove_query"]
+            values, qrels, protocol.measures[modality], name=kind, remove_query=worker.facts["remove_query"]
         )
         yield {measure: round(value, 4) for measure, value in means(measured).items()}
 
@@ -199,7 +191,7 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Map
     """The dense model over the lexical one: above 1, the lexical one is faster or smaller."""
 
     def of(kind: str, *parts: str) -> list[float]:
-        return [sum(mean_ms(one[part]) for part in parts) for one in rounds[kind]]
+        return [sum(mean_ms(answer[part]) for part in parts) for answer in rounds[kind]]
 
     compared = {"encoding": ["encode_s"], "search": ["search_s"], "in all": ["encode_s", "search_s"]}
     for what, parts in {**compared, "in all, CPU": ["cpu_s"]}.items():
@@ -210,9 +202,98 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Map
 def notes(workers: Mapping[str, Worker]) -> tuple[str, ...]:
     """Peak memory, and what a model did otherwise than the protocol."""
     lines = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
-    return (*lines, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.about["notes"]))
+    return (*lines, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.facts["notes"]))
 
 
 def said(number: int | None) -> str:
     """A number of the protocol."""
     return "the paper says nothing" if number is None else f"{number:,} in the paper"
+
+
+def build(shards: str, index: str) -> dict[str, Any]:
+    """Indexes shards with the default engine of their kind, unless it is done: seconds, bytes, name of the engine."""
+    from lexvl_anserini import build_index
+    from lexvl_anserini.engines.index_folder import folder_bytes, read_report
+
+    from .index import resident_bytes
+
+    with Stopwatch() as watch:
+        build_index(shards, index)
+    path = Path(index)
+    size = folder_bytes(path) + resident_bytes(path)
+    return {"build_s": watch.wall_s, "bytes": size, "engine": read_report(path)["engine"]}
+
+
+def answer(shards: str, index: str, topics: str | None, count: int, tokens: int | None, data_dir: str | None) -> Ready:
+    """A worker around an index, its encoder and the first `count` topics; one thread.
+
+    A request is `hits` and a `limit` of topics; the answer has per topic the seconds of encoding and of searching, the
+    CPU seconds of both, and the ranked list.
+    """
+    import faiss
+    import torch
+
+    from lexvl_anserini.engines.index_folder import index_manifest
+    from lexvl_anserini.engines.opening import open_index
+    from lexvl_anserini.ground.errors import UsageError
+    from lexvl_anserini.ground.records import ImpactQuery
+    from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
+    from lexvl_anserini.queries.query_vectors import encode_queries
+
+    from ..measures.flops import sparsity_of
+
+    torch.set_num_threads(1)
+    faiss.omp_set_num_threads(1)
+    path = Path(index)
+    manifest = index_manifest(path)
+    model, notes = load_limited(manifest, tokens)
+    source = topic_source(topics, path, manifest, data_dir, vocabulary_file(path, None))
+    if source.encoded:
+        raise UsageError(f"{source.label}: encoded queries, but a protocol measures their encoding; give topics")
+    chosen: list[Any] = list(islice(source.stream(), count))
+    engine = open_index(path, manifest)
+
+    def respond(hits: int, limit: int | None) -> dict[str, Any]:
+        encode_s, search_s, cpu_s, lists = [], [], [], {}
+        for topic in chosen[:limit]:
+            started, worked = time.perf_counter(), time.process_time()
+            [query] = encode_queries(model, [topic], manifest, batch_size=1)
+            encoded = time.perf_counter()
+            [hits_of_query] = engine.search([query], hits + source.remove_query)
+            search_s.append(time.perf_counter() - encoded)
+            cpu_s.append(time.process_time() - worked)
+            encode_s.append(encoded - started)
+            lists[topic.query_id] = [(document.doc_id, document.score) for document in hits_of_query]
+        return {"encode_s": encode_s, "search_s": search_s, "cpu_s": cpu_s, "lists": lists}
+
+    sparsity: dict[str, float] = {}
+    if manifest.kind == "impact":
+        queries = encode_queries(model, chosen, manifest)
+        row = sparsity_of(Path(shards), (query.vector for query in queries if isinstance(query, ImpactQuery)))
+        sparsity = {"terms_per_query": round(row.terms_per_query, 1), "flops": round(row.flops, 2)}
+    facts = {
+        "label": source.label,
+        "queries": len(chosen),
+        "judged": source.judged and asdict(source.judged),
+        "remove_query": source.remove_query,
+        "sparsity": sparsity,
+        "notes": notes,
+    }
+    return Ready(facts, respond)
+
+
+def load_limited(manifest: Any, tokens: int | None) -> tuple[Any, list[str]]:
+    """The encoder of an index, whose queries have at most so many tokens; and a note where it has its own limit."""
+    from lexvl_anserini.encoders.cards import length_options
+    from lexvl_anserini.encoders.loading import load_encoder_of
+    from lexvl_anserini.ground.errors import UsageError
+
+    digest, direction = manifest.vocabulary_digest, manifest.corpus.direction or ""
+    if tokens is None:
+        return load_encoder_of(manifest.encoder, device="cpu", vocabulary=digest), []
+    try:
+        limited = length_options(manifest.encoder.name, direction, tokens, tokens)
+        return load_encoder_of(manifest.encoder, device="cpu", settings=limited, vocabulary=digest), []
+    except UsageError as problem:
+        note = f"its own limit of tokens, not {tokens} ({problem})"
+        return load_encoder_of(manifest.encoder, device="cpu", vocabulary=digest), [note]

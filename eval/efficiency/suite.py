@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,16 +14,14 @@ from lexvl_anserini.cli import DataDir, encoder_names
 from lexvl_anserini.ground.errors import UsageError
 
 from ..measures.result_files import machine
-from ..report.render import MISSING, Column, Table, to_markdown, to_text
+from ..report.render import MISSING, PLAIN, TWO_DECIMALS, Column, FieldColumn, Table, to_markdown, to_text
 
 
 @dataclass(frozen=True)
 class Options:
     """The options of all suites; None is a suite's own default."""
 
-    documents: Annotated[
-        list[int] | None, typer.Option(min=1, help="Of the collection; repeat it for the sizes of memory.")
-    ] = None
+    documents: Annotated[list[int] | None, typer.Option(min=1, help="Of the collection.")] = None
     shape: Annotated[list[str] | None, typer.Option(help="Of synthetic vectors: splade or vdr.")] = None
     terms: Annotated[int | None, typer.Option(min=1, help="Per synthetic document; default 120 or 768.")] = None
     protocol: Annotated[
@@ -34,9 +32,7 @@ class Options:
     topics: Annotated[
         str | None, typer.Option(help="Of a protocol: dataset/split or a topics file; default the corpus's own.")
     ] = None
-    queries: Annotated[Path | None, typer.Option(help="Encoded queries Q.jsonl[.gz], instead of synthetic ones.")] = (
-        None
-    )
+    queries: Annotated[Path | None, typer.Option(help="Encoded queries Q.jsonl[.gz] for --shards.")] = None
     query_count: Annotated[int | None, typer.Option(min=1, help="Queries per round; default 200.")] = None
     query_terms: Annotated[int | None, typer.Option(min=1, help="Per synthetic query; default 30.")] = None
     hits: Annotated[list[int] | None, typer.Option(min=1, help="Per query; repeatable, default 10 and 1000.")] = None
@@ -45,38 +41,23 @@ class Options:
     threads: Annotated[int | None, typer.Option(min=1, help="Of indexing and batch search; default 1.")] = None
     encoder: Annotated[
         str | None,
-        typer.Option(help="Default vdr for overhead, bag-of-tokens for memory.", autocompletion=encoder_names),
+        typer.Option(help="Default vdr.", autocompletion=encoder_names),
     ] = None
-    checkpoint: Annotated[str | None, typer.Option(help="Default minilm for overhead, none for memory.")] = None
+    checkpoint: Annotated[str | None, typer.Option(help="Default minilm.")] = None
     data_dir: DataDir = None
     workdir: Annotated[Path | None, typer.Option(help="Keeps synthetic files here, for use in later runs.")] = None
     seed: Annotated[int | None, typer.Option(help="Of all synthetic data.")] = None
 
-    def given(self) -> dict[str, object]:
-        """The options that the user gives."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+    def named(self) -> list[str]:
+        """The names of the options that the user gives."""
+        return [option.name for option in fields(self) if getattr(self, option.name) is not None]
 
-    def one_size(self, default: int) -> int:
-        """The number of documents, for a suite that measures one collection.
-
-        Raises:
-            UsageError: several are given.
-        """
-        sizes = self.documents or (default,)
-        if len(sizes) > 1:
-            raise UsageError("several --documents are for the suite memory; give one")
-        return sizes[0]
-
-    def one_shape(self, default: str = "splade") -> str:
-        """The shape of synthetic vectors.
-
-        Raises:
-            UsageError: several are given.
-        """
-        shapes = self.shape or (default,)
-        if len(shapes) > 1:
-            raise UsageError("several --shape: give one")
-        return shapes[0]
+    def single(self, name: str, default: Any) -> Any:
+        """The value of an option that may be repeated, for a suite that measures one collection."""
+        values = getattr(self, name) or (default,)
+        if len(values) > 1:
+            raise UsageError(f"several --{name}: give one")
+        return values[0]
 
 
 PERCENTILES = (50, 90, 95, 99)
@@ -98,9 +79,14 @@ class Ratio(NamedTuple):
     spread: Spread
 
 
+def median(values: Iterable[float]) -> float:
+    """The median of at least one value."""
+    return float(np.median([*values]))
+
+
 def spread(values: Sequence[float]) -> Spread:
     """Median and range of at least one value."""
-    return Spread(float(np.median(values)), min(values), max(values), len(values))
+    return Spread(median(values), min(values), max(values), len(values))
 
 
 def ratio(what: str, others: Sequence[float], ours: Sequence[float]) -> Ratio:
@@ -159,32 +145,22 @@ class Report:
 
     def to_text(self) -> str:
         """Settings and figures by name, then the two tables, then the notes."""
-        return self._blocks(to_text, named)
+        width = max(map(len, [*self.settings, *self.figures]), default=0)
+        return self._blocks(to_text, lambda name, value: f"{name:{width}}  {value}\n")
 
     def to_markdown(self) -> str:
         """The same for a README: settings and figures as a list."""
-        return self._blocks(to_markdown, listed)
+        return self._blocks(to_markdown, "* {}: {}\n".format)
 
-    def _blocks(self, table: Callable[[Table], str], pairs: Callable[[Mapping[str, Any]], str]) -> str:
-        blocks = [pairs({**self.settings, **self.figures})] if self.settings or self.figures else []
-        if self.rows:
-            blocks.append(table(row_table(self.rows)))
-        if self.ratios:
-            blocks.append(table(ratio_table(self.ratios)))
-        if self.notes:
-            blocks.append("".join(f"{note}\n" for note in self.notes))
-        return "\n".join(blocks)
-
-
-def named(values: Mapping[str, Any]) -> str:
-    """A mapping as aligned lines."""
-    width = max(map(len, values))
-    return "".join(f"{key:{width}}  {value}\n" for key, value in values.items())
-
-
-def listed(values: Mapping[str, Any]) -> str:
-    """A mapping as a Markdown list."""
-    return "".join(f"* {key}: {value}\n" for key, value in values.items())
+    def _blocks(self, table: Callable[[Table], str], line: Callable[[str, Any], str]) -> str:
+        """Blocks with an empty line between them."""
+        blocks = [
+            "".join(line(name, value) for name, value in {**self.settings, **self.figures}.items()),
+            table(row_table(self.rows)) if self.rows else "",
+            table(Table.of_fields(self.ratios, RATIOS)) if self.ratios else "",
+            "".join(f"{note}\n" for note in self.notes),
+        ]
+        return "\n".join(filter(None, blocks))
 
 
 def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -196,11 +172,11 @@ def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table(columns, tuple(tuple(cell(row.get(key)) for key in keys) for row in rows))
 
 
-def ratio_table(ratios: Sequence[Ratio]) -> Table:
-    """One line per comparison."""
-    columns = (Column("ratio", number=False), Column("median"), Column("low"), Column("high"), Column("rounds"))
-    cells = ((r.what, *(f"{value:.2f}" for value in r.spread[:3]), str(r.spread.rounds)) for r in ratios)
-    return Table(columns, tuple(cells))
+RATIOS = (
+    FieldColumn("ratio", "what"),
+    *(FieldColumn(name, f"spread.{name}", TWO_DECIMALS) for name in ("median", "low", "high")),
+    FieldColumn("rounds", "spread.rounds", PLAIN),
+)
 
 
 def cell(value: Any) -> str:

@@ -1,10 +1,14 @@
-"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone.
-
-FAISS is in `dense`.
+"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone, FAISS.
 
 An indexing function returns its cost after the start of Java. A searching function returns a `Ready` worker; its
-requests are `latency` (single queries), `sorted` (single queries in the total order), `batch` (all queries at once) and
-`found` (the ids of the hits); of ours also `served` (the number of queries by the form of the postings).
+requests are `latency` (single queries) and `batch` (all queries at once); of ours also `served` (the number of queries
+by the form of the postings), of FAISS `hits` (their ids).
+
+FAISS searches as many synthetic items of 512 dimensions by inner product, one query at a time on one thread: unit
+vectors near a 64-dimensional subspace, as embeddings of texts and images are, so that a graph search has something to
+find. A flat index takes the same time for any vectors. Ours is exact, so the graph (HNSW) is measured where it is
+almost exact: with the smallest number of candidates, doubled from FAISS's example value, that finds 99 % of the hits of
+the flat index.
 """
 
 from __future__ import annotations
@@ -18,12 +22,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
 from lexvl_anserini.engines.pyserini import prepare
-from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.errors import LexvlError, UnknownName
 
 from .collection import read_queries
 from .processes import Ready, Stopwatch, one_by_one
@@ -46,15 +51,15 @@ class Indexer(NamedTuple):
 class SearchWorker(NamedTuple):
     """A searching function.
 
-    tasks     the requests that it is measured by, each for every number of hits
-    reads     its input: our index, or nothing, because it creates its own vectors
+    tasks        the requests that it is measured by, each for every number of hits
+    reads_index  its input is our index; it creates its own vectors otherwise
     """
 
     function: str
     tasks: tuple[str, ...]
-    reads: str = "index"
-    environ: Mapping[str, str] = {}
     arguments: Mapping[str, Any] = {}
+    reads_index: bool = True
+    environ: Mapping[str, str] = {}
 
 
 INDEXERS: Mapping[str, Indexer] = {
@@ -64,13 +69,21 @@ INDEXERS: Mapping[str, Indexer] = {
 }
 
 SEARCHERS: Mapping[str, SearchWorker] = {
-    "ours": SearchWorker(".systems:search_ours", ("latency", "batch"), arguments={"resident": True}),
-    "ours-lucene": SearchWorker(".systems:search_ours", ("latency", "batch"), arguments={"resident": False}),
+    "ours": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": True}),
+    "ours-lucene": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": False}),
     "stock": SearchWorker(".systems:search_stock", ("latency", "batch")),
-    "lucene": SearchWorker(".systems:search_lucene", ("latency", "sorted")),
-    "faiss-flat": SearchWorker(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "flat"}),
-    "faiss-hnsw": SearchWorker(".dense:search_faiss", ("latency",), "nothing", arguments={"kind": "hnsw"}),
+    "lucene": SearchWorker(".systems:search_lucene", ("latency",)),
+    "faiss-flat": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "flat"}, reads_index=False),
+    "faiss-hnsw": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "hnsw"}, reads_index=False),
 }
+
+
+def chosen_systems(requested: Sequence[str] | None, known: Mapping[str, Any]) -> list[str]:
+    """The requested systems, in the order of the known ones; by default all."""
+    for name in requested or ():
+        if name not in known:
+            raise UnknownName("system", name, known)
+    return [name for name in known if not requested or name in requested]
 
 
 def digest(rankings: Iterable[Ranking]) -> str:
@@ -82,9 +95,6 @@ def digest(rankings: Iterable[Ranking]) -> str:
     for ranking in rankings:
         hasher.update(orjson.dumps([(doc_id, round(score)) for doc_id, score in ranking]))
     return hasher.hexdigest()
-
-
-# --- ours -----------------------------------------------------------------------------------------------------------
 
 
 def index_ours(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
@@ -102,7 +112,7 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
     """A worker around our engine, opened as `search_index` opens it.
 
     One form of the postings serves from the first query on, so that no round mixes the two: resident ones if they are
-    wanted and the index has them.
+    chosen and the index has them.
     """
     from lexvl_anserini.engines.index_folder import RESIDENT, index_manifest
     from lexvl_anserini.engines.opening import open_index
@@ -118,26 +128,19 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
             return one_by_one(lambda query: list(engine.search([query], hits)), encoded)
         if task == "served":
             return dict(engine.served())
-        if task == "found":
-            return {"hits": [[d.doc_id for d in hits_of_query] for hits_of_query in engine.search(encoded, hits)]}
         with Stopwatch() as watch:
             lists = list(engine.search(encoded, hits, threads))
-        return {
-            **watch.seconds(),
-            "digest": digest([(d.doc_id, d.score) for d in hits_of_query] for hits_of_query in lists),
-        }
+        rankings = ([(d.doc_id, d.score) for d in hits_of_query] for hits_of_query in lists)
+        return {**watch.seconds(), "digest": digest(rankings)}
 
-    return Ready({"documents": manifest.counts.documents}, answer)
-
-
-# --- stock Pyserini -------------------------------------------------------------------------------------------------
-# On the Java that this package found and started, with Java's default heap.
+    return Ready({}, answer)
 
 
 def index_stock(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
     """`python -m pyserini.index.lucene --collection JsonVectorCollection --impact --pretokenized` on `shards/docs`.
 
-    Returns its cost after the start of Java and the import of Pyserini.
+    It runs on the Java that this package found and started, with Java's default heap. Returns its cost after the start
+    of Java and the import of Pyserini.
     """
     prepare()
     import_module("pyserini.index.lucene")
@@ -180,16 +183,14 @@ def search_stock(index: str, queries: str) -> Ready:
             rankings = list(stock_rankings(ids, lists))
         return {**watch.seconds(), "read_s": reading.wall_s, "digest": digest(rankings)}
 
-    return Ready({"documents": searcher.num_docs}, answer)
+    return Ready({}, answer)
 
 
-def stock_rankings(ids: Sequence[str], found: Mapping[str, Any]) -> Iterator[Ranking]:
+def stock_rankings(ids: Sequence[str], lists: Mapping[str, Any]) -> Iterator[Ranking]:
     """Ids and scores from the Java objects that a search returns, in the order of the queries."""
     for query_id in ids:
-        yield [(hit.docid, float(hit.score)) for hit in found.get(query_id, ())]
+        yield [(hit.docid, float(hit.score)) for hit in lists.get(query_id, ())]
 
-
-# --- Lucene alone ---------------------------------------------------------------------------------------------------
 
 FIELD = "contents"
 
@@ -217,7 +218,7 @@ def index_counts(index: str) -> dict[str, int]:
 def search_lucene(index: str, queries: str) -> Ready:
     """A worker around `IndexSearcher.search`: time from the call to its `TopDocs`, which stay in Java.
 
-    It has no code of ours or of Pyserini around a search: the lower bound. It also returns the documents and the
+    It has no code of ours or of Pyserini around a search: the lower bound. It also returns the
     expected overlap: the postings that a query touches per document (FLOPS in the papers), the mean over queries of the
     sum over terms of df / N.
     """
@@ -228,21 +229,11 @@ def search_lucene(index: str, queries: str) -> Ready:
     searcher.setSimilarity(java_class("io.anserini.search.similarity.ImpactSimilarity")())
     encoded = read_queries(queries)
     built = [lucene_query(query.vector) for query in encoded]
-    order = total_order()
 
     def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
-        if task == "sorted":
-            return one_by_one(lambda query: searcher.search(query, hits, order, False), built)
         return one_by_one(lambda query: searcher.search(query, hits), built)
 
-    return Ready({"documents": int(reader.maxDoc()), "overlap": expected_overlap(reader, encoded)}, answer)
-
-
-def total_order() -> Any:
-    """Score descending, then id ascending: the order of stock Anserini and of ours."""
-    field = java_class("org.apache.lucene.search.SortField")
-    by_id = field("id", java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
-    return java_class("org.apache.lucene.search.Sort")(field.FIELD_SCORE, by_id)
+    return Ready({"overlap": expected_overlap(reader, encoded)}, answer)
 
 
 def lucene_query(vector: Mapping[str, float]) -> Any:
@@ -264,3 +255,78 @@ def expected_overlap(reader: Any, queries: Sequence[Any]) -> float:
     frequency = {term: int(reader.docFreq(term_of(FIELD, term))) for query in queries for term in query.vector}
     touched = sum(frequency[term] for query in queries for term in query.vector)
     return touched / (len(queries) * int(reader.maxDoc()))
+
+
+DIMENSIONS = 512
+INNER = 64
+NOISE = 0.05
+DENSE_BLOCK = 20_000
+
+# FAISS's own HNSW example values; EF_SEARCH is where the doubling starts.
+HNSW_LINKS = 32
+EF_CONSTRUCTION = 40
+EF_SEARCH = 64
+
+# Share of the exact hits that a graph search has to find.
+RECALL = 0.99
+
+
+def dense_vectors(count: int, seed: int, stream: int) -> Iterator[np.ndarray]:
+    """Unit vectors, float32 [up to DENSE_BLOCK, DIMENSIONS] at a time; `stream` separates documents from queries."""
+    basis = np.random.default_rng([seed, 0]).standard_normal((INNER, DIMENSIONS), dtype=np.float32)
+    random = np.random.default_rng([seed, 1 + stream])
+    for start in range(0, count, DENSE_BLOCK):
+        rows = min(DENSE_BLOCK, count - start)
+        block = random.standard_normal((rows, INNER), dtype=np.float32) @ basis / INNER**0.5
+        block += NOISE * random.standard_normal((rows, DIMENSIONS), dtype=np.float32)
+        yield block / np.linalg.norm(block, axis=1, keepdims=True)
+
+
+def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Ready:
+    """A worker around a FAISS index (flat or hnsw); building uses all cores, searching one."""
+    import faiss
+
+    if kind == "flat":
+        index: Any = faiss.IndexFlatIP(DIMENSIONS)
+    else:
+        index = faiss.IndexHNSWFlat(DIMENSIONS, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = EF_CONSTRUCTION
+    for block in dense_vectors(documents, seed, 0):
+        index.add(block)
+    faiss.omp_set_num_threads(1)
+    queries = np.concatenate(list(dense_vectors(query_count, seed, 1)))
+
+    efforts: dict[int, int] = {}
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        if kind == "hnsw":
+            if hits not in efforts:
+                efforts[hits] = enough_candidates(index, queries, hits)
+            index.hnsw.efSearch = efforts[hits]
+        if task == "hits":
+            return {"hits": index.search(queries, hits)[1].tolist(), "candidates": efforts.get(hits)}
+        return one_by_one(lambda query: index.search(query[None], hits), queries)
+
+    return Ready({}, answer)
+
+
+def enough_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
+    """The least efSearch, doubled from EF_SEARCH or `hits`, that finds RECALL of the exact hits; at most all documents.
+
+    The vectors that an IndexHNSWFlat stores give the exact hits of the queries, float32 [q, DIMENSIONS].
+    """
+    import faiss
+
+    exact = faiss.downcast_index(index.storage).search(queries, hits)[1].tolist()
+    index.hnsw.efSearch = max(EF_SEARCH, hits)
+    while index.hnsw.efSearch < index.ntotal:
+        if share_found(exact, index.search(queries, hits)[1].tolist()) >= RECALL:
+            break
+        index.hnsw.efSearch *= 2
+    return int(index.hnsw.efSearch)
+
+
+def share_found(exact: Sequence[Sequence[Any]], lists: Sequence[Sequence[Any]]) -> float:
+    """Mean over queries of the share of the exact list that is in the other; an empty list is in any."""
+    shares = [len(set(e) & set(f)) / len(e) if e else 1.0 for e, f in zip(exact, lists, strict=True)]
+    return sum(shares) / len(shares)

@@ -13,7 +13,7 @@ those of any model.
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +27,11 @@ from scipy import sparse
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
+from lexvl_anserini.ground.records import Document, ImpactDocument, ImpactQuery, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.layout import Layout
 
@@ -43,6 +43,7 @@ BLOCK = 4096
 SHARD_SIZE = 8192
 
 SEED = 20240307
+
 
 # Independent streams of random numbers.
 DOCUMENTS, QUERIES = 0, 1
@@ -67,6 +68,12 @@ class VectorShape:
     gamma: float
     scale: float
 
+    def with_terms(self, terms: int) -> VectorShape:
+        """The same distribution with another number of terms."""
+        if not 1 <= terms <= self.size:
+            raise UsageError(f"{terms} terms: expected 1 to {self.size}, the vocabulary's size")
+        return replace(self, terms=terms)
+
     @cached_property
     def inclusion(self) -> np.ndarray:
         """Probability of each term to be in a document, float64 [size], descending, at most 1; sums to `terms`."""
@@ -90,20 +97,10 @@ SHAPES = MappingProxyType(
 
 
 def shape_of(name: str, terms: int | None = None) -> VectorShape:
-    """A shape by name, with another number of terms if one is given.
-
-    Raises:
-        UnknownName: no such shape.
-        UsageError: more terms than the vocabulary has, or none.
-    """
-    from lexvl_anserini.ground.errors import UnknownName
-
+    """A shape by name, with another number of terms if one is named."""
     if name not in SHAPES:
         raise UnknownName("shape", name, SHAPES)
-    shape = SHAPES[name] if terms is None else replace(SHAPES[name], terms=terms)
-    if not 1 <= shape.terms <= shape.size:
-        raise UsageError(f"{shape.terms} terms: expected 1 to {shape.size}, the vocabulary's size")
-    return shape
+    return SHAPES[name] if terms is None else SHAPES[name].with_terms(terms)
 
 
 def generate(shape: VectorShape, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
@@ -174,74 +171,41 @@ def synthetic_corpus(documents: int) -> Dataset:
     return Dataset(f"made-up-{documents}", "test", stream, nothing, nothing)
 
 
-def synthetic_terms(shape: VectorShape, first: Iterable[str] = ()) -> Vocabulary:
-    """Terms by descending frequency: the given ones, then synthetic ones up to the shape's size."""
-    chosen = list(dict.fromkeys(first))[: shape.size]
-    return Vocabulary([*chosen, *(f"t{number:05d}" for number in range(len(chosen), shape.size))], "made-up vocabulary")
+def synthetic_terms(shape: VectorShape) -> Vocabulary:
+    """Terms by descending frequency."""
+    return Vocabulary([f"t{number:05d}" for number in range(shape.size)], "made-up vocabulary")
 
 
 def write_shards(
-    folder: Path,
-    shape: VectorShape,
-    documents: int,
-    seed: int = SEED,
-    shard_format: str = "parquet",
-    first_terms: Iterable[str] = (),
+    folder: Path, shape: VectorShape, documents: int, seed: int = SEED, shard_format: str = "parquet"
 ) -> Manifest:
-    """Writes a generated collection as `encode` writes any; memory does not grow with it.
-
-    Args:
-        folder: new, unfinished (resumed) or finished by the same request (returned as it is).
-        shape: of the vectors.
-        documents: how many.
-        seed: of the vectors.
-        shard_format: jsonl or parquet.
-        first_terms: names of the most frequent terms, so that a user's queries find something.
-
-    Raises:
-        ArtefactError: the folder holds another artefact.
-    """
+    """Writes a generated collection as `encode` writes any, or finds it; memory does not grow with it."""
     from lexvl_anserini.shards.writing import write_impacts
 
-    tower = SyntheticTower(shape, seed, synthetic_terms(shape, first_terms))
+    tower = SyntheticTower(shape, seed, synthetic_terms(shape))
     model = Encoder("made-up", "impact", query=tower, document=tower, options={**asdict(shape), "seed": seed})
     # Weights are impacts already: scale 1 keeps them.
     quantiser = Quantiser(SideQuantiser("fixed", 8, 1.0), SideQuantiser("peak", 8))
-    layout = Layout(shard_format, SHARD_SIZE)
-    return write_impacts(synthetic_corpus(documents), model, folder, quantiser, layout)
+    return write_impacts(synthetic_corpus(documents), model, folder, quantiser, Layout(shard_format, SHARD_SIZE))
 
 
 def synthetic_queries(
     shape: VectorShape, count: int, terms: int, vocabulary: Vocabulary, seed: int = SEED
 ) -> list[ImpactQuery]:
     """Queries of the documents' distribution, with another number of terms; weights 1 to 255."""
-    vectors = generate(shape_of_terms(shape, terms), count, np.random.default_rng([seed, QUERIES]))
+    vectors = generate(shape.with_terms(terms), count, np.random.default_rng([seed, QUERIES]))
     return as_queries(vectors, vocabulary.terms)
 
 
-def shape_of_terms(shape: VectorShape, terms: int) -> VectorShape:
-    """The same distribution with another number of terms."""
-    if not 1 <= terms <= shape.size:
-        raise UsageError(f"{terms} query terms: expected 1 to {shape.size}, the vocabulary's size")
-    return replace(shape, terms=terms)
-
-
 def queries_from_pool(
-    documents: Iterable[Any], count: int, terms: int, vocabulary: Vocabulary, seed: int = SEED
+    documents: Iterable[ImpactDocument], count: int, terms: int, seed: int = SEED
 ) -> list[ImpactQuery]:
-    """Queries whose terms are drawn from the postings of sampled documents: frequent terms come often.
+    """Queries whose terms are drawn from the postings of `count` sampled documents: frequent terms come often.
 
-    Args:
-        documents: `ImpactDocument`s, read once; the function samples `count` of them.
-        count: number of queries.
-        terms: per query; fewer if the sample has fewer.
-        vocabulary: of the documents.
-
-    Raises:
-        DataError: no document has a term.
+    The documents are read once. A query has fewer terms if the sample has fewer.
     """
     random = np.random.default_rng([seed, QUERIES])
-    sampled: list[Any] = []
+    sampled: list[Mapping[str, int]] = []
     for number, document in enumerate(documents):
         # Reservoir sampling: every document has the same probability, for any number of documents.
         place = number if number < count else int(random.integers(number + 1))
@@ -261,13 +225,10 @@ def queries_from_pool(
     return queries
 
 
-def read_given(path: Path, count: int) -> list[ImpactQuery]:
+def read_encoded(path: Path, count: int) -> list[ImpactQuery]:
     """The first queries of a file `{"id", "vector"}` per line, requantised to 8 bits, each by its largest weight.
 
     SPLADE++ queries have weights up to thousands, with which a score could exceed 2^24.
-
-    Raises:
-        DataError: no query, or a line without id and vector.
     """
     queries: list[tuple[str, dict[str, float]]] = []
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
@@ -301,11 +262,3 @@ def as_queries(vectors: Any, terms: Sequence[str], ids: Sequence[str] | None = N
         vector = {terms[d]: int(w) for d, w in zip(impacts.indices[span], impacts.data[span], strict=True)}
         queries.append(ImpactQuery(ids[row] if ids else f"q{row:05d}", vector))
     return queries
-
-
-def terms_by_frequency(queries: Iterable[ImpactQuery]) -> list[str]:
-    """The terms of queries by descending number of queries, then by name."""
-    from collections import Counter
-
-    counts = Counter(term for query in queries for term in query.vector)
-    return sorted(counts, key=lambda term: (-counts[term], term))

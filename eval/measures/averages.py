@@ -85,11 +85,7 @@ def average(name: str, values: Mapping[str, float]) -> float:
 
 
 def averaged(name: str, means: Iterable[Measurement]) -> list[Measurement]:
-    """The average of each run and measure, as a measurement of the dataset `name`.
-
-    Args:
-        means: of runs under the names of their systems, on several datasets.
-    """
+    """The average of each run and measure, as a measurement of the dataset `name`."""
     systems: dict[tuple[str, str, str], dict[str, float]] = {}
     for row in means:
         systems.setdefault((row.run, row.measure, row.ties), {})[row.dataset] = row.value

@@ -99,7 +99,7 @@ def by_topic(measurements: Iterable[Measurement]) -> pandas.DataFrame:
 
 log = logging.getLogger(__name__)
 
-# Of retrieval tasks.
+# The main measure of retrieval tasks.
 MAIN = Measure("nDCG", 10)
 
 # Name of a model's folder of which no revision is known.

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.lines import without_packing
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical, manifest_path, read_run_manifest
+from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical
 from lexvl_anserini.ground.records import ImpactQuery, Qrel
+from lexvl_anserini.ground.run_manifest import manifest_path, read_run_manifest
 
 log = logging.getLogger(__name__)
 
@@ -122,14 +123,14 @@ def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
     """
     if requested.qrels:
         return requested
-    wanted = requested.corpus
-    known = card.corpus if wanted.name in ("", card.corpus.name) else UNNAMED
+    named = requested.corpus
+    known = card.corpus if named.name in ("", card.corpus.name) else UNNAMED
     corpus = CorpusRef(
-        name=wanted.name or known.name,
-        split=wanted.split or known.split,
-        data_dir=wanted.data_dir or known.data_dir,
-        escape_ids=wanted.escape_ids or known.escape_ids,
-        direction=wanted.direction or known.direction,
+        name=named.name or known.name,
+        split=named.split or known.split,
+        data_dir=named.data_dir or known.data_dir,
+        escape_ids=named.escape_ids or known.escape_ids,
+        direction=named.direction or known.direction,
     )
     if not corpus.name:
         raise UsageError(
@@ -158,12 +159,6 @@ def encoded_queries(
     shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
 ) -> tuple[list[ImpactQuery], list[Qrel], bool]:
     """The queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics.
-
-    Args:
-        shards: of impacts; their encoder encodes topics.
-        topics: dataset/split, a file of topics or of encoded queries; None for those of the corpus.
-        data_dir, checkpoint: where datasets and the encoder's checkpoint are now.
-        device: of the encoder.
 
     Raises:
         UsageError: the shards hold no impacts.

@@ -115,9 +115,6 @@ def other_values(
     """The measurements of a run that the other rule changes by more than `NEGLIGIBLE`.
 
     Only topics in which a relevant document has another place are measured again.
-
-    Args:
-        rows: as `measure` returns them for the other arguments.
     """
     other = OTHER[rules.ties]
     moved = found.documents[found.places[other] != found.places[rules.ties]]

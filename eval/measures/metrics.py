@@ -65,13 +65,7 @@ def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str
 
 
 def check_levels(relevant: Relevant, measures: Sequence[Measure], name: str) -> None:
-    """Refuses measures whose least relevance no document has: every run would score 0.
-
-    Args:
-        relevant: of all judged topics.
-        measures: that are computed.
-        name: of the judgements, for the message.
-    """
+    """Refuses measures whose least relevance no document has: every run would score 0."""
     largest = int(relevant.relevance.max(initial=0))
     for measure in measures:
         if (level := measure.level or 1) > largest:
@@ -147,9 +141,12 @@ def measure(
     check_shared_topics(found.query_ids, relevant.topics, name)
     values = values_of(found, relevant, np.arange(len(relevant.topics)), measures, rules)
     return [
-        Measurement(name, dataset, str(one), query_id, value, rules.ties)
-        for one in measures
-        for query_id, value in [*zip(relevant.topics, values[one].tolist(), strict=True), ("all", mean(values[one]))]
+        Measurement(name, dataset, str(metric), query_id, value, rules.ties)
+        for metric in measures
+        for query_id, value in [
+            *zip(relevant.topics, values[metric].tolist(), strict=True),
+            ("all", mean(values[metric])),
+        ]
     ]
 
 
@@ -239,15 +236,7 @@ def compilation_logged() -> Iterator[None]:
 def compute(
     found: Found, ties: str, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure]
 ) -> dict[Measure, np.ndarray]:
-    """Values [t] of each measure.
-
-    Args:
-        found: the relevant documents of a run.
-        ties: the rule of their places.
-        relevant: those of all judged topics.
-        topics: ascending numbers of t judged topics.
-        measures: what to compute.
-    """
+    """Values [t] of each measure on t judged topics, given by their ascending numbers."""
     kernels = ranx_metrics()
     # A measure with a cut reads no further than the cut; one without reads the whole ranking.
     longest = max(1, int(found.hits[topics].max(initial=0)))

@@ -120,11 +120,7 @@ def _level(text: str, settings: str, definition: Definition) -> int:
 
 
 def parse_measures(texts: Iterable[str | Measure], relevance_level: int = 1) -> tuple[Measure, ...]:
-    """Parses several measures, in order, without duplicates.
-
-    Args:
-        texts: their names.
-        relevance_level: least relevance that counts, of measures without their own, at least 1.
+    """Parses several measures, in order, without duplicates; those without a level of their own get the least one.
 
     Raises:
         UsageError: one of them cannot be parsed, there is none, or the relevance level is below 1.

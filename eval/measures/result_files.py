@@ -121,10 +121,10 @@ def with_earlier(result: StoredResult, path: Path) -> StoredResult:
     if not same:
         return result
     older = [
-        replace(one, measures=tuple(name for name in one.measures if name not in result.measures))
-        for one in earlier.calls
+        replace(call, measures=tuple(name for name in call.measures if name not in result.measures))
+        for call in earlier.calls
     ]
-    calls = (*(one for one in older if one.measures), *result.calls)
+    calls = (*(call for call in older if call.measures), *result.calls)
     return replace(result, measures={**earlier.measures, **result.measures}, calls=calls)
 
 
@@ -132,7 +132,9 @@ def read_result(path: Path) -> StoredResult:
     """The result in a file."""
     content = read_json(path, "result of a run", DataError)
     check(content, StoredResult, str(path), "move it elsewhere")
-    calls = tuple(Call(one["command"], one["time"], one["machine"], tuple(one["measures"])) for one in content["calls"])
+    calls = tuple(
+        Call(call["command"], call["time"], call["machine"], tuple(call["measures"])) for call in content["calls"]
+    )
     return StoredResult(**{**{field.name: content[field.name] for field in fields(StoredResult)}, "calls": calls})
 
 
@@ -187,6 +189,6 @@ def machine() -> dict[str, Any]:
 
 def processor() -> str:
     """The name of the processor, from the system if it is known there."""
-    about = Path("/proc/cpuinfo")
-    lines = about.read_text().splitlines() if about.is_file() else []
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.is_file() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -321,7 +321,7 @@ def _pieces(word: str, width: float, size: int) -> list[str]:
 
 def fitted(text: str, width: float, size: int) -> str:
     """The text, or its beginning and an ellipsis if it is wider than `width`."""
-    kept = text
-    while len(kept) > 1 and text_width(kept, size) > width:
-        kept = kept.removesuffix("…")[:-1].rstrip(" ,") + "…"
-    return kept
+    shown = text
+    while len(shown) > 1 and text_width(shown, size) > width:
+        shown = shown.removesuffix("…")[:-1].rstrip(" ,") + "…"
+    return shown

@@ -150,11 +150,7 @@ def distinct_systems(rows: Sequence[SystemRow]) -> list[SystemRow]:
 
 
 def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
-    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has.
-
-    Args:
-        test: that decided which measures are significant, if any.
-    """
+    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has."""
     shown = shown_datasets(row.dataset for row in rows)
     rows = distinct_systems([row._replace(dataset=shown[row.dataset]) for row in rows])
     datasets = list(dict.fromkeys(row.dataset for row in rows))
@@ -325,7 +321,7 @@ def format_option(value: Any) -> str:
     if value is None:
         return MISSING
     values = value if isinstance(value, tuple) else (value,)
-    return " ".join(one if isinstance(one, str) else f"{one:g}" for one in values)
+    return " ".join(item if isinstance(item, str) else f"{item:g}" for item in values)
 
 
 def layout_table(rows: Sequence[LayoutCost], hits: Sequence[int]) -> Table:

@@ -146,8 +146,8 @@ def plan_of(table: PublishedTable, place: Workplace, pattern: str = "*") -> Tabl
     runnable: list[RowPart] = []
     for row in rows_of(table, pattern):
         found = list(needs_of(row, place))
-        needs |= {need.name: need for _, wanted in found for need in wanted}
-        runnable += [part for part, wanted in found if all(need.public for need in wanted)]
+        needs |= {need.name: need for _, of_part in found for need in of_part}
+        runnable += [part for part, of_part in found if all(need.public for need in of_part)]
         counts.update(kinds_of(row, found))
     size, seconds = cost_of(runnable, place)
     return TablePlan(
@@ -174,7 +174,7 @@ def needs_of(row: PublishedRow, place: Workplace) -> Iterator[tuple[RowPart, lis
 
 def kinds_of(row: PublishedRow, needs: Sequence[tuple[RowPart, list[Need]]]) -> Iterator[str]:
     """What happens to each cell of a row: runs, own, later or others, as in `TablePlan`."""
-    public = {(part.task, part.data): all(need.public for need in wanted) for part, wanted in needs}
+    public = {(part.task, part.data): all(need.public for need in of_part) for part, of_part in needs}
     measured = {(part.task, part.data, measure) for part, _ in needs for measure in part.measures}
     for cell in row.cells:
         parts = parts_of(cell.quantity)

@@ -127,12 +127,12 @@ def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weig
     A folder or file that the user names for a published checkpoint counts as that checkpoint; a packaged model or
     another hub id does not.
     """
-    given = place.checkpoints
-    others = {name: given.get(value, value) for name, value in system.options.items() if name.endswith(OTHERS)}
+    checkpoints = place.checkpoints
+    others = {name: checkpoints.get(value, value) for name, value in system.options.items() if name.endswith(OTHERS)}
     options: dict[str, Any] = {**system.options, **others}
     if is_without_weights(system):
         return Weights(None, options, True)
-    reference = given.get(system.checkpoint or part.label, system.checkpoint)
+    reference = checkpoints.get(system.checkpoint or part.label, system.checkpoint)
     if not reference:
         return None
     named = [(system.checkpoint, reference), *((system.options[name], value) for name, value in others.items())]
@@ -227,13 +227,13 @@ def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     if work is None or part.data not in COLLECTIONS:
         return None
     options, collection = work.weights.options, COLLECTIONS[part.data]
-    one = DOCUMENT_COSTS["vdr" if options.get("mode") == "full" else work.system.encoder]
+    cost = DOCUMENT_COSTS["vdr" if options.get("mode") == "full" else work.system.encoder]
     sizes = (collection.documents, collection.topics)
     documents, topics = reversed(sizes) if part.task == "image-to-text" else sizes
     documents = min(documents, place.limit or documents)
-    size = documents * int(options.get("topk", one.numbers)) * one.bytes
-    topics_s = topics / (one.topics_per_s or one.documents_per_s) + topics * work.system.rerank / TEXTS_PER_S
-    return PartCost(work.names.documents, size, documents / one.documents_per_s, topics_s)
+    size = documents * int(options.get("topk", cost.numbers)) * cost.bytes
+    topics_s = topics / (cost.topics_per_s or cost.documents_per_s) + topics * work.system.rerank / TEXTS_PER_S
+    return PartCost(work.names.documents, size, documents / cost.documents_per_s, topics_s)
 
 
 def needs_of_classification(part: RowPart, place: Workplace) -> list[Need]:

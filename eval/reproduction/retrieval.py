@@ -26,8 +26,8 @@ from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
 from lexvl_anserini.ground.claims import same_request
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder, read_json, write_json
-from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Document, Qrel, Topic
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
 from lexvl_anserini.searching.building import build_index
@@ -109,30 +109,30 @@ def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -
     )
     source = TopicSource.of(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
-    wanted = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
+    request = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
     run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
 
     def write() -> RunManifest:
         with place.bars(f"search {run.name}", source.count(), "topics") as progress:
-            return search.write(source, wanted, run, progress)
+            return search.write(source, request, run, progress)
 
-    ensure_run(run, wanted, place.overwrite, write)
+    ensure_run(run, request, place.overwrite, write)
     return run
 
 
 def reranked(found: Path, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The run with the first documents of each list scored again by the complete vectors."""
-    about = manifest_of_run(found)
-    model = reranking_encoder(about, None, None, place.device, {})
-    wanted = reranked_manifest(about, model, work.system.rerank)
+    manifest = manifest_of_run(found)
+    model = reranking_encoder(manifest, None, None, place.device, {})
+    request = reranked_manifest(manifest, model, work.system.rerank)
     run = place.output / "runs" / f"{work.names.run}.trec"
 
     def write() -> RunManifest:
         depth = work.system.rerank
         lists = rerank_lists(dataset.topics(), lists_of(found), model, dataset.documents, depth, place.batch_size)
-        return write_run(run, lists, wanted, tag=f"{model.name}-reranked")
+        return write_run(run, lists, request, tag=f"{model.name}-reranked")
 
-    ensure_run(run, wanted, place.overwrite, write)
+    ensure_run(run, request, place.overwrite, write)
     return run
 
 
@@ -177,25 +177,22 @@ TOLERANCES = {True: 0.003, False: 0.001}
 def found_or_made(
     part: RowPart, place: Workplace, make: Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
 ) -> Finding:
-    """The result of a part.
+    """The result of a part, stored or made.
 
-    Args:
-        part: of a row.
-        place: where results are.
-        make: returns `values` by measure, whether the vectors are `quantised`, and what else is worth keeping.
+    `make` returns `values` by measure, whether the vectors are `quantised`, and what else is worth keeping.
     """
     work = prepare(part, place)
     if work is None:
         raise CheckpointError(f"{part.label}: no published weights")
-    wanted = request_of(part, work, place)
+    request = request_of(part, work, place)
     stored = place.output / "parts" / f"{work.names.run}.json"
-    result = stored_result(stored, wanted, part)
+    result = stored_result(stored, request, part)
     if result is None:
         started = time.perf_counter()
         with disk_errors(place.output):
             make_folder(stored.parent)
         with exclusive(place.output):
-            result = {"request": wanted, **make(part, work, place)}
+            result = {"request": request, **make(part, work, place)}
         result["seconds"] = round(time.perf_counter() - started, 1)
         write_json(stored, result)
     remarks = ["" if work.weights.published else "other weights", f"--limit {place.limit}" if place.limit else ""]
@@ -219,8 +216,8 @@ def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
     }
 
 
-def stored_result(path: Path, wanted: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
+def stored_result(path: Path, request: dict[str, Any], part: RowPart) -> dict[str, Any] | None:
     """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
     content = read_json(path, "result") if path.is_file() else {}
     complete = "quantised" in content and {*part.measures} <= {*content.get("values", ())}
-    return content if complete and same_request(wanted, content.get("request") or {}) else None
+    return content if complete and same_request(request, content.get("request") or {}) else None

@@ -161,11 +161,7 @@ def reproduced_rows(rows: Iterable[PublishedRow], place: Workplace) -> Iterator[
 
 
 def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | Unmeasured:
-    """What a part measures, or why it does not.
-
-    Args:
-        missing: the names of weights and data that could not be had so far; it grows.
-    """
+    """What a part measures, or why it does not; `missing` gets the names of weights and data that cannot be had."""
     way = way_of(part)
     if way is None:
         return Unmeasured(UNMEASURED, LATER if part.system else OTHERS)
@@ -191,27 +187,29 @@ def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | 
 
 def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> ReproducedCell:
     """A cell with the findings of the parts that it is computed from."""
-    about = (
+    facts = (
         cell.table,
         cell.label,
         cell.row if cell.label == cell.column else cell.column,
         str(cell.quantity),
         cell.unit,
     )
-    without = [one for one in found if isinstance(one, Unmeasured)]
+    without = [finding for finding in found if isinstance(finding, Unmeasured)]
     if without:
         parts = f" ({len(without)} of {len(found)} parts)" if len(found) > 1 else ""
         first = without[0]
-        return ReproducedCell(*about, cell.value, cell.decimals, None, None, first.verdict, first.reason + parts)
-    findings = [one for one in found if isinstance(one, Finding)]
+        return ReproducedCell(*facts, cell.value, cell.decimals, None, None, first.verdict, first.reason + parts)
+    findings = [finding for finding in found if isinstance(finding, Finding)]
     names = [part.measure for part in parts_of(cell.quantity)]
     scale = SCALES.get(cell.unit, 1.0)
-    measured = scale * combined(cell.quantity, [one.values[name] for one, name in zip(findings, names, strict=True)])
-    tolerance = scale * combined(cell.quantity, [one.tolerance for one in findings])
-    remark = next((one.remark for one in findings if one.remark), "")
+    measured = scale * combined(
+        cell.quantity, [finding.values[name] for finding, name in zip(findings, names, strict=True)]
+    )
+    tolerance = scale * combined(cell.quantity, [finding.tolerance for finding in findings])
+    remark = next((finding.remark for finding in findings if finding.remark), "")
     difference = measured - cell.value
     verdict = UNCOMPARED if remark else AGREES if agrees(measured, cell, tolerance) else DIFFERS
-    return ReproducedCell(*about, cell.value, cell.decimals, measured, difference, verdict, remark)
+    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, remark)
 
 
 def agrees(measured: float, cell: PublishedCell, tolerance: float) -> bool:

@@ -110,8 +110,8 @@ def _unpack(archive: Path, folder: Path) -> None:
                 raise _NotFetchedError(f"the archive's {archive.stat().st_size} bytes unpack to {unpacked}")
             source.extractall(folder)
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, OSError) as problem:
-        # Of the system's errors, those about the disk are others': a place before the start of the archive is an
-        # invalid argument, and the error of a decompressor has no number.
+        # Others handle errors of the disk: a place before the start of the archive is an invalid argument, and the
+        # error of a decompressor has no number.
         if isinstance(problem, OSError) and problem.errno not in (None, errno.EINVAL):
             raise
         raise _NotFetchedError(f"not a zip archive that can be unpacked ({problem})") from problem

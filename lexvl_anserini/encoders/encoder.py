@@ -125,22 +125,14 @@ class DenseSide(Tower, Protocol):
 
 
 def as_lexical(tower: Tower) -> LexicalSide:
-    """The tower, as one of kind "impact".
-
-    Raises:
-        UsageError: it is of another kind.
-    """
+    """The tower, as one of kind "impact"."""
     if tower.kind != "impact":
         raise UsageError(f"a {tower.kind} encoder has no terms; choose a lexical one")
     return cast(LexicalSide, tower)
 
 
 def as_dense(tower: Tower) -> DenseSide:
-    """The tower, as one of kind "dense".
-
-    Raises:
-        UsageError: it is of another kind.
-    """
+    """The tower, as one of kind "dense"."""
     if tower.kind != "dense":
         raise UsageError(f"an encoder of kind {tower.kind!r} has no dense vectors; choose a dense one")
     return cast(DenseSide, tower)
@@ -153,11 +145,7 @@ def encode_inputs(
     progress: Progress = silent,
     on_error: OnError = FAIL,
 ) -> sparse.csr_matrix | np.ndarray:
-    """CSR [n, V] of a lexical tower, float32 [n, D] of a dense one; arguments as those of `LexicalSide.weights`.
-
-    Raises:
-        UsageError: the tower passes plain text on and has no vectors.
-    """
+    """CSR [n, V] of a lexical tower, float32 [n, D] of a dense one; arguments as those of `LexicalSide.weights`."""
     if tower.kind == "text":
         raise UsageError("bm25 has no vectors: Lucene analyses its texts itself")
     encode = as_lexical(tower).weights if tower.kind == "impact" else as_dense(tower).vectors
@@ -192,11 +180,7 @@ def as_tensor(vectors: Vectors) -> Tensor:
 
 
 def read_document(document: Document, joiner: str = " ") -> str:
-    """Title and text of a document, joined.
-
-    Raises:
-        OtherModality: the document has neither (it may be an image).
-    """
+    """Title and text of a document, joined."""
     if document.title is None and document.text is None:
         raise OtherModality(
             f"document {document.doc_id!r} has no text, not even a caption; this side of the encoder reads texts only"
@@ -205,22 +189,14 @@ def read_document(document: Document, joiner: str = " ") -> str:
 
 
 def read_topic(topic: Topic) -> str:
-    """The text of a topic.
-
-    Raises:
-        OtherModality: the topic has none (it may be an image).
-    """
+    """The text of a topic."""
     if topic.text is None:
         raise OtherModality(f"topic {topic.query_id!r} has no text; this side of the encoder reads texts only")
     return topic.text
 
 
 def read_image_of(item: Document | Topic) -> str:
-    """The image reference of a document or topic.
-
-    Raises:
-        OtherModality: it has none.
-    """
+    """The image reference of a document or topic."""
     if item.image is None:
         what, name = ("document", item.doc_id) if isinstance(item, Document) else ("topic", item.query_id)
         raise OtherModality(

@@ -184,11 +184,7 @@ def load_by_torch(
 
 
 def found_or_default(card: Card, checkpoint: str | None) -> Checkpoint | None:
-    """The checkpoint that the user names, or the default of the encoder; None if there is none.
-
-    Raises:
-        CheckpointError: it is not found; for a default, the message names one that needs no hub.
-    """
+    """The checkpoint that the user names, or the default of the encoder; None if there is none."""
     reference = checkpoint or card.default_checkpoint
     try:
         return find_checkpoint(reference) if reference else None
@@ -296,11 +292,7 @@ def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[st
 
 
 def choose_device(device: str) -> torch.device:
-    """The device of a name; `auto` is the first CUDA device, or the CPU if there is none.
-
-    Raises:
-        UsageError: the device does not exist here.
-    """
+    """The device of a name; `auto` is the first CUDA device, or the CPU if there is none."""
     import torch
 
     if device == "auto":
@@ -327,11 +319,7 @@ class EncoderRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def load(self) -> Encoder:
-        """The encoder.
-
-        Raises:
-            LexvlError: as `load_encoder`.
-        """
+        """The encoder."""
         return load_encoder(
             self.name, self.checkpoint, self.tokenizer, self.backbone_config, self.device, **self.options
         )

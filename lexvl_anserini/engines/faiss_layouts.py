@@ -143,19 +143,19 @@ class Store:
 
     @classmethod
     def new(cls, name: str, dimensions: int, parameters: Parameters) -> Store:
-        """An empty one."""
+        """Makes an empty store."""
         return cls(name, layout_named(name).empty(dimensions, parameters), dimensions, parameters)
 
     @classmethod
     def read(cls, path: Path, name: str, dimensions: int | None, parameters: Parameters) -> Store:
-        """From a file that `write` wrote; only a binary one does not know its dimensions itself."""
+        """Reads a file that `write` wrote; only a binary one does not know its dimensions itself."""
         index = (core.read_index_binary if name == "binary" else core.read_index)(str(path))
         store = cls(name, index, dimensions or index.d, parameters)
         store.map_positions()  # now, not at the first search, which threads may make at once
         return store
 
     def write(self, path: Path) -> None:
-        """To one file."""
+        """Writes the store to one file."""
         write = faiss.write_index_binary if self.name == "binary" else faiss.write_index
         write(self.index, str(path))
 

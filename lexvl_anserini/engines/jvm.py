@@ -155,15 +155,20 @@ def quarter_of_memory() -> int:
 
 def check_options(runtime: Runtime, options: list[str]) -> None:
     """Tries the options on a child process, because a machine that cannot start ends the process that starts it."""
-    command = [str(runtime.home / "bin" / "java"), *options, "-version"]
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        child = _run_java(runtime.home, *options)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JavaError(f"{command[0]} cannot be run ({error}); {REMEDY}") from error
+        raise JavaError(f"{runtime.home / 'bin' / 'java'} cannot be run ({error}); {REMEDY}") from error
     if child.returncode != 0:
         said = next((line for line in (child.stderr + child.stdout).splitlines() if line.strip()), "nothing")
         heap = " (LEXVL_JAVA_HEAP sets the heap)" if "heap" in said.lower() or "memory" in said.lower() else ""
         raise JavaError(f"Java at {runtime.home} does not start with {' '.join(options)}: {said}{heap}")
+
+
+def _run_java(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Asks a runtime for its version."""
+    command = [str(home / "bin" / "java"), *options, "-version"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def start() -> None:
@@ -380,9 +385,7 @@ def java_version(home: Path) -> int:
     text = release.read_text(encoding="utf-8", errors="replace") if release.is_file() else ""
     if not (match := re.search(r'^JAVA_VERSION="?(\d+)(?:\.(\d+))?', text, re.MULTILINE)):
         try:
-            child = subprocess.run(
-                [str(home / "bin" / "java"), "-version"], capture_output=True, text=True, timeout=60, check=False
-            )
+            child = _run_java(home)
         except (OSError, subprocess.TimeoutExpired):
             return 0
         match = re.search(r'version "(\d+)(?:\.(\d+))?', child.stderr)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import UserDict
+from collections.abc import Sequence
 from functools import cached_property
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
@@ -42,7 +43,7 @@ class GivenVectors:
     """The query encoder of `LuceneImpactSearcher`: a query is its vector as JSON."""
 
     def encode(self, text: str, **_: Any) -> dict[str, int]:
-        """The vector."""
+        """The vector that a text holds."""
         vector: dict[str, int] = orjson.loads(text)
         return vector
 
@@ -170,28 +171,16 @@ def run_stock(shards: Path, index: Path, threads: int) -> str:
 CATALOGUES = "pyserini.prebuilt_index_info"
 
 
-class Catalogue(Mapping[str, Any]):
+class Catalogue(UserDict[str, Any]):
     """One of these dictionaries, loaded when it is first read: Pyserini 2.4 downloads some when it is imported."""
 
     def __init__(self, name: str, module: Catalogues):
         self.name, self.module = name, module
 
     @cached_property
-    def loaded(self) -> Mapping[str, Any]:
+    def data(self) -> dict[str, Any]:  # type: ignore[override]  # UserDict reads it in all its methods
         """Pyserini's own dictionary."""
         return getattr(self.module.loaded, self.name)
-
-    def __getitem__(self, index: str) -> Any:
-        return self.loaded[index]
-
-    def __contains__(self, index: object) -> bool:
-        return index in self.loaded
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.loaded)
-
-    def __len__(self) -> int:
-        return len(self.loaded)
 
 
 class Catalogues(ModuleType):

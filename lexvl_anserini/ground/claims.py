@@ -80,18 +80,15 @@ def claim(
 ) -> Claim:
     """What a command of this request does with its output.
 
-    made                             overwrite   result
+    earlier                          overwrite   result
     None: nothing worth keeping      -           FRESH
     the same request                 -           DONE, or RESUME if it is not finished
     another request                  True        FRESH
     another request                  False       ArtefactError
 
     Args:
-        output: the file or folder, for the error.
-        what: what it holds, for the error: "a run", "shards".
-        request: of this command.
-        made: the request that made what is there.
-        overwrite: another request's output may be replaced.
+        what: what the output holds, for the error: "a run", "shards".
+        earlier: the request that made what is there.
         finished: what is there is complete.
 
     Raises:
@@ -109,13 +106,9 @@ def claim(
 def ensure(
     output: Path, look: Callable[[], Output | None], write: Callable[[], Output], folder: bool = False
 ) -> Output:
-    """The output of a request: as `look` finds it finished, or as `write` returns it.
+    """The output of a request: what `look` finds finished, or where that is None, what `write` makes.
 
-    Nobody else writes it from the look at it until it is written, so that nothing is computed in vain.
-
-    Args:
-        output: a file, or a folder that appears whole.
-        look: what is finished there; None if it is to be written.
+    No other process writes it between the look and the end of `write`, so that nothing is computed in vain.
     """
     finished = look()
     if finished is None:

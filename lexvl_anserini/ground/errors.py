@@ -39,8 +39,8 @@ def reason_of(error: BaseException) -> str:
     first = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     for word, reason in ADVICE.items():
         first = reason if word in first else first
-    told = "".join(letter if letter.isprintable() else "?" for letter in first[:LONGEST_REASON])
-    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+    shown = "".join(letter if letter.isprintable() else "?" for letter in first[:LONGEST_REASON])
+    return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
 # Characters of a message: a damaged file may hold an id or a key of any length.

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from hashlib import sha256
+from hashlib import file_digest
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, BinaryIO, cast
@@ -46,23 +46,20 @@ RENAME_EXCHANGE = 2
 
 @contextmanager
 def disk_errors(path: Path, needed: int | None = None) -> Iterator[None]:
-    """Turns the system's error about a full disk or an unwritable path into an error of one line.
+    """Turns the system's error about a full disk or an unwritable path into an ArtefactError of one line.
 
     Libraries that are not written in Python raise errors of their own classes, which quote the system's.
 
     Args:
         path: what is written; the message names it, or the other file that the system's error names.
         needed: bytes that it takes, if they are known.
-
-    Raises:
-        ArtefactError: the disk or the quota is full, permission is missing, or something else has that name.
     """
     try:
         yield
     except LexvlError:
         raise
     except Exception as error:
-        # Of a copy or a new name, the second file is the one that is written.
+        # A copy or a new name writes the second file.
         named = getattr(error, "filename2", None) or getattr(error, "filename", None)
         where = path if named is None or _is_of(named, path) else named
         number = _system_number(error)
@@ -121,11 +118,7 @@ def sync_to(out: IO[bytes]) -> None:
 
 
 def reserve(out: BinaryIO, size: int) -> None:
-    """Takes the room for a file that is going to have `size` bytes, where the system can: a full disk fails at once.
-
-    Raises:
-        OSError: there is no such room.
-    """
+    """Takes the room for a file of `size` bytes, where the system can: a full disk raises OSError at once."""
     try:
         os.posix_fallocate(out.fileno(), 0, size)
     except AttributeError:  # macOS
@@ -156,12 +149,13 @@ def make_folder(folder: Path) -> None:
 
 @contextmanager
 def exclusive(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Holds a folder for this process; the lock ends with the process, even a killed one.
+    """Makes a folder if there is none, and locks it until the block or the process ends, even by a kill.
 
     Args:
-        folder: exists.
-        wait: waits for another process that holds it, instead of raising an error.
+        wait: wait for another process that has the lock, instead of raising an ArtefactError.
     """
+    with disk_errors(folder):
+        make_folder(folder)
     handle = os.open(folder, os.O_RDONLY)
     try:
         _lock(handle, folder, wait)
@@ -185,8 +179,8 @@ def part_of(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
-# What the running thread holds: temporary names and their open handles. A command holds its output from its first look
-# at it, and the function that writes the output finds the lock here, takes it over, and shares it with nobody.
+# The locks of the running thread: temporary names and their open handles. A command locks its output before its first
+# look at it, and the function that writes the output finds the lock here, takes it over, and shares it with nobody.
 _HELD: ContextVar[Mapping[Path, int]] = ContextVar("held", default=MappingProxyType({}))
 
 
@@ -264,10 +258,10 @@ def _names(path: Path, handle: int) -> bool:
 
 @contextmanager
 def same_file(path: Path) -> Iterator[None]:
-    """What the block reads beside a file belongs to it: no other file gets its name, and it stays, until the end.
+    """Checks that what the block reads beside a file belongs to it.
 
     Raises:
-        ArtefactError: another process replaced or removed it meanwhile.
+        ArtefactError: another process replaced or removed the file meanwhile.
     """
     before = path.stat()
     yield
@@ -286,11 +280,11 @@ def _remove(path: Path) -> None:
 
 def _clear(part: Path) -> None:
     """Empties a folder that a killed process left: an unfinished folder of this kind is not resumed."""
-    for left in part.iterdir():
-        if left.is_dir():
-            shutil.rmtree(left)
+    for entry in part.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
         else:
-            left.unlink()
+            entry.unlink()
 
 
 def publish(part: Path, path: Path) -> None:
@@ -363,13 +357,13 @@ def _replace(part: Path, folder: Path) -> None:
             _remove(old)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     """Swaps the names of two folders in one step; False where the system does not support it."""
     try:
         swap = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):
         return False
-    return bool(swap(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) == 0)
+    return bool(swap(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE) == 0)
 
 
 @contextmanager
@@ -424,8 +418,5 @@ def read_json(path: Path, what: str, error: type[LexvlError] = ArtefactError) ->
 
 def file_sha256(path: Path) -> str:
     """SHA-256 (hex) of a file's bytes, read in pieces."""
-    digest = sha256()
     with open(path, "rb") as source:
-        while piece := source.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return file_digest(source, "sha256").hexdigest()

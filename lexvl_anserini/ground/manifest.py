@@ -1,7 +1,7 @@
 """What made an artefact: the manifest beside shards, an index or a run.
 
     FOLDER/manifest.json     of shards, and of the index that is built from them: a `Manifest`
-    RUN.manifest.json        of a run: a `RunManifest`
+    RUN.manifest.json        of a run, see `run_manifest`
 
 A manifest has entries (`EncoderRef`, `EncodedCorpus`, `Counts`) with typed fields. An entry keeps the keys of the file
 in their order, so that an entry that is read and written again has the same bytes.
@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import atomic_write, json_bytes, read_json, sync_path, sync_to
+from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.typed import Entry, Key, check
 
 # The file of a `Manifest`, and the file that holds the same while the shards are not complete.
@@ -285,10 +285,10 @@ class Manifest(ManifestFile):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:
-        """As of every manifest; also the names of the shards.
+        """Checks the names of the shards besides.
 
         Raises:
-            ArtefactError: a shard is no file in `docs/`, or as of every manifest.
+            ArtefactError: a shard is no file in `docs/`, or the manifest is not as `ManifestFile` expects.
         """
         manifest = super().from_json(data, where)
         for name in (shard["name"] for shard in manifest.shards):
@@ -336,58 +336,6 @@ class Manifest(ManifestFile):
         }
 
 
-@dataclass(frozen=True)
-class RunManifest(ManifestFile):
-    """What made a run (`<run>.manifest.json`).
-
-    topics               as the user named them: `beir/scifact`, or the name of a topics file
-    topics_sha256        of a topics or queries file, or of a dataset's topics; empty for the latter in older manifests
-    dataset, split       where the qrels are; empty if the topics came from a file of no known dataset
-    data_dir             the folder of that dataset, None for the default
-    encoder, quantiser   of the index, with what the command changed
-    corpus, index        what was searched: the corpus of the index, the name of its folder
-    counts               topics, topics_without_hits, lines
-    efficiency           figures of the search that made it, for tables (ms_per_query, index_bytes, ...)
-    sha256               of the run's file as it was written; empty in manifests of 0.2.0 and before
-    """
-
-    topics: str
-    dataset: str
-    split: str
-    data_dir: str | None
-    corpus: EncodedCorpus
-    encoder: EncoderRef
-    quantiser: Mapping[str, Any]
-    index: str
-    hits: int
-    remove_query: bool
-    strict_scores: bool = False
-    output_format: str = "trec"
-    topics_sha256: str = ""
-    counts: Counts = field(default_factory=Counts)
-    efficiency: Mapping[str, float] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    sha256: str = ""
-    format: str = "lexvl-run/1"
-    title = "run's manifest"
-    remedies = ("search again", "make the run again")
-    optional = frozenset({"sha256"})  # fields that a later version added
-    inside = MappingProxyType({"quantiser": QuantiserEntry})
-
-    @property
-    def judged(self) -> CorpusRef | None:
-        """The dataset of the topics and their qrels; None if the topics came from a file of no known dataset."""
-        if not self.dataset:
-            return None
-        direction = self.corpus.direction
-        return CorpusRef(self.dataset, self.split or None, self.data_dir, self.corpus.escape_ids, direction)
-
-    def request(self) -> dict[str, Any]:
-        """What decides the content of the run: everything but the counts, the figures, the versions and the digest."""
-        measured = ("counts", "efficiency", "versions", "sha256")
-        return {name: value for name, value in self.to_json().items() if name not in measured}
-
-
 def expect_lexical(what: object, kind: str, why: str) -> None:
     """Refuses shards, an index or an encoder whose kind is another than "impact"; `why` ends the message."""
     if kind != "impact":
@@ -408,28 +356,3 @@ def read_manifest(folder: Path) -> Manifest:
             raise ArtefactError(f"{folder}: unfinished; run the same encode command again, it resumes")
         raise ArtefactError(f"{folder}: no manifest.json; expected a folder written by encode or index")
     return Manifest.from_json(read_json(path, "manifest"), str(path))
-
-
-def manifest_path(run: Path) -> Path:
-    """`runs/x.trec` -> `runs/x.trec.manifest.json`; encoded queries have theirs in the same place."""
-    return run.with_name(run.name + ".manifest.json")
-
-
-def write_beside(path: Path, out: BinaryIO, manifest: Mapping[str, Any]) -> None:
-    """Writes the manifest of a file whose whole content is in `out`, before `atomic_write` gives it the name `path`.
-
-    The older file goes first, when nothing but three renames is left to do: whoever finds a file and a manifest finds
-    two that belong together, whenever the process ends.
-    """
-    sync_to(out)
-    with atomic_write(manifest_path(path)) as beside:
-        beside.write(json_bytes(manifest))
-        sync_to(beside)
-        path.unlink(missing_ok=True)
-        sync_path(path.parent)
-
-
-def read_run_manifest(run: Path) -> RunManifest | None:
-    """The manifest beside a run; None for a run that another system wrote."""
-    path = manifest_path(run)
-    return RunManifest.from_json(read_json(path, "run's manifest"), str(path)) if path.exists() else None

@@ -74,7 +74,7 @@ def fetched(folder: Path, names: Iterable[str] | None = None) -> Path:
 
 
 def refreshed(folder: Path) -> Path:
-    """As `fetched`; of a URL where nothing is published, a folder that is not there."""
+    """The folder as `fetched` returns it, or, where nothing is published at its URL, a path where no folder is."""
     if stored_url(folder):
         door("cluster.storage").refresh_folder(folder)
     return folder

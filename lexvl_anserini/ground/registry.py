@@ -107,11 +107,7 @@ def door(module: str) -> Any:
 
 
 def require(*packages: str) -> None:
-    """Checks that packages of extras are installed, without importing them; before work that would end without them.
-
-    Raises:
-        MissingExtra: one is not installed.
-    """
+    """Raises MissingExtra unless packages of extras are installed, without importing them, before long work."""
     for package in packages:
         if find_spec(package) is None:
             raise missing_package(package)
@@ -123,11 +119,7 @@ def missing_package(package: str) -> MissingExtra:
 
 
 def import_home(home: str) -> Any:
-    """The object of a row "module:object", or a module.
-
-    Raises:
-        MissingExtra: it lies behind a door, and the door or a package that it needs is not installed.
-    """
+    """The object of a row "module:object", or a module; raises MissingExtra where its door is not installed."""
     module, _, attribute = home.partition(":")
     try:
         imported = import_module(module)

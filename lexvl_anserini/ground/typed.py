@@ -1,4 +1,4 @@
-"""The types of what JSON files hold: every record is checked once, where its file is read; and of numbers of callers.
+"""Checks of types: of what JSON files hold, once, where a file is read; and of the numbers that callers give.
 
 A record is a dataclass, or an `Entry`: a dictionary whose class names some of its keys and their types.
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 # JSON's name of each type.
 NAMES = {str: "a text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
 
-# Of Java's and numpy's int.
+# The largest int of Java and numpy.
 MOST = 2**31 - 1
 
 # More threads than any machine has processors.
@@ -67,12 +67,12 @@ class Problem(NamedTuple):
     """What is wrong at a place: `counts.documents` is `"x"`, expected `an integer`."""
 
     place: str
-    found: str
+    value: str
     expected: str
 
 
 def check(data: Mapping[str, Any], record: type, where: str, remedy: str) -> None:
-    """Checks the keys of a JSON object and the types of their values; values within them too.
+    """Checks the keys of a JSON object and the types of their values, at any depth.
 
     Args:
         record: a dataclass or an `Entry`.
@@ -80,33 +80,25 @@ def check(data: Mapping[str, Any], record: type, where: str, remedy: str) -> Non
         remedy: what to do, for the error.
 
     Raises:
-        ArtefactError: a key is missing, or a value has another type; one line names file, key, found and expected.
+        ArtefactError: a key is missing, or a value has another type.
     """
-    for place, found, expected in problems(data, record, ""):
-        raise ArtefactError(f"{where}: {place} is {found}, expected {expected}; {remedy}")
+    for place, value, expected in problems(data, record, ""):
+        raise ArtefactError(f"{where}: {place} is {value}, expected {expected}; {remedy}")
 
 
 def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None:
-    """Checks a number that a caller gives: hits, threads, the size of a batch.
-
-    Raises:
-        UsageError: it is no integer from `least` to `most`.
-    """
+    """Refuses (UsageError) what is no integer from `least` to `most`: hits, threads, the size of a batch."""
     try:
         number = None if isinstance(value, bool) else whole(value)
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        shown = repr(value) if number is None or abs(number) <= most**2 else "a number of many digits"
-        raise UsageError(f"{name} is {shown[:SHOWN]}, expected an integer from {least} to {most:,}")
+        text = repr(value) if number is None or abs(number) <= most**2 else "a number of many digits"
+        raise UsageError(f"{name} is {text[:SHOWN]}, expected an integer from {least} to {most:,}")
 
 
 def check_text(name: str, value: Any) -> None:
-    """Refuses a text that is no valid Unicode: Python reads a byte that is not UTF-8 as half of a surrogate pair.
-
-    Raises:
-        UsageError: such a text.
-    """
+    """Refuses (UsageError) invalid Unicode: Python reads a byte that is not UTF-8 as half of a surrogate pair."""
     if not isinstance(value, str):
         return
     try:
@@ -123,9 +115,9 @@ def problems(value: Any, expected: Any, place: str) -> Iterator[Problem]:
     if expected is Any or isinstance(expected, TypeVar):
         return
     if origin in (Union, UnionType):
-        every = [list(problems(value, one, place)) for one in get_args(expected)]
-        if all(every):
-            yield Problem(place, shown(value), " or ".join(found[0].expected for found in every))
+        by_type = [list(problems(value, choice, place)) for choice in get_args(expected)]
+        if all(by_type):
+            yield Problem(place, shown(value), " or ".join(first.expected for first, *_ in by_type))
     elif isinstance(expected, type) and (is_dataclass(expected) or issubclass(expected, Entry)):
         yield from _of_record(value, expected, place)
     elif origin is not None and issubclass(origin, Mapping):

@@ -19,11 +19,7 @@ MAX_TERM_BYTES = 32_766
 
 
 def check_term(term: str, where: str) -> None:
-    """Checks that an inverted index keeps a term whole and distinct from others.
-
-    Raises:
-        ArtefactError: the term is empty, has white space or a control character, or is above 32,766 UTF-8 bytes.
-    """
+    """Refuses (ArtefactError) a term that an inverted index does not keep whole and distinct from others."""
     if not term:
         problem = "is empty"
     elif any(c.isspace() or ord(c) < 32 or ord(c) == 127 for c in term):
@@ -73,11 +69,7 @@ class Vocabulary(Sequence[str]):
 
     @classmethod
     def read(cls, path: Path) -> Vocabulary:
-        """Reads a file that `write` wrote.
-
-        Raises:
-            ArtefactError: it cannot be read, or as the class.
-        """
+        """Reads a file that `write` wrote."""
         try:
             terms = path.read_text(encoding="utf-8").split("\n")[:-1]
         except (OSError, UnicodeDecodeError) as error:

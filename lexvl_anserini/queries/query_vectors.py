@@ -14,8 +14,9 @@ from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.ground.claims import claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write, packed, read_json, same_file
-from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, expect_lexical, manifest_path, write_beside
+from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.ground.run_manifest import manifest_path, write_beside
 from lexvl_anserini.ground.typed import check_text
 from lexvl_anserini.queries.clauses import Query
 

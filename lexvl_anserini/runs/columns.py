@@ -29,8 +29,8 @@ T = TypeVar("T")
 # Bytes of a file that are parsed at once; a topic of more lines excepted. They fit a core's cache.
 BLOCK_BYTES = 1 << 20
 
-# Of a block that is allocated and freed before the first one: glibc then keeps freed memory of this size for the next
-# arrays, and does not return it to the system after each.
+# A block of this size is allocated and freed before the first one: glibc then keeps freed memory of this size for the
+# next arrays, and does not return it to the system after each.
 KEPT_BYTES = 1 << 24
 
 # Names of the columns by their number: TREC's, and MS MARCO's without scores.

@@ -17,8 +17,9 @@ from typing import Any
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.installed import OURS, versions_of
-from lexvl_anserini.ground.manifest import EncodedCorpus, EncoderRef, RunManifest, read_run_manifest
+from lexvl_anserini.ground.manifest import EncodedCorpus, EncoderRef
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, lists_of

@@ -51,7 +51,7 @@ class Album:
 
     @property
     def index(self) -> Path:
-        """The index."""
+        """The folder of the index."""
         return self.path / "index"
 
     @property

@@ -40,6 +40,16 @@ class RefinedQuery(NamedTuple):
     query: ImpactQuery | TreeQuery
     text: str | None = None
 
+    @property
+    def vector(self) -> Vector:
+        """The terms and weights of an encoded query."""
+        assert isinstance(self.query, ImpactQuery)
+        return self.query.vector
+
+    def with_vector(self, vector: Vector) -> RefinedQuery:
+        """The query with another vector."""
+        return self._replace(query=ImpactQuery(self.query.query_id, vector))
+
 
 @dataclass(frozen=True)
 class Refinement:
@@ -166,7 +176,7 @@ def search_refined(
             yield from lists(piece, hits)
             continue
         terms, candidates = refinement.two_phase
-        reduced = [_with_vector(a, heaviest(_vector(a), terms)) for a in piece]
+        reduced = [refined.with_vector(heaviest(refined.vector, terms)) for refined in piece]
         for refined, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
             among = Ids(tuple(document.doc_id for document in first))
             yield engine.search_tree(refined.query.query_id, All((refinement.tree(refined), among)), hits)
@@ -195,17 +205,8 @@ def _expanded(
     assert refinement is not None and refinement.feedback is not None
     taken = [d.doc_id for d in first if not (settings.remove_query and d.doc_id == refined.query.query_id)]
     documents = [vector_of(doc_id) for doc_id in taken[: refinement.feedback.documents]]
-    vector = refinement.listed(integers(rocchio(_vector(refined), documents, refinement.feedback), bound))
-    return _with_vector(refined, vector)
-
-
-def _vector(refined: RefinedQuery) -> Vector:
-    assert isinstance(refined.query, ImpactQuery)
-    return refined.query.vector
-
-
-def _with_vector(refined: RefinedQuery, vector: Vector) -> RefinedQuery:
-    return refined._replace(query=ImpactQuery(refined.query.query_id, vector))
+    vector = refinement.listed(integers(rocchio(refined.vector, documents, refinement.feedback), bound))
+    return refined.with_vector(vector)
 
 
 def _text_of(refined: RefinedQuery) -> str:

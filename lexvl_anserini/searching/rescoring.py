@@ -25,8 +25,9 @@ from lexvl_anserini.encoders.encoder import encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncoderRef, RunManifest, read_manifest, read_run_manifest
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncoderRef, read_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
+from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.runs.fusion import Fusion, fused_manifest
 from lexvl_anserini.runs.order import ranked

@@ -13,9 +13,9 @@ from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.installed import versions_of
-from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ScoredDoc, Topic
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms

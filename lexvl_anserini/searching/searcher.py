@@ -280,7 +280,7 @@ class Searcher:
             engine.close()
 
     def __repr__(self) -> str:
-        """The index."""
+        """Names the index."""
         return f"Searcher({self.index!r})"
 
     def __enter__(self) -> Searcher:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.manifest import Manifest, RunManifest, expect_lexical
+from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import ImpactQuery, Topic
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import All, Clause, Ids, Impacts, Term, TreeQuery, clause_of, fold, scored_terms
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.shards.reading import read_impacts, read_vectors, read_vocabulary
 
 if TYPE_CHECKING:

@@ -106,14 +106,21 @@ def write_impacts(
                 progress(request.documents)
                 return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
-                scale = request.quantiser
-                if scale:
-                    scale = reading.calibrated(Quantiser.from_json(scale), model, batch_size, policy).to_json()
+                scale = quantiser_of(request, reading, model, batch_size, policy)
                 plan = replace(request, quantiser=scale, shards=still_valid(output, plan, scale, overwrite))
                 write_json(output / UNFINISHED, plan.to_json())
             shards = UnfinishedShards(output, plan, model, layout, covered)
             shards.fill(reading, batch_size, progress, policy)
             return shards.finish()
+
+
+def quantiser_of(
+    request: Manifest, reading: CorpusReading, model: Encoder, batch_size: int, on_error: OnError
+) -> Mapping[str, Any]:
+    """The quantiser of the request with the scale of the corpus; empty for shards without impacts."""
+    if not request.quantiser:
+        return request.quantiser
+    return reading.calibrated(Quantiser.from_json(request.quantiser), model, batch_size, on_error).to_json()
 
 
 @dataclass

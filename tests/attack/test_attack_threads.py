@@ -16,8 +16,8 @@ from serving import KINDS, Question, Service, make_service, questions, wrong_ans
 from tiny_encoders import BERT
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.texts import clip_bpe
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader
+from lexvl_anserini.encoders.parts import clip_bpe
+from lexvl_anserini.encoders.parts.tokens import TextReader
 from tests.encoders.test_long_texts import UNITS, clip_tokens, kinds
 from tests.searching.test_threads import java_threads, served
 

@@ -24,8 +24,9 @@ from lexvl_anserini.demo import INDEXES, QUERIES, SYSTEMS, DemoOptions, command,
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
+from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.index import command as index
 from lexvl_anserini.search import command as search
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,21 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import lexvl_anserini.searching.shared_terms
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.explain import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, Topic
+from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import write_run
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm, explain, explained
 from tests.commands.test_search import Toy, encode
+from tests.invoking import invoked
 from tests.shards.test_reading import jsonl, write_shards, write_text_shards
 
 DOCUMENTS = [
@@ -50,12 +50,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lexvl_anserini.searching.shared_terms, "encode_queries", encode)
 
 
-def invoke(*arguments: Any) -> str:
-    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return result.stdout
+invoke = partial(invoked, command)
 
 
 def test_products_sum_to_the_score(index: Path) -> None:

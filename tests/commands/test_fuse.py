@@ -1,21 +1,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.fuse import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.runs.fusion import Fusion, fuse_lists
 from lexvl_anserini.runs.trec import read_run, write_run
+from tests.invoking import invoked
 
 
 def ranking(**scores: float) -> list[ScoredDoc]:
@@ -86,11 +85,7 @@ def written(path: Path, topics: str, **lists: list[ScoredDoc]) -> Path:
     return path
 
 
-def invoke(*arguments: Any) -> Any:
-    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return json.loads(result.stdout)
+invoke = partial(invoked, command)
 
 
 def test_an_empty_run_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,7 +101,7 @@ def test_the_command_writes_a_run_and_its_manifest(tmp_path: Path) -> None:
     two = written(tmp_path / "two.trec", "demo/test", q=ranking(b=4))
     out = tmp_path / "fused.trec"
     arguments = ["--run", one, "--run", two, "--output", out, "--format", "json"]
-    assert invoke(*arguments) == {"run": str(out), "topics": 2, "topics_without_hits": 0, "lines": 3}
+    assert json.loads(invoke(*arguments)) == {"run": str(out), "topics": 2, "topics_without_hits": 0, "lines": 3}
     assert [(d.query_id, d.doc_id, d.rank, d.score) for d in read_run(out)] == [
         ("q", "b", 1, 1 / 61 + 1 / 62),
         ("q", "a", 2, 1 / 61),

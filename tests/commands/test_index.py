@@ -3,28 +3,22 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.index import command, peak_memory_bytes
 from lexvl_anserini.searching.building import build_index, default_index
+from tests.invoking import invoked
 from tests.shards.test_reading import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
 
-
-def invoke(*arguments: Any) -> str:
-    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return result.stdout
+invoke = partial(invoked, command)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -57,19 +51,12 @@ def test_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("indexes/demo.vdr/index.json").is_file()
 
 
-def test_finished_from_the_same_shards_is_left_alone(tmp_path: Path) -> None:
-    write_shards(tmp_path / "shards", DOCUMENTS)
-    build_index(tmp_path / "shards", tmp_path / "index")
-    before = files(tmp_path / "index")
-    assert build_index(tmp_path / "shards", tmp_path / "index").documents == 3
-    assert files(tmp_path / "index") == before
-
-
 def test_other_shards_need_overwrite(tmp_path: Path) -> None:
     write_shards(tmp_path / "a", DOCUMENTS)
     write_shards(tmp_path / "b", [*DOCUMENTS, ("d4", {"c": 1})])
     build_index(tmp_path / "a", tmp_path / "index")
     before = files(tmp_path / "index")
+    assert build_index(tmp_path / "a", tmp_path / "index").documents == 3
     with pytest.raises(ArtefactError, match=r"an index of another request \(counts: .*; shards: .*\); --overwrite"):
         build_index(tmp_path / "b", tmp_path / "index")
     assert files(tmp_path / "index") == before

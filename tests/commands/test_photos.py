@@ -14,7 +14,7 @@ from eval.sheet import command as sheet
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.photos import answer, command, default_output, told_after, told_before
+from lexvl_anserini.photos import answer, changes_ahead, changes_made, command, default_output
 from lexvl_anserini.searching.following import Album, Differences, Followed, UnreadablePicture
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
@@ -142,10 +142,10 @@ def test_what_there_is_to_do(tmp_path: Path) -> None:
         ({"a.jpg": "before"}, two, "1 new and 1 changed pictures to encode"),
         ({"a.jpg": "now", "b.jpg": "now"}, [], "no new or changed picture, nothing to encode"),
     ):
-        assert told_before(Differences(two, wanted, held, [], None), album) == line
+        assert changes_ahead(Differences(two, wanted, held, [], None), album) == line
     album.index.mkdir()
     line = "the index is of another checkpoint: all 2 pictures are encoded anew"
-    assert told_before(Differences(two, two, {}, [], None), album) == line
+    assert changes_ahead(Differences(two, two, {}, [], None), album) == line
 
 
 def test_hits_are_lines(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_hits_are_lines(tmp_path: Path) -> None:
     assert list(answer("x", [])) == ['\n"x"', "  no picture has a term of this query"]
     done = Followed(2, 1, 0, 0, [UnreadablePicture("a%20b.jpg", "0", "a b.jpg: broken")])
     album = Album(Path("album"))
-    assert list(told_after(done, album)) == [
+    assert list(changes_made(done, album)) == [
         "2 pictures in the index: 1 added",
         "1 cannot be read (a b.jpg); album/unreadable.jsonl says why",
     ]

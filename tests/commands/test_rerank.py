@@ -10,8 +10,8 @@ import pytest
 
 from lexvl_anserini import cli
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
+from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.rerank import command
 from lexvl_anserini.runs.trec import lists_of, read_run, write_run
 from lexvl_anserini.searching.rescoring import below, rerank_lists, reranking_encoder

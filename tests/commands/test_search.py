@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,9 @@ from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import packed, read_json, write_json
-from lexvl_anserini.ground.manifest import Manifest, manifest_path, read_run_manifest
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
+from lexvl_anserini.ground.run_manifest import manifest_path, read_run_manifest
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.query_source import TopicSource
@@ -29,6 +31,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import refinement_names
 from lexvl_anserini.searching.retrieval import search_index
 from tests.engines.test_lucene import stock_index
+from tests.invoking import invoked
 from tests.shards.test_reading import (
     Documents,
     jsonl,
@@ -79,12 +82,7 @@ def beir(tmp_path: Path) -> Path:
     return folder
 
 
-def invoke(*arguments: Any) -> str:
-    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return result.stdout
+invoke = partial(invoked, command)
 
 
 def pairs(documents: list[ScoredDoc]) -> list[tuple[str, int, float]]:

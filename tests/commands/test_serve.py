@@ -8,30 +8,25 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from served_colours import DENSE, index_pictures, load, running
-from typer.testing import CliRunner
 
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.doors.serving.opened import served_indexes
 from lexvl_anserini.engines.opening import target_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.serve import command
+from tests.invoking import invoked
 
 ROOT = Path(__file__).parents[2]
 
 
-def invoke(*arguments: str) -> str:
-    result = CliRunner().invoke(make_app(command), [*map(str, arguments)])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return result.stdout
+invoke = partial(invoked, command)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,14 @@ def test_prepare_makes_the_import_work_and_can_be_called_twice(tmp_path: Path) -
     )
     child = python("-c", code, folder=tmp_path)
     assert child.stdout == "True\n", child.stderr[-2000:]
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(version("pyserini") >= "2", reason="Pyserini 1.6 alone wants a key")
+def test_pyserini_still_wants_the_key_that_prepare_sets(tmp_path: Path) -> None:
+    code = "from lexvl_anserini.engines import jvm; jvm.start(); import pyserini.search.lucene"
+    child = python("-c", code, folder=tmp_path)
+    assert "OPENAI_API_KEY" in child.stderr, "it starts without: `prepare` need not set $OPENAI_API_KEY any more"
 
 
 def test_settings_of_the_user_stay(tmp_path: Path) -> None:

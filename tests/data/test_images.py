@@ -14,7 +14,15 @@ from PIL import Image, features
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.data.pictures.images import AHEAD, OnError, image_suffixes, open_image, read_images, usable_cores
+from lexvl_anserini.data.pictures.images import (
+    AHEAD,
+    FAIL,
+    OnError,
+    image_suffixes,
+    open_image,
+    read_images,
+    usable_cores,
+)
 from lexvl_anserini.ground.errors import DataError, UsageError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -382,6 +390,7 @@ def test_failing_and_skipping(tmp_path):
     assert next(failing).position == 0
     with pytest.raises(DataError, match=r"bad\.png: not a picture"):
         next(failing)
+    assert FAIL.skipped == [], "all callers share it"
     policy = OnError("skip")
     assert [image.position for image in read_images(references, on_error=policy)] == [0, 2, 4]
     assert [(skip.position, Path(skip.reference).name) for skip in policy.skipped] == [

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexvl_anserini.doors.cluster import partitions_building as building
-from lexvl_anserini.doors.cluster.partitions import PartitionsEngine, divided, merged
+from lexvl_anserini.doors.cluster.partitions import PartitionsEngine, divided
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, Not, Term, Text
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
@@ -107,17 +107,6 @@ def test_bm25_is_refused(indexes, tmp_path):
         opened.search_tree("q", All((Term("ash"), Not(Text("sea")))), 3)
     with pytest.raises(UsageError, match="text"):
         build_index(split(DOCUMENTS, tmp_path, [2]), tmp_path / "i", engine="partitions", text=True)
-
-
-@given(
-    st.lists(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 3)), unique_by=lambda h: h[0]), max_size=4),
-    st.integers(1, 6),
-)
-def test_merged_lists_are_sorted_whole(lists, hits):
-    named = [[ScoredDoc("q", f"{n}{doc}", 0, float(score)) for doc, score in part] for n, part in enumerate(lists)]
-    sorted_ = sorted((d for part in named for d in part), key=lambda d: (-d.score, d.doc_id))
-    cut = [sorted(part, key=lambda d: (-d.score, d.doc_id))[:hits] for part in named]
-    assert merged(cut, hits) == [d._replace(rank=rank) for rank, d in enumerate(sorted_[:hits], start=1)]
 
 
 def test_partitions_are_divided_among_workers():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_towers import tree
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.doors.cluster import parts
@@ -26,7 +27,7 @@ from lexvl_anserini.searching.building import build_index, folders_of
 from lexvl_anserini.shards.collection import EncodedCollection
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
-from tests.doors.test_cluster_plans import corpus_of, tree
+from tests.doors.test_cluster_plans import corpus_of
 
 PARTS = 4
 SMALL = Layout(shard_size=3)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from byte_towers import tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,10 +43,6 @@ def dataset(tmp_path: Path) -> Dataset:
 def plan_of(dataset: Dataset, parts: int) -> CorpusPlan:
     """A plan with blocks of five documents."""
     return plan_corpus(dataset, ToyModel(), parts, layout=SMALL, block_size=5)
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def encode(dataset: Dataset, output: Path, **options: Any) -> dict[str, bytes]:

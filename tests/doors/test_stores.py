@@ -18,7 +18,7 @@ from memory_engine import exact_lists
 from store_servers import KINDS, UrlOf, clear, drop_document, killed_build, make_foreign, opened, serving, tables_of
 from typer.testing import CliRunner
 
-from lexvl_anserini.cli import Command, make_app
+from lexvl_anserini.cli import make_app
 from lexvl_anserini.doors.stores import folder as notes
 from lexvl_anserini.engines.opening import index_path, open_impact_index, target_of
 from lexvl_anserini.explain import command as explain_command
@@ -48,6 +48,7 @@ from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from lexvl_anserini.shards.reading import read_vocabulary
+from tests.invoking import invoked
 from tests.shards.test_reading import Documents, write_shards
 
 TERMS = [f"t{number}" for number in range(40)] + ["日本", "a.b", "😀"]
@@ -110,14 +111,6 @@ def url(url_of: UrlOf, shards: Path) -> str:
     where = url_of("whole")
     build_index(shards, where)
     return where
-
-
-def invoke(command: Command, *arguments: Any) -> str:
-    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return result.stdout
 
 
 def small(folder: Path, documents: Documents) -> Path:
@@ -245,21 +238,21 @@ def test_scores_up_to_the_limit(url_of: UrlOf, tmp_path: Path) -> None:
 
 def test_the_commands(url_of: UrlOf, shards: Path, tmp_path: Path) -> None:
     where = url_of("commands")
-    plan = json.loads(invoke(index_command, shards, "--index", where, "--dry-run", "--format", "json"))
+    plan = json.loads(invoked(index_command, shards, "--index", where, "--dry-run", "--format", "json"))
     assert (plan["documents"], plan["finished"]) == (150, False)
-    built = json.loads(invoke(index_command, shards, "--index", where, "--format", "json"))
+    built = json.loads(invoked(index_command, shards, "--index", where, "--format", "json"))
     assert (built["documents"], built["lists_changed"], "seconds" in built) == (150, 0, True)
     assert built["index"].partition("?")[0].endswith(where.partition("?")[0].rpartition("/")[2])
-    again = json.loads(invoke(index_command, shards, "--index", where, "--format", "json"))
+    again = json.loads(invoked(index_command, shards, "--index", where, "--format", "json"))
     assert "seconds" not in again and again["documents"] == 150
-    hits = json.loads(invoke(search_command, "--index", where, "--match", "+t1 -t2 t3^4", "--format", "json"))
+    hits = json.loads(invoked(search_command, "--index", where, "--match", "+t1 -t2 t3^4", "--format", "json"))
     expected = ORACLE.ranked(All((Term("t1"), Not(Term("t2"))), (Term("t3", 4),)), 10)
     assert [(hit["doc_id"], hit["score"]) for hit in hits] == expected
     queries = tmp_path / "q.jsonl"
     queries.write_text(json.dumps({"id": "q", "contents": "", "vector": {"t1": 2}}) + "\n")
-    invoke(search_command, "--index", where, "--topics", queries, "--output", tmp_path / "run.trec")
+    invoked(search_command, "--index", where, "--topics", queries, "--output", tmp_path / "run.trec")
     assert len((tmp_path / "run.trec").read_text().splitlines()) == sum("t1" in v for v in VECTORS.values())
-    told = invoke(explain_command, "--index", where, "--topics", queries, "--query-id", "q", "--hits", 1)
+    told = invoked(explain_command, "--index", where, "--topics", queries, "--query-id", "q", "--hits", 1)
     assert "1 of 1 query terms" in told
 
 
@@ -279,7 +272,7 @@ def test_other_shards_need_overwrite(url_of: UrlOf, tmp_path: Path) -> None:
         assert len([table for table in tables_of(store) if table.startswith(name)]) == 1
     with pytest.raises(UsageError, match="only indexes of lucene"):
         append_index(index_path(where), one)
-    result = CliRunner().invoke(make_app(index_command), [str(one), "--index", where, "--append"])
+    result = CliRunner().invoked(make_app(index_command), [str(one), "--index", where, "--append"])
     assert "--append: " in str(result.exception) and "where an index is built again" in str(result.exception)
 
 

@@ -149,14 +149,11 @@ def answering(status: int, content: dict[str, Any]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "variable"),
-    [
-        ("qdrant", "qdrant_client", "QDRANT_API_KEY"),
-        ("opensearch", "opensearchpy", "OPENSEARCH_USER and OPENSEARCH_PASSWORD"),
-    ],
+    ("name", "variable"),
+    [("qdrant", "QDRANT_API_KEY"), ("opensearch", "OPENSEARCH_USER and OPENSEARCH_PASSWORD")],
 )
-def test_a_login_that_is_refused(name: str, package: str, variable: str) -> None:
-    pytest.importorskip(package, reason=f"the extra [{name}] is not installed")
+def test_a_login_that_is_refused(name: str, variable: str) -> None:
+    pytest.importorskip(CLOSED[name][0], reason=f"the extra [{name}] is not installed")
     with answering(401, {"error": "no"}) as port, pytest.raises(StoreError) as told:
         index_path(f"{name}+http://bob:sesame@127.0.0.1:{port}/demo")
     assert "refuses the login (" in str(told.value) and f"set {variable}, or give USER:PASSWORD@" in str(told.value)
@@ -164,14 +161,14 @@ def test_a_login_that_is_refused(name: str, package: str, variable: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "package", "content", "expected"),
+    ("name", "content", "expected"),
     [
-        ("qdrant", "qdrant_client", {"title": "qdrant", "version": "1.7.4"}, "Qdrant 1.7.4, expected 1.10 or newer"),
-        ("opensearch", "opensearchpy", {"version": {"number": "7.10.2"}}, "OpenSearch 7.10.2, expected 7.12 or newer"),
+        ("qdrant", {"title": "qdrant", "version": "1.7.4"}, "Qdrant 1.7.4, expected 1.10 or newer"),
+        ("opensearch", {"version": {"number": "7.10.2"}}, "OpenSearch 7.10.2, expected 7.12 or newer"),
     ],
 )
-def test_a_server_that_is_too_old(name: str, package: str, content: dict[str, Any], expected: str) -> None:
-    pytest.importorskip(package, reason=f"the extra [{name}] is not installed")
+def test_a_server_that_is_too_old(name: str, content: dict[str, Any], expected: str) -> None:
+    pytest.importorskip(CLOSED[name][0], reason=f"the extra [{name}] is not installed")
     with answering(200, content) as port, pytest.raises(StoreError, match=expected):
         index_path(f"{name}+http://127.0.0.1:{port}/demo")
 

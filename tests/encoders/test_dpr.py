@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.texts.cutting import cut
-from lexvl_anserini.encoders.parts.texts.passages import Passage
+from lexvl_anserini.encoders.parts.batches import Passage
+from lexvl_anserini.encoders.parts.sparsify import cut
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.families.fdt import Grounding, floored_max, floored_mean, sparsemax, temperature_of
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.images.crops import BILINEAR, Crop
+from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, Crop
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Topic
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 

@@ -7,9 +7,8 @@ import pytest
 from colour_towers import colour_tower, painted
 from PIL import Image
 
-from lexvl_anserini.encoders.parts.images.crops import Crop, Squares, one_crop
 from lexvl_anserini.encoders.parts.images.grounding import contributions, overlay, patch_logits
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, centre_crop
+from lexvl_anserini.encoders.parts.images.pixels import Crop, Pixels, Squares, centre_crop, one_crop
 
 RED = (200, 0, 0)
 PALE = 0.4 * 60 + 0.6 * 255  # the grey of RED is .299 * 200, rounded; of the rest 60 % is white

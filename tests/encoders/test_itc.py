@@ -15,12 +15,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.checkpoints.itc_layout import load_itc
+from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, interpolated, load_itc
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.features import image_items
-from lexvl_anserini.encoders.parts.images.crops import Squares
-from lexvl_anserini.encoders.parts.itc_network import ItcModel, interpolated
-from lexvl_anserini.encoders.parts.texts.caption_cleaning import clean_caption
+from lexvl_anserini.encoders.parts.features import clean_caption, image_items
+from lexvl_anserini.encoders.parts.images.pixels import Squares
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 

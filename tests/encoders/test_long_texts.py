@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lexvl_anserini.encoders.parts.texts import clip_bpe, long_texts
-from lexvl_anserini.encoders.parts.texts.passages import PassageReader
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts import clip_bpe, tokens
+from lexvl_anserini.encoders.parts.batches import PassageReader
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 
 BERT = "splade/ckpt_bert"
 
@@ -106,7 +106,7 @@ def written(runs: list[tuple[str, int]]) -> str:
 @pytest.fixture
 def short_starts() -> Iterator[None]:
     """Starts of some dozen characters, so that small texts are long ones."""
-    with mock.patch.multiple(long_texts, FIRST_LENGTH=2, LONGER=2, MARGIN=64):
+    with mock.patch.multiple(tokens, FIRST_LENGTH=2, LONGER=2, MARGIN=64):
         yield
 
 

@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as arrays
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import choose_device, load_encoder
 from lexvl_anserini.encoders.parts import pooling
+from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, by_length
 from lexvl_anserini.encoders.parts.pooling import (
     Head,
     Projector,
@@ -28,8 +29,7 @@ from lexvl_anserini.encoders.parts.pooling import (
     mean_of_top,
 )
 from lexvl_anserini.encoders.parts.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
-from lexvl_anserini.encoders.parts.texts.padding import ENOUGH_TOKENS, MOST_PADDING, by_length
-from lexvl_anserini.encoders.parts.texts.tokens import (
+from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     columns_from,
     columns_without,

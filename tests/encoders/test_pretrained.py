@@ -13,6 +13,7 @@ import torch
 from pretrained_networks import tiny_vit
 from torch import nn
 
+from lexvl_anserini.encoders.families.vdr_crossmodal import read_class_words, with_class_words, word_rows
 from lexvl_anserini.encoders.parts.images import image_backbones
 from lexvl_anserini.encoders.parts.images.efficientnet import (
     VARIANTS,
@@ -24,7 +25,6 @@ from lexvl_anserini.encoders.parts.images.efficientnet import (
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, all_cells, cells, windows, with_changes
-from lexvl_anserini.encoders.parts.texts.class_words import read_class_words, with_class_words, word_rows
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 
 LITE2 = "efficientnet-lite2"

@@ -402,7 +402,7 @@ def test_values_that_hold_themselves(tmp_path):
 
 def test_merges_that_unpack_without_end(tmp_path):
     """CLIP's merges are gzipped text; 195 KB unpack to 200 MB."""
-    from lexvl_anserini.encoders.parts.texts.clip_bpe import read_merges
+    from lexvl_anserini.encoders.parts.clip_bpe import read_merges
 
     path = tmp_path / "bpe_simple_vocab_16e6.txt.gz"
     path.write_bytes(gzip.compress(bytes(200_000_000), 9))
@@ -505,21 +505,6 @@ def test_a_type_in_a_parquet_file_is_not_unpickled(tmp_path):
     except LexvlError as error:
         assert "\n" not in str(error)
     assert not (tmp_path / "ran").exists()
-
-
-def test_pixels_that_only_hyper_parameters_say(tmp_path):
-    """LexLIP's checkpoint gives its image size beside the weights; the position index grows by its fourth power."""
-    from lexvl_anserini.encoders.families.lexlip import Beit, ImageStates, image_states
-
-    shape = {"width": 8, "layers": 1, "heads": 2, "inner": 8, "patch_size": 16, "window": 2}
-    weights = {
-        f"image_transformer.{key}": value
-        for key, value in ImageStates(Beit(**shape, resolution=32), 8).state_dict().items()
-    }
-    assert image_states(weights, 48, "here").beit.resolution == 48
-    for pixels in (16 * 300, 16 * 10**9):
-        with pytest.raises(CheckpointError, match=f"here: image_transformer at {pixels} pixels: describes"):
-            image_states(weights, pixels, "here")
 
 
 def test_a_tokenizer_that_fails_at_some_texts_only(bert):

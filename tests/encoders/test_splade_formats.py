@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.encoders.families.splade import fits
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.quantise import Quantiser
 

@@ -18,15 +18,14 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.stair import OwnTokenTower, save_stair
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.images.crops import on_grid
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.grounding import localise, terms_of
-from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document, Topic

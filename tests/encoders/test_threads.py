@@ -14,7 +14,7 @@ from tiny_encoders import BERT, Tiny, made_dense
 
 from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 
 THREADS = 8
 

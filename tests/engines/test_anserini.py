@@ -15,7 +15,6 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_r
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
-from tests.engines.test_lucene import stock_index, stock_lists
 from tests.shards.test_reading import write_shards
 
 DOCUMENTS = [
@@ -84,17 +83,3 @@ def test_the_runs_own_scores_from_our_frequencies(engine: LuceneEngine) -> None:
             frequency, length = vectors[doc_id][term], sum(vectors[doc_id].values())
             norm = 0.9 * (1 - 0.4 + 0.4 * length / average)
             assert idf * frequency / (frequency + norm) == pytest.approx(expected, abs=5e-5)
-
-
-@pytest.mark.heavy
-def test_stock_reads_ours_and_we_read_stock(folder: Path, engine: LuceneEngine) -> None:
-    queries = [{term: 1} for term in TOPICS.values()]
-    [stock] = stock_lists(folder, [(folder / "index", queries)])
-    assert [[(doc_id, round(score, 3)) for doc_id, score in hits] for hits in stock] == [
-        [(doc_id, score) for doc_id, score in hits] for hits in IMPACTS.values()
-    ]
-    stock_index(folder / "shards", folder / "stock")
-    theirs = LuceneEngine(folder / "stock", engine.manifest)
-    queries = [ImpactQuery(query_id, {term: 1}) for query_id, term in TOPICS.items()]
-    assert list(theirs.search(queries, 10)) == list(engine.search(queries, 10))
-    theirs.close()

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.engines.index_folder import read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import our_class
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
@@ -22,6 +20,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.index import command
 from lexvl_anserini.searching.building import build_index, check_index
+from tests.invoking import invoked
 from tests.shards.test_reading import Documents, write_shards
 
 TERMS = [f"t{number}" for number in range(40)]
@@ -201,24 +200,18 @@ def test_foreign_shards(copied: Path) -> None:
         check_index(copied / "index", copied / "words")
 
 
-def test_a_foreign_shard_in_the_folder(copied: Path) -> None:
-    shutil.copyfile(copied / "shards/docs/shard-00000.jsonl", copied / "shards/docs/shard-00002.jsonl")
+def test_a_foreign_shard_in_the_folder_and_a_missing_vocabulary(copied: Path) -> None:
+    foreign = copied / "shards/docs/shard-00002.jsonl"
+    shutil.copyfile(copied / "shards/docs/shard-00000.jsonl", foreign)
     with pytest.raises(ArtefactError, match="shard-00002.jsonl: not a shard of .*manifest.json; remove it"):
         check_index(copied / "index", copied / "shards")
-
-
-def test_an_index_without_its_vocabulary(copied: Path) -> None:
+    foreign.unlink()
     (copied / "index/vocab.txt").unlink()
     with pytest.raises(ArtefactError, match="index/vocab.txt: missing"):
         check_index(copied / "index", copied / "shards")
 
 
-def invoke(*arguments: Any) -> str:
-    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return result.stdout
+invoke = partial(invoked, command)
 
 
 def test_the_command(copied: Path) -> None:

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,
@@ -32,7 +30,9 @@ from lexvl_anserini.queries.clauses import (
     Unscored,
 )
 from lexvl_anserini.queries.parser import parse
-from tests.shards.test_reading import jsonl, publish_shards, write_shards
+from lexvl_anserini.searching.building import build_index
+from tests.engines.test_updating import described
+from tests.shards.test_reading import write_shards
 
 DOCUMENTS = [
     Doc("d1", {"a": 3, "b": 1}),
@@ -137,16 +137,9 @@ TEXTS = st.builds(
 @pytest.fixture(scope="module")
 def with_fields(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("fields")
-    (folder / "shards/docs").mkdir(parents=True)
-    name = "docs/shard-00000.jsonl"
-    rows = ({"id": d.doc_id, "contents": d.text, "vector": d.vector, "metadata": d.metadata} for d in WITH_FIELDS)
-    (folder / "shards" / name).write_bytes(jsonl(rows))
-    entry = {"name": name, "documents": 5, "empty": 1, "postings": 5, "max_impact": 9}
-    manifest = publish_shards(folder / "shards", "impact", [entry], Vocabulary(["a", "b", "c"]))
-    LuceneEngine.build(
-        folder / "shards", folder / "index", manifest, options=IndexOptions(text=True, term_vectors=True)
-    )
-    engine = LuceneEngine(folder / "index", manifest)
+    shards = described(folder / "shards", WITH_FIELDS, ["a", "b", "c"])
+    built = build_index(shards, folder / "index", text=True, term_vectors=True)
+    engine = LuceneEngine(built.path, built.manifest)
     yield engine, read_report(folder / "index")["fields"]
     engine.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,10 +12,9 @@ import pytest
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
+from tests.engines.test_lucene import answers
 from tests.shards.test_reading import publish_shards, write_shards
 
 # Written when impacts of 2^24 and more were accepted: d1 has one of 20,000,000, d2 none.
@@ -110,11 +108,3 @@ def test_sums_of_impacts_beyond_32_bits(tmp_path: Path) -> None:
     assert engine.bound({"t0": 2, "t1": 1}) == 3 * LARGEST
     engine.close()
     assert answers(tmp_path / "index", {"t5": 1}) == [("d0", LARGEST), ("d1", LARGEST - 1), ("d2", LARGEST - 2)]
-
-
-def answers(index: Path, vector: dict[str, int]) -> list[tuple[str, Any]]:
-    engine = LuceneEngine(index, read_manifest(index))
-    try:
-        return [(hit.doc_id, hit.score) for hit in next(engine.search([ImpactQuery("q", vector)], 10))]
-    finally:
-        engine.close()

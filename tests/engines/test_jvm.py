@@ -80,21 +80,26 @@ def test_one_sentence_instead_of_a_dead_process(environ: dict[str, str], message
     assert alive == "alive"
 
 
-def test_a_jar_of_pyserini_too_many_or_none(tmp_path: Path) -> None:
-    (tmp_path / "anserini-1.7.1-fatjar.jar").touch()
-    (tmp_path / "anserini-2.3.0-fatjar.jar").touch()
-    names = "anserini-1.7.1-fatjar.jar, anserini-2.3.0-fatjar.jar"
-    expected = f"refused {tmp_path}: 2 jars of Anserini ({names}), expected one; remove the others\nalive\n"
-    assert python(START, ANSERINI_CLASSPATH=str(tmp_path)).stdout == expected
+REMEDY = "unset ANSERINI_CLASSPATH, or let it name the folder of Pyserini's jar"
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no end"], ids=["empty", "cut"])
-def test_a_damaged_jar(tmp_path: Path, content: bytes) -> None:
-    jar = tmp_path / "anserini-2.3.0-fatjar.jar"
-    jar.write_bytes(content)
-    remedy = "unset ANSERINI_CLASSPATH, or let it name the folder of Pyserini's jar"
-    expected = f"refused {jar}: damaged, no whole jar; {remedy}\nalive\n"
-    assert python(START, ANSERINI_CLASSPATH=str(tmp_path)).stdout == expected
+@pytest.mark.parametrize(
+    ("jars", "message"),
+    [
+        (
+            {"1.7.1": b"", "2.3.0": b""},
+            ": 2 jars of Anserini (anserini-1.7.1-fatjar.jar, anserini-2.3.0-fatjar.jar), expected one; remove the "
+            "others",
+        ),
+        ({"2.3.0": b""}, f"/anserini-2.3.0-fatjar.jar: damaged, no whole jar; {REMEDY}"),
+        ({"2.3.0": b"PK\x03\x04 and no end"}, f"/anserini-2.3.0-fatjar.jar: damaged, no whole jar; {REMEDY}"),
+    ],
+    ids=["two", "empty", "cut"],
+)
+def test_jars_of_pyserini_too_many_or_damaged(tmp_path: Path, jars: dict[str, bytes], message: str) -> None:
+    for version, content in jars.items():
+        (tmp_path / f"anserini-{version}-fatjar.jar").write_bytes(content)
+    assert python(START, ANSERINI_CLASSPATH=str(tmp_path)).stdout == f"refused {tmp_path}{message}\nalive\n"
 
 
 @pytest.mark.parametrize("name", ["anserini-0.1-fatjar.jar", "lexvl.jar"])
@@ -208,15 +213,6 @@ def test_strings_that_need_more_than_16_bits_reach_java() -> None:
     values = jvm.java_class("java.util.HashMap")()
     values.put("key", "a😀é")
     assert values.get("key") == "a😀é"
-
-
-def test_what_java_prints_is_captured(capfd: pytest.CaptureFixture[str]) -> None:
-    jvm.start()
-    with jvm.captured_stdout() as printed:
-        getattr(jvm.java_class("java.lang.System"), "out").println("from Java")  # noqa: B009  (a field, not a name)
-        assert "from Java" in printed()
-    print("from Python")
-    assert capfd.readouterr().out == "from Python\n"
 
 
 def test_only_java_is_captured(capfd: pytest.CaptureFixture[str]) -> None:

@@ -51,6 +51,15 @@ def ranked(engine: Any, vector: dict[str, int], hits: int = 10) -> list[tuple[st
     return [(d.doc_id, d.score) for d in documents]
 
 
+def answers(index: Path, vector: dict[str, int], hits: int = 20) -> list[tuple[str, float]]:
+    """The list of an index that is opened for this query."""
+    engine = LuceneEngine(index, read_manifest(index))
+    try:
+        return ranked(engine, vector, hits)
+    finally:
+        engine.close()
+
+
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Any:
     engine, _ = built(tmp_path_factory.mktemp("lucene"), DOCUMENTS[:2], DOCUMENTS[2:], terms=None)

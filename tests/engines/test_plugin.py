@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from lexvl_anserini.cli import Command, make_app
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES, EngineRow
@@ -22,6 +19,7 @@ from lexvl_anserini.searching.building import append_index, build_index, check_i
 from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
+from tests.invoking import invoked
 from tests.shards.test_reading import Documents, write_dense_shards, write_shards
 
 DOCUMENTS: Documents = [
@@ -50,14 +48,6 @@ def indexes(tmp_path: Path, shards: Path) -> tuple[Path, Path]:
     build_index(shards, tmp_path / "memory", engine="memory")
     build_index(shards, tmp_path / "lucene", term_vectors=True)
     return tmp_path / "memory", tmp_path / "lucene"
-
-
-def invoke(command: Command, *arguments: Any) -> str:
-    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return result.stdout
 
 
 def test_the_index_names_its_engine(indexes: tuple[Path, Path]) -> None:
@@ -101,11 +91,11 @@ def test_explained(indexes: tuple[Path, Path], doc_ids: Sequence[str] | None) ->
 
 def test_the_commands(tmp_path: Path, shards: Path) -> None:
     index = tmp_path / "index"
-    built = json.loads(invoke(index_command, shards, "--index", index, "--engine", "memory", "--format", "json"))
+    built = json.loads(invoked(index_command, shards, "--index", index, "--engine", "memory", "--format", "json"))
     assert (built["engine"], built["documents"], built["empty"], built["postings"]) == ("memory", 4, 1, 6)
-    again = invoke(index_command, shards, "--index", index, "--engine", "memory", "--format", "json", "--dry-run")
+    again = invoked(index_command, shards, "--index", index, "--engine", "memory", "--format", "json", "--dry-run")
     assert json.loads(again)["finished"]
-    hits = json.loads(invoke(search_command, "--index", index, "--match", "+dog -sea", "--format", "json"))
+    hits = json.loads(invoked(search_command, "--index", index, "--match", "+dog -sea", "--format", "json"))
     assert [(hit["doc_id"], hit["score"]) for hit in hits] == [("d1", 3)]
 
 

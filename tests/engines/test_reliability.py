@@ -20,6 +20,7 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.shared_terms import explained
+from tests.engines.test_lucene import ranked
 from tests.engines.test_updating import TERMS, expect, held, shards
 from tests.shards.test_reading import Documents, write_shards
 
@@ -275,11 +276,6 @@ def opened(folder: Path, *documents: Documents, **options: Any) -> LuceneEngine:
     return LuceneEngine(folder / "index", manifest)
 
 
-def ranked(engine: LuceneEngine, vector: dict[str, int], hits: int = 10) -> list[tuple[str, float]]:
-    [found] = engine.search([ImpactQuery("q", vector)], hits)
-    return [(hit.doc_id, hit.score) for hit in found]
-
-
 def test_a_query_of_100_000_terms(tmp_path: Path) -> None:
     terms = [f"t{number}" for number in range(100_000)]
     whole = {term: number % 3 + 1 for number, term in enumerate(terms)}
@@ -306,24 +302,8 @@ def test_weights_and_impacts_of_every_size(tmp_path: Path, weight: int) -> None:
     engine.close()
 
 
-STRANGE = [
-    "x" * 300,
-    "ж" * 300,
-    "x" * 299 + "y",
-    "日本",
-    "😀",
-    "é",
-    "e\u0301",
-    "|",
-    "a|b",
-    "^",
-    '"',
-    "\\",
-    "'",
-    "a:b",
-    "+",
-    "AND",
-]
+STRANGE = ["x" * 300, "ж" * 300, "x" * 299 + "y", "日本", "😀", "é", "e\u0301"]
+STRANGE += ["|", "a|b", "^", '"', "\\", "'", "a:b", "+", "AND"]
 
 
 def test_terms_long_foreign_and_full_of_signs(tmp_path: Path) -> None:
@@ -342,23 +322,8 @@ def test_terms_that_an_index_would_split_are_refused_before_encoding(term: str) 
     assert f"term {term[:80]!r} " in str(caught.value) and "rename the term" in str(caught.value)
 
 
-IDS = [
-    "a/b/c.jpg",
-    "http://x.y/z?q=1&r=2#s",
-    '"q"',
-    "'",
-    "\\",
-    "{}",
-    "😀",
-    "é",
-    "e\u0301",
-    "..",
-    "%20",
-    "a,b",
-    "Q0",
-    "日本",
-    "#",
-]
+IDS = ["a/b/c.jpg", "http://x.y/z?q=1&r=2#s", '"q"', "'", "\\", "{}", "😀", "é", "e\u0301"]
+IDS += ["..", "%20", "a,b", "Q0", "日本", "#"]
 
 
 def test_ids_with_slashes_quotes_and_emoji(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from lexvl_anserini.searching.building import append_index, build_index, check_i
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import SearchCost
 from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
+from tests.engines.test_verifying import flip
 from tests.shards.test_reading import write_shards
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
@@ -64,12 +65,6 @@ def lists(index: Path, form: str, monkeypatch: pytest.MonkeyPatch, hits: int = 1
 def agree(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for hits in (1, 7, 1000):
         assert lists(index, "resident", monkeypatch, hits) == lists(index, "lucene", monkeypatch, hits)
-
-
-def flip(path: Path, place: int) -> None:
-    broken = bytearray(path.read_bytes())
-    broken[place] ^= 4
-    path.write_bytes(broken)
 
 
 def test_both_forms_give_the_same_lists(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

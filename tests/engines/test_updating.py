@@ -234,7 +234,7 @@ def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
     assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.part").exists()
 
 
-def described(folder: Path, documents: Sequence[Doc]) -> Path:
+def described(folder: Path, documents: Sequence[Doc], terms: Sequence[str] = TERMS) -> Path:
     """Shards with texts and metadata."""
     (folder / "docs").mkdir(parents=True)
     name = "docs/shard-00000.jsonl"
@@ -247,7 +247,7 @@ def described(folder: Path, documents: Sequence[Doc]) -> Path:
         "postings": sum(len(d.vector) for d in documents),
         "max_impact": max(i for d in documents for i in d.vector.values()),
     }
-    publish_shards(folder, "impact", [entry], Vocabulary(TERMS))
+    publish_shards(folder, "impact", [entry], Vocabulary(terms))
     return folder
 
 
@@ -387,10 +387,6 @@ def test_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: Any, 
 @given(**CASES)
 def test_many_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: Any, hits: int, suffix: str) -> None:
     run_through(documents, steps, queries, hits, suffix)
-
-
-def test_index_json_is_plain_json(index: Path) -> None:
-    assert json.loads((index / "index.json").read_bytes())["changed"] is False
 
 
 def test_a_scale_found_and_the_same_scale_given_are_one(tmp_path: Path) -> None:

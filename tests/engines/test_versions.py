@@ -12,16 +12,14 @@ import pytest
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.bm25 import BM25Engine
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.versions import IndexVersion, creator, read_version
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
+from tests.engines.test_lucene import answers
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NINE, TEN = FIXTURES / "lexvl-1", FIXTURES / "lucene-10"
-QUERY = {"boat": 2, "red": 1, "dog": 3}
 
 
 @pytest.fixture
@@ -33,12 +31,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def hits(index: Path) -> list[tuple[str, float]]:
-    engine = LuceneEngine(index, read_manifest(index))
-    try:
-        [found] = engine.search([ImpactQuery("q", QUERY)], 20)
-    finally:
-        engine.close()
-    return [(hit.doc_id, hit.score) for hit in found]
+    return answers(index, {"boat": 2, "red": 1, "dog": 3})
 
 
 def contents(index: Path) -> dict[str, bytes]:

@@ -18,9 +18,9 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.clip_bpe import ClipBpe
 from lexvl_anserini.encoders.parts.images.grounding import token_logits
-from lexvl_anserini.encoders.parts.texts.clip_bpe import ClipBpe
-from lexvl_anserini.encoders.parts.texts.tokens import token_names
+from lexvl_anserini.encoders.parts.tokens import token_names
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from tests.eval.test_sheet import cell, strip

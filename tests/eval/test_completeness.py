@@ -124,10 +124,7 @@ def test_shares_by_hand(tmp_path, monkeypatch):
     With the other image, "green and red" (.35 instead of 0) and "blue and green" (.7 instead of 0) gain. Equal vectors
     are no gain.
     """
-    expected = [
-        CompletenessShare("toy", "four", 2, 4, 0.25),
-        CompletenessShare("another image", "four", 2, 4, 0.5),
-    ]
+    expected = [CompletenessShare("toy", "four", 2, 4, 0.25), CompletenessShare("another image", "four", 2, 4, 0.5)]
     assert completeness(model(), "four", pairs(tmp_path), progress=silent) == expected
     monkeypatch.setattr("eval.analyses.completeness.IMAGES_AT_ONCE", 1)
     assert completeness(model(), "four", pairs(tmp_path), progress=silent) == expected

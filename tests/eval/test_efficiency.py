@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import sys
 import time
@@ -14,21 +13,19 @@ import pytest
 from typer.testing import CliRunner
 
 from eval.efficiency import index, search
-from eval.efficiency.collection import prepare, read_queries
+from eval.efficiency.collection import describe, prepare, read_queries
 from eval.efficiency.command import SUITES, check_options, command, run_suite
-from eval.efficiency.dense import DIMENSIONS, dense_vectors, enough_candidates, share_found
-from eval.efficiency.processes import (
-    Outcome,
-    Ready,
-    Stopwatch,
-    Worker,
-    one_by_one,
-    reset_peak,
-    resident_bytes,
-    run_once,
-)
+from eval.efficiency.processes import Outcome, Ready, Stopwatch, Worker, one_by_one, run_once, take_turns
 from eval.efficiency.suite import Options, Ratio, Report, Spread, cell, latency, machine, ratio, row_table, spread
-from eval.efficiency.systems import digest
+from eval.efficiency.systems import (
+    DIMENSIONS,
+    SEARCHERS,
+    chosen_systems,
+    dense_vectors,
+    digest,
+    enough_candidates,
+    share_found,
+)
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -41,7 +38,7 @@ HERE = Path(__file__)
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     paths = [str(HERE.parent), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setattr("eval.efficiency.index.REPEATS", 1)
+    monkeypatch.setattr("eval.efficiency.index.OPENINGS", 1)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
 
 
@@ -165,10 +162,10 @@ def test_options_that_a_suite_would_ignore_are_refused():
 
 
 def test_one_size():
-    assert Options().one_size(7) == 7
-    assert Options(documents=(3,)).one_size(7) == 3
+    assert Options().single("documents", 7) == 7
+    assert Options(documents=(3,)).single("documents", 7) == 3
     with pytest.raises(UsageError, match="several --documents"):
-        Options(documents=(1, 2)).one_size(7)
+        Options(documents=(1, 2)).single("documents", 7)
 
 
 def test_the_command_prints_and_writes(tmp_path):
@@ -208,7 +205,7 @@ def test_errors_of_a_child_are_told():
 
 def test_a_worker_stays_and_survives_an_error():
     with Worker("tests.eval.test_efficiency:counter", start=5) as worker:
-        assert worker.about == {"start": 5}
+        assert worker.facts == {"start": 5}
         assert [worker.request(step=1), worker.request(step=2)] == [6, 8]
         assert worker.peak_bytes > 0
         with pytest.raises(LexvlError, match="too far"):
@@ -220,16 +217,6 @@ def test_a_worker_stays_and_survives_an_error():
 def test_a_worker_that_cannot_start():
     with pytest.raises(LexvlError, match="no luck"):
         Worker("tests.eval.test_efficiency:fail", message="no luck")
-
-
-def test_reset_peak_lowers_it():
-    size = 40 << 20
-    with mmap.mmap(-1, size) as held:  # not from the C library, which may keep what is freed
-        held[:: mmap.PAGESIZE] = bytes(size // mmap.PAGESIZE)
-    high = resident_bytes()
-    reset_peak()
-    assert resident_bytes() <= high - (30 << 20)
-    assert resident_bytes("VmRSS") <= resident_bytes()
 
 
 # The suites, on toys.
@@ -271,11 +258,12 @@ def test_index_compares_numbers_of_threads(workdir):
 
 
 def test_index_compares_stock_with_each_of_ours():
-    def outcome(cpu):
-        return Outcome({"cpu_s": cpu / 2, "wall_s": cpu}, cpu, 2 * cpu, int(100 * cpu))
+    def built(cpu, lucene, resident):
+        outcome = Outcome({"cpu_s": cpu / 2, "wall_s": cpu}, cpu, 2 * cpu, int(100 * cpu))
+        return index.Built(outcome, {}, lucene, resident)
 
-    runs = {"ours": [outcome(1.0), outcome(2.0)], "stock": [outcome(10.0), outcome(10.0)]}
-    found = {r.what: r.spread for r in index.compare(runs, {"ours": index.Sizes(50, 10), "stock": index.Sizes(60, 0)})}
+    rounds = {"ours": [built(1.0, 50, 10), built(2.0, 50, 10)], "stock": [built(10.0, 60, 0), built(10.0, 60, 0)]}
+    found = {r.what: r.spread for r in index.compare(rounds)}
     assert found["stock / ours: CPU seconds"] == Spread(7.5, 5.0, 10.0, 2)
     assert (found["stock / ours: Lucene's bytes"].median, found["stock / ours: index bytes"].median) == (1.2, 1.0)
     assert {"CPU seconds of indexing alone", "peak memory"} <= {what.partition(": ")[2] for what in found}
@@ -292,12 +280,13 @@ def test_a_user_s_shards_are_read_in_their_format(workdir):
     theirs = Options(shards=shards)
     found = index.shards_by_format(theirs, workdir, 0)
     assert found == {"parquet": shards}
-    assert index.chosen_systems(theirs, found) == ["ours-parquet"]
-    assert index.describe(theirs, shards)["terms_per_document"] == 6.0
+    assert describe(theirs, shards)["terms_per_document"] == 6.0
     with pytest.raises(UnknownName, match="ours-parquet"):
-        index.chosen_systems(Options(shards=shards, system=("stock",)), found)
+        index.measure(Options(shards=shards, system=("stock",), workdir=workdir))
     with pytest.raises(UsageError, match="leave out --documents"):
         prepare(Options(shards=shards, documents=(3,)), workdir, 3)
+    with pytest.raises(UsageError, match="--queries are for --shards"):
+        prepare(Options(queries=workdir / "q.jsonl"), workdir, 3)
 
 
 def test_queries_for_a_user_s_shards_come_from_their_postings(workdir):
@@ -313,15 +302,12 @@ def test_search_times_ours_lucene_and_faiss(workdir):
     assert {(row["system"], row["task"]) for row in report.rows} == {
         ("ours", "latency"), ("ours", "batch"), ("ours", "batch, 1 thread"),
         ("ours-lucene", "latency"), ("ours-lucene", "batch"), ("ours-lucene", "batch, 1 thread"),
-        ("lucene", "latency"), ("lucene", "sorted"), ("faiss-flat", "latency"), ("faiss-hnsw", "latency"),
+        ("lucene", "latency"), ("faiss-flat", "latency"), ("faiss-hnsw", "latency"),
     }  # fmt: skip
     assert 0 < report.settings["expected_overlapping_postings"] < 3
     assert {r.what for r in report.ratios} == {
         f"{what}: single query, {clock}, k=5"
-        for what in (
-            "ours-lucene / ours", "faiss-flat / ours", "faiss-hnsw / ours", "ours / lucene by score",
-            "ours / lucene by score and id",
-        )
+        for what in ("ours-lucene / ours", "faiss-flat / ours", "faiss-hnsw / ours", "ours / lucene by score")
         for clock in ("wall", "CPU")
     } | {"ours: batch of queries, 1 thread / 2 threads, wall, k=5"}  # fmt: skip
     assert all(r.spread.rounds == 2 and r.spread.low > 0 for r in report.ratios)
@@ -357,8 +343,7 @@ def test_rankings_that_differ_do_not_compare():
 
 
 def test_ratios_of_batches_and_single_queries():
-    rounds = search.Rounds({}, (10,), 2)
-    rounds.answers = {
+    answers = {
         ("ours", "batch", 10): [{"wall_s": 2.0, "cpu_s": 1.0}],
         ("ours", "batch, 1 thread", 10): [{"wall_s": 3.0, "cpu_s": 1.0}],
         ("stock", "batch", 10): [{"wall_s": 8.0, "cpu_s": 6.0, "read_s": 2.0}],
@@ -366,7 +351,7 @@ def test_ratios_of_batches_and_single_queries():
         ("lucene", "latency", 10): [{"wall_s": [0.001] * 3, "cpu_s": [0.001] * 3}],
         ("stock", "latency", 10): [{"wall_s": [0.006] * 3, "cpu_s": [0.004] * 3}],
     }
-    assert {r.what: r.spread.median for r in rounds.ratios()} == pytest.approx(
+    assert {r.what: r.spread.median for r in search.ratios_of(answers, (10,), 2)} == pytest.approx(
         {
             "stock / ours: batch of queries, wall, k=10": 4.0,
             "stock / ours: batch of queries, CPU, k=10": 6.0,
@@ -381,28 +366,23 @@ def test_ratios_of_batches_and_single_queries():
 
 
 def test_the_first_round_is_not_kept():
-    class Echo:
-        peak_bytes = 1 << 20
+    asked = []
+    cells = {name: lambda name=name: asked.append(name) or len(asked) for name in "ab"}
+    assert take_turns(cells, 2, warm_up=1) == {"a": [3, 5], "b": [4, 6]}
+    assert asked == ["a", "b"] * 3
 
-        def request(self, **arguments):
-            return {"wall_s": [0.001], "cpu_s": [0.001]}
 
-    rounds = search.Rounds({"lucene": Echo()}, (10,), 1)
-    rounds.run()
-    assert rounds.answers == {}
-    rounds.run()
-    assert {key: len(kept) for key, kept in rounds.answers.items()} == {
-        ("lucene", "latency", 10): 1,
-        ("lucene", "sorted", 10): 1,
-    }
-    assert rounds.rows(1)[0]["p50_ms"] == 1.0 and rounds.rows(1)[0]["peak_mib"] == 1.0
+def test_single_queries_are_a_row_over_all_rounds():
+    answers = {("lucene", "latency", 10): [{"wall_s": [0.001], "cpu_s": [0.001]}]}
+    [row] = search.rows_of(answers, {"lucene": 1.0}, 1)
+    assert row["p50_ms"] == 1.0 and row["peak_mib"] == 1.0
 
 
 def test_systems_by_name():
-    assert search.chosen(None) == ["ours", "ours-lucene", "stock", "lucene", "faiss-flat", "faiss-hnsw"]
-    assert search.chosen(("lucene", "ours")) == ["ours", "lucene"]
+    assert chosen_systems(None, SEARCHERS) == ["ours", "ours-lucene", "stock", "lucene", "faiss-flat", "faiss-hnsw"]
+    assert chosen_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
     with pytest.raises(UnknownName, match="did you mean 'lucene'"):
-        search.chosen(("lucence",))
+        chosen_systems(("lucence",), SEARCHERS)
 
 
 def test_share_found():
@@ -430,11 +410,6 @@ def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
     exact = (queries @ vectors.T).argsort(axis=1)[:, :-11:-1].tolist()
     rich.hnsw.efSearch = few
     assert share_found(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
-
-
-def test_memory_runs_our_commands_and_tells_why_one_failed():
-    with pytest.raises(LexvlError, match=r"process:run_command: .*no-such-shards"):
-        run_once("eval.efficiency.process:run_command", module="lexvl_anserini.index", arguments=["no-such-shards"])
 
 
 def test_a_system_without_proc_is_refused(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ OTHERS = {
 
 
 def parts_that_return(reports):
-    return {name: overview.SizedSuite(lambda _, r=report: r, Options()) for name, report in reports.items()}
+    return {name: (lambda _, r=report: r, Options()) for name, report in reports.items()}
 
 
 def test_rows_hold_both_clocks_and_leave_out_what_was_not_measured():
@@ -72,22 +72,15 @@ def test_a_report_as_markdown():
     assert "| stock / ours: index bytes | 1.00 | 1.00 | 1.00 | 1 |" in lines
 
 
-def test_only_parts_that_ask_take_the_user_s_queries(tmp_path):
-    options = Options(queries=tmp_path / "q.jsonl", seed=7)
-    assert overview.chosen(overview.PARTS["search"], options).queries == tmp_path / "q.jsonl"
-    made = overview.chosen(overview.PARTS["vdr"], options)
-    assert made.queries is None and made.seed == 7
-
-
 @pytest.mark.heavy
 def test_every_goal_is_a_ratio_of_its_part(tmp_path):
     """On a toy collection; only its size differs in the names."""
-    for name, part in overview.PARTS.items():
-        toy = replace(part.options, documents=(40,), query_count=4, query_terms=3, terms=6, workdir=tmp_path)
+    for name, (suite, options) in overview.PARTS.items():
+        toy = replace(options, documents=(40,), query_count=4, query_terms=3, terms=6, workdir=tmp_path)
         toy = replace(toy, repeats=1)
         if name in ("index", "building"):
             toy = replace(toy, query_count=None, query_terms=None)
-        measured = {ratio.what for ratio in part.measure(toy).ratios}
+        measured = {ratio.what for ratio in suite(toy).ratios}
         for goal in overview.GOALS:
             if goal.part == name:
                 assert {goal.ratio.format(clock) for clock in overview.CLOCKS} & measured

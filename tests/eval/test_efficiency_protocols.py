@@ -10,7 +10,7 @@ import pytest
 from tiny_encoders import BERT, made_dense
 from typer.testing import CliRunner
 
-from eval.efficiency import pair, protocols
+from eval.efficiency import protocols
 from eval.efficiency.command import command
 from eval.efficiency.processes import Outcome
 from eval.efficiency.protocols import PROTOCOLS, measure, ratios, said, times_of, twins_of
@@ -70,14 +70,8 @@ def test_shards_must_be_of_two_models_and_one_corpus(tmp_path: Path) -> None:
     assert twins_of(twins) == {"impact": paths["impacts"], "dense": paths["vectors"]}
     for options, message in (
         (Options(shards=paths["impacts"]), "--shards FOLDER of impacts, --dense-shards FOLDER of vectors"),
-        (
-            Options(shards=paths["vectors"], dense_shards=paths["impacts"]),
-            "vectors: dense shards, expected those",
-        ),
-        (
-            Options(shards=paths["impacts"], dense_shards=paths["fewer"]),
-            r"toy \(2\), .*fewer has toy \(1\); encode",
-        ),
+        (Options(shards=paths["vectors"], dense_shards=paths["impacts"]), "vectors: dense shards, expected those"),
+        (Options(shards=paths["impacts"], dense_shards=paths["fewer"]), r"toy \(2\), .*fewer has toy \(1\); encode"),
     ):
         with pytest.raises(UsageError, match=message):
             twins_of(options)
@@ -103,10 +97,10 @@ def twins(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_worker_searches_as_search_does(twins: Path, tmp_path: Path) -> None:
-    built = pair.build(str(twins / "lexical"), str(tmp_path / "index"))
+    built = protocols.build(str(twins / "lexical"), str(tmp_path / "index"))
     assert built["engine"] == "lucene" and built["bytes"] > 0
-    worker = pair.answer(str(twins / "lexical"), str(tmp_path / "index"), None, 5, 4, None)
-    assert (worker.about["queries"], worker.about["notes"]) == (2, [])
+    worker = protocols.answer(str(twins / "lexical"), str(tmp_path / "index"), None, 5, 4, None)
+    assert (worker.facts["queries"], worker.facts["notes"]) == (2, [])
     whole = worker.answer(hits=2, limit=None)
     assert len(whole["encode_s"]) == len(whole["search_s"]) == 2 and min(whole["encode_s"]) > 0
     assert list(worker.answer(hits=2, limit=1)["lists"]) == ["q1"]
@@ -125,8 +119,8 @@ def test_the_report_of_a_tiny_pair(twins: Path, tmp_path: Path, monkeypatch: pyt
         peak_bytes = 1 << 20
 
         def __init__(self, function: str, environ: Any, **arguments: Any):
-            assert function == ".pair:answer" and environ["OMP_NUM_THREADS"] == "1"
-            self.about, self.request = pair.answer(**arguments)
+            assert function == ".protocols:answer" and environ["OMP_NUM_THREADS"] == "1"
+            self.facts, self.request = protocols.answer(**arguments)
 
         def __enter__(self) -> Here:
             return self
@@ -135,7 +129,7 @@ def test_the_report_of_a_tiny_pair(twins: Path, tmp_path: Path, monkeypatch: pyt
             pass
 
     monkeypatch.setattr(protocols, "Worker", Here)
-    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(pair.build(**paths), 0, 0, 0))
+    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
     pairs = ["--shards", twins / "lexical", "--dense-shards", twins / "vectors", "--workdir", tmp_path]
     options = [str(part) for part in (*pairs, "--repeats", 1, "--protocol", "lexlip", "--format", "json")]
     told = json.loads(CliRunner().invoke(make_app(command), options).stdout)

@@ -19,18 +19,16 @@ from eval.efficiency.vectors import (
     as_queries,
     generate,
     queries_from_pool,
-    read_given,
+    read_encoded,
     shape_of,
     synthetic_corpus,
     synthetic_queries,
     synthetic_terms,
-    terms_by_frequency,
     write_shards,
 )
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactDocument, ImpactQuery
-from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 SMALL = VectorShape(terms=3, size=8, exponent=1.0, shift=0.0, least=1, gamma=2.0, scale=40.0)
@@ -116,13 +114,13 @@ def test_rows_come_in_the_order_of_the_inputs():
 
 
 def test_shards_are_real_shards(tmp_path):
-    manifest = write_shards(tmp_path / "a", SMALL, 10, shard_format="jsonl", first_terms=["dog", "cat", "dog"])
+    manifest = write_shards(tmp_path / "a", SMALL, 10, shard_format="jsonl")
     assert manifest.counts == {
         "documents": 10, "empty": 0, "postings": 30, "clipped": 0, "dropped": 0,
         "max_impact": manifest.counts["max_impact"],
     }  # fmt: skip
     vocabulary = read_vocabulary(tmp_path / "a", manifest)
-    assert vocabulary.terms[:3] == ("dog", "cat", "t00002")
+    assert vocabulary.terms[:2] == ("t00000", "t00001")
     found = list(read_impacts(tmp_path / "a", manifest, vocabulary))
     assert [document.doc_id for document in found] == [f"d{number:08d}" for number in range(10)]
     expected = tower(20240307).weights(list(map(str, range(10))))
@@ -168,8 +166,7 @@ def test_long_queries_lose_bits_until_no_score_passes_the_bound():
 
 def test_pooled_queries_ask_frequent_terms_often():
     documents = [ImpactDocument(f"d{i}", {"common": 7, f"rare{i}": 300}) for i in range(50)]
-    vocabulary = Vocabulary(["common", *(f"rare{i}" for i in range(50))])
-    queries = queries_from_pool(documents, 40, 2, vocabulary)
+    queries = queries_from_pool(documents, 40, 2)
     counts = Counter(term for query in queries for term in query.vector)
     assert counts.most_common(1)[0][0] == "common"
     assert {weight for query in queries for weight in query.vector.values()} == {7, 255}
@@ -177,13 +174,13 @@ def test_pooled_queries_ask_frequent_terms_often():
 
 
 def test_pooled_queries_of_few_terms_are_shorter():
-    [query] = queries_from_pool([ImpactDocument("d", {"one": 1})], 1, 30, Vocabulary(["one"]))
+    [query] = queries_from_pool([ImpactDocument("d", {"one": 1})], 1, 30)
     assert query.vector == {"one": 1}
 
 
 def test_no_query_is_drawn_from_documents_without_terms():
     with pytest.raises(DataError, match="no query can be drawn"):
-        queries_from_pool([ImpactDocument("d", {})], 1, 30, Vocabulary(["one"]))
+        queries_from_pool([ImpactDocument("d", {})], 1, 30)
 
 
 def test_given_queries_become_eight_bits(tmp_path):
@@ -191,8 +188,8 @@ def test_given_queries_become_eight_bits(tmp_path):
     rows = [{"id": "a", "vector": {"dog": 2550, "cat": 10, "gone": 0}}, {"id": "b", "vector": {"dog": 5}}]
     path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
     # 10 / 2550 x 255 = 1; a term of weight 0 asks for nothing.
-    assert read_given(path, 5) == [ImpactQuery("a", {"cat": 1, "dog": 255}), ImpactQuery("b", {"dog": 255})]
-    assert len(read_given(path, 1)) == 1
+    assert read_encoded(path, 5) == [ImpactQuery("a", {"cat": 1, "dog": 255}), ImpactQuery("b", {"dog": 255})]
+    assert len(read_encoded(path, 1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -201,16 +198,11 @@ def test_given_queries_become_eight_bits(tmp_path):
 def test_given_queries_that_are_none(tmp_path, line, told):
     (tmp_path / "q.jsonl").write_text(line)
     with pytest.raises(DataError, match=told):
-        read_given(tmp_path / "q.jsonl", 5)
-
-
-def test_terms_by_frequency_breaks_ties_by_name():
-    queries = [ImpactQuery("a", {"dog": 1, "cat": 1}), ImpactQuery("b", {"dog": 9, "bat": 9})]
-    assert terms_by_frequency(queries) == ["dog", "bat", "cat"]
+        read_encoded(tmp_path / "q.jsonl", 5)
 
 
 @pytest.mark.shared
 def test_real_splade_queries_can_be_asked(shared):
-    queries = read_given(shared / "data/sparse-queries/msmarco-passage.dev-subset.splade-pp-ed.jsonl.gz", 100)
+    queries = read_encoded(shared / "data/sparse-queries/msmarco-passage.dev-subset.splade-pp-ed.jsonl.gz", 100)
     assert len(queries) == 100
     assert all(sum(query.vector.values()) * 255 < 1 << 24 for query in queries)

@@ -150,9 +150,7 @@ def test_ranks_win_where_they_agree_with_the_scores():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["1 b 1 5\n1 a 2 5\n1 c 3 6", "1 b 0 5\n1 a 0 5\n1 c 0 6"],
-    ids=["score rises with the rank", "all ranks 0"],
+    "text", ["1 b 1 5\n1 a 2 5\n1 c 3 6", "1 b 0 5\n1 a 0 5\n1 c 0 6"], ids=["score rises with the rank", "all ranks 0"]
 )
 def test_contradicting_ranks_fall_back_to_scores_and_say_so(text: str, caplog: pytest.LogCaptureFixture):
     assert strict_order(run_of(text), name="foreign") == {"1": ["c", "a", "b"]}

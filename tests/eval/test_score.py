@@ -18,8 +18,8 @@ import pytest
 from eval import beir, compare, demo, flickr8k, msmarco, score, table
 from eval.measures.averages import datasets_of
 from lexvl_anserini.cli import run as run_command
-from lexvl_anserini.ground.manifest import RunManifest, manifest_path
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path
 from lexvl_anserini.runs.trec import write_run
 
 # Topic 1 finds its document at rank 2 behind itself; topic 2 finds its document at rank 1.
@@ -75,18 +75,8 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Call
 
 
 def test_json_rows_are_measurements(toy: Path, call: Callable):
-    code, out, _ = call(
-        score.command,
-        "--run",
-        "a.trec",
-        "--qrels",
-        "qrels.tsv",
-        "--measure",
-        "MRR@10",
-        "--format",
-        "json",
-        "--per-topic",
-    )
+    arguments = "--run a.trec --qrels qrels.tsv --measure MRR@10 --format json --per-topic"
+    code, out, _ = call(score.command, *arguments.split())
     row = {"run": "a.trec", "dataset": "qrels.tsv", "measure": "RR@10"}
     assert code == 0
     assert json.loads(out) == [
@@ -97,19 +87,8 @@ def test_json_rows_are_measurements(toy: Path, call: Callable):
 
 
 def test_csv_rows_are_measurements(toy: Path, call: Callable):
-    _, out, _ = call(
-        score.command,
-        "--run",
-        "a.trec",
-        "--qrels",
-        "qrels.tsv",
-        "--measure",
-        "P@1",
-        "--measure",
-        "AP",
-        "--format",
-        "csv",
-    )
+    arguments = "--run a.trec --qrels qrels.tsv --measure P@1 --measure AP --format csv"
+    _, out, _ = call(score.command, *arguments.split())
     row = {"run": "a.trec", "dataset": "qrels.tsv", "query_id": "all", "ties": "trec_eval"}
     assert list(csv.DictReader(io.StringIO(out))) == [
         {**row, "measure": "P@1", "value": "0.5"},
@@ -243,58 +222,46 @@ def test_table_puts_data_sets_side_by_side(toy: Path, call: Callable):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--run", "none.trec", "--qrels", "qrels.tsv"], 1, "none.trec: no such run"),
-        (["--run", "a.trec", "--qrels", "none.tsv"], 1, "none.tsv: cannot be read"),
+        ("--run none.trec --qrels qrels.tsv", 1, "none.trec: no such run"),
+        ("--run a.trec --qrels none.tsv", 1, "none.tsv: cannot be read"),
+        ("--run a.trec", 2, "a.trec: no manifest beside the run names its dataset; give --qrels FILE or --dataset"),
+        ("--run qrels.tsv --qrels qrels.tsv", 1, "qrels.tsv line 1: rank 'score', expected a whole number"),
+        ("--run a.trec --qrels empty.tsv", 1, "empty.tsv: no judgement"),
+        ("--run empty.trec --qrels qrels.tsv", 1, "empty.trec: the run is empty"),
+        ("--run a.trec --qrels foreign.tsv", 1, "share no topic; e.g. run has '1', qrels have 'PLAIN-2'"),
+        ("--run twice.trec --qrels qrels.tsv", 1, "twice.trec line 2: document 'a' a second time for topic '1'"),
+        ("--run nan.trec --qrels qrels.tsv", 1, "nan.trec line 1: score 'nan' is not finite"),
+        ("--run inf.trec --qrels qrels.tsv", 1, "inf.trec line 1: score '-inf' is not finite"),
+        ("--run ranks.trec --qrels qrels.tsv", 1, "ranks.trec line 1: rank '1.0' and score '2', expected"),
+        ("--run cut.trec --qrels qrels.tsv", 1, "cut.trec line 2: 5 columns, expected 6"),
+        ("--run cut.trec.gz --qrels qrels.tsv", 1, "cut.trec.gz: cannot be read as a run"),
+        ("--run cut.trec.zst --qrels qrels.tsv", 1, "cut.trec.zst: cannot be read as a run"),
+        ("--run a.trec --qrels cut.tsv.gz", 1, "damaged gzip file"),
+        ("--run a.trec --qrels cut.tsv.zst", 1, "cut.tsv.zst: cannot be read"),
+        ("--run a.trec --qrels cut.txt", 1, "cut.txt line 2: 3 columns, expected 3"),
+        ("--run a.trec --qrels five.txt", 1, "five.txt line 1: 5 columns, expected 3"),
+        ("--run a.trec --qrels twice.tsv", 1, "topic '1' judges document 'a' twice, as 1 and as 0"),
+        ("--run a.trec --qrels qrels.tsv --measure nDGC@10", 2, "did you mean 'nDCG@k'"),
+        ("--run a.trec --qrels qrels.tsv --format jsn", 2, "unknown format 'jsn'; did you mean 'json'"),
+        ("--run a.trec --qrels qrels.tsv --ties ranks", 2, "did you mean 'rank'"),
+        ("--run a.trec --qrels qrels.tsv --relevance-level 0", 2, "relevance level 0 is below 1"),
         (
-            ["--run", "a.trec"],
-            2,
-            "a.trec: no manifest beside the run names its dataset; give --qrels FILE or --dataset",
-        ),
-        (["--run", "qrels.tsv", "--qrels", "qrels.tsv"], 1, "qrels.tsv line 1: rank 'score', expected a whole number"),
-        (["--run", "a.trec", "--qrels", "empty.tsv"], 1, "empty.tsv: no judgement"),
-        (["--run", "empty.trec", "--qrels", "qrels.tsv"], 1, "empty.trec: the run is empty"),
-        (["--run", "a.trec", "--qrels", "foreign.tsv"], 1, "share no topic; e.g. run has '1', qrels have 'PLAIN-2'"),
-        (
-            ["--run", "twice.trec", "--qrels", "qrels.tsv"],
-            1,
-            "twice.trec line 2: document 'a' a second time for topic '1'",
-        ),
-        (["--run", "nan.trec", "--qrels", "qrels.tsv"], 1, "nan.trec line 1: score 'nan' is not finite"),
-        (["--run", "inf.trec", "--qrels", "qrels.tsv"], 1, "inf.trec line 1: score '-inf' is not finite"),
-        (["--run", "ranks.trec", "--qrels", "qrels.tsv"], 1, "ranks.trec line 1: rank '1.0' and score '2', expected"),
-        (["--run", "cut.trec", "--qrels", "qrels.tsv"], 1, "cut.trec line 2: 5 columns, expected 6"),
-        (["--run", "cut.trec.gz", "--qrels", "qrels.tsv"], 1, "cut.trec.gz: cannot be read as a run"),
-        (["--run", "cut.trec.zst", "--qrels", "qrels.tsv"], 1, "cut.trec.zst: cannot be read as a run"),
-        (["--run", "a.trec", "--qrels", "cut.tsv.gz"], 1, "damaged gzip file"),
-        (["--run", "a.trec", "--qrels", "cut.tsv.zst"], 1, "cut.tsv.zst: cannot be read"),
-        (["--run", "a.trec", "--qrels", "cut.txt"], 1, "cut.txt line 2: 3 columns, expected 3"),
-        (["--run", "a.trec", "--qrels", "five.txt"], 1, "five.txt line 1: 5 columns, expected 3"),
-        (["--run", "a.trec", "--qrels", "twice.tsv"], 1, "topic '1' judges document 'a' twice, as 1 and as 0"),
-        (["--run", "a.trec", "--qrels", "qrels.tsv", "--measure", "nDGC@10"], 2, "did you mean 'nDCG@k'"),
-        (
-            ["--run", "a.trec", "--qrels", "qrels.tsv", "--format", "jsn"],
-            2,
-            "unknown format 'jsn'; did you mean 'json'",
-        ),
-        (["--run", "a.trec", "--qrels", "qrels.tsv", "--ties", "ranks"], 2, "did you mean 'rank'"),
-        (["--run", "a.trec", "--qrels", "qrels.tsv", "--relevance-level", "0"], 2, "relevance level 0 is below 1"),
-        (
-            ["--run", "a.trec", "--qrels", "qrels.tsv", "--relevance-level", "2", "--results", "found"],
+            "--run a.trec --qrels qrels.tsv --relevance-level 2 --results found",
             1,
             "qrels.tsv: no document has relevance 2 (the largest is 1), so every run scores 0 by RR(rel=2)@10",
         ),
         (
-            ["--run", "qrels.tsv", "--qrels", "a.trec"],
+            "--run qrels.tsv --qrels a.trec",
             1,
             "a.trec line 1: 6 columns as in a run (are --run and --qrels swapped?), expected 3 (query-id, corpus-id",
         ),
-        (["--run", "spam.txt", "--qrels", "ms.tsv"], 1, "judgements have four: are --run and --qrels swapped?"),
-        (["--run", "qrels.tsv", "--qrels", "ms.tsv"], 1, "rank 'score', expected a whole number from 1"),
-        (["--run", "qrels.tsv", "--qrels", "ms.tsv"], 1, "are --run and --qrels swapped?"),
-        (["--run", "a.trec", "--dataset", "bier/toy"], 2, "did you mean 'beir'"),
+        ("--run spam.txt --qrels ms.tsv", 1, "judgements have four: are --run and --qrels swapped?"),
+        ("--run qrels.tsv --qrels ms.tsv", 1, "rank 'score', expected a whole number from 1"),
+        ("--run qrels.tsv --qrels ms.tsv", 1, "are --run and --qrels swapped?"),
+        ("--run a.trec --dataset bier/toy", 2, "did you mean 'beir'"),
     ],
 )
-def test_bad_input_is_one_line(toy: Path, call: Callable, arguments: list[str], code: int, message: str):
+def test_bad_input_is_one_line(toy: Path, call: Callable, arguments: str, code: int, message: str):
     (toy / "empty.tsv").write_text("")
     (toy / "empty.trec").write_text("")
     (toy / "foreign.tsv").write_text("PLAIN-2\ta\t1\n")
@@ -311,7 +278,7 @@ def test_bad_input_is_one_line(toy: Path, call: Callable, arguments: list[str], 
     for name, data in (("cut.trec", RUN), ("cut.tsv", QRELS)):
         (toy / f"{name}.gz").write_bytes(gzip.compress(data.encode())[:-9])
         (toy / f"{name}.zst").write_bytes(zstd(data.encode())[:-2])
-    found, out, err = call(score.command, *arguments)
+    found, out, err = call(score.command, *arguments.split())
     assert (found, out) == (code, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
@@ -386,18 +353,8 @@ def test_compare_prints_a_row_per_system_and_measure(toy: Path, call: Callable):
     assert (code, row["system"], row["baseline"], row["value"], row["difference"]) == (0, "b.trec", 0.75, 0.25, -0.5)
     _, out, _ = call(compare.command, *runs)
     # One of two topics differs: +- of it are equally far from 0, so every way to sign is as extreme.
-    assert out.splitlines()[1].split() == [
-        "b.trec",
-        "RR@10",
-        "0.7500",
-        "0.2500",
-        "-0.5000",
-        *("-1.0000", "to", "+0.0000"),
-        "1.0000",
-        "1.0000",
-        *("-1.000", "-1.000"),
-        "0/1/1",
-    ]
+    row = "b.trec RR@10 0.7500 0.2500 -0.5000 -1.0000 to +0.0000 1.0000 1.0000 -1.000 -1.000 0/1/1"
+    assert out.splitlines()[1].split() == row.split()
 
 
 def test_a_comparison_as_csv_has_numbers_of_its_own(toy: Path, call: Callable):

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from eval.analyses.tune import command
 from eval.analyses.tuning import Split, TuningSetting, fusion_settings, search_settings, simplex, tune
 from eval.measures.names import parse_measure
 from eval.report.tables import tuning_table
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
@@ -23,17 +21,10 @@ from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import Refinement
+from tests.invoking import invoked
 from tests.shards.test_reading import jsonl, write_shards
 
 RR = parse_measure("RR@10")
-
-
-def invoke(command: Any, *arguments: Any) -> str:
-    result = CliRunner().invoke(make_app(command), [str(a) for a in arguments])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == 0
-    return result.stdout
 
 
 def test_weights_that_sum_to_one():
@@ -123,24 +114,24 @@ def test_runs_are_fused_as_the_command_fuses_them(tmp_path: Path, monkeypatch: p
     runs = [part for n in "ab" for part in ("--run", f"dev.{n}")]
     tests = [part for n in "ab" for part in ("--test-run", f"test.{n}")]
     files = ["--qrels", "dev.qrels", "--test-qrels", "test.qrels", "--measure", "RR@10", "--steps", "2"]
-    told = json.loads(invoke(command, *runs, *tests, *files, "--output", "tuned.json", "--format", "json"))
+    told = json.loads(invoked(command, *runs, *tests, *files, "--output", "tuned.json", "--format", "json"))
     assert json.loads(Path("tuned.json").read_text()) == told
     assert told["chosen"] == {"method": "interpolation", "normalisation": "min-max", "weight": [1.0, 0.0]}
     # Equal weights tie, and d comes before r.
     assert told["development"] == {"topics": "dev.qrels", "untuned": 1 / 2, "chosen": 1}
     assert told["test"] == {"topics": "test.qrels", "untuned": 1 / 2, "chosen": 1 / 2}
-    text = invoke(command, *runs, *tests, *files, "--dataset-label", "Dev", "--dataset-label", "Test")
+    text = invoked(command, *runs, *tests, *files, "--dataset-label", "Dev", "--dataset-label", "Test")
     assert text.split()[:2] == ["Dev", "Test"]
     with pytest.raises(UsageError, match="1 --dataset-label for 2 splits"):
-        invoke(command, *runs, *tests, *files, "--dataset-label", "Dev")
+        invoked(command, *runs, *tests, *files, "--dataset-label", "Dev")
     with pytest.raises(DataError, match="dev.qrels: no document has relevance 2"):
-        invoke(command, *runs, *tests, *files, "--measure", "RR(rel=2)@10")
-    invoke(fuse, *runs, *told["arguments"], "--output", "fused.trec")
+        invoked(command, *runs, *tests, *files, "--measure", "RR(rel=2)@10")
+    invoked(fuse, *runs, *told["arguments"], "--output", "fused.trec")
     assert Path("fused.trec").read_text().split()[2] == "r"
     with pytest.raises(UsageError, match="2 development runs and 1 test runs"):
-        invoke(command, *runs, *tests[:2], *files)
+        invoked(command, *runs, *tests[:2], *files)
     with pytest.raises(UsageError, match="give runs to fuse"):
-        invoke(command)
+        invoked(command)
 
 
 def test_a_search_is_tuned_as_the_command_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,15 +145,15 @@ def test_a_search_is_tuned_as_the_command_searches(tmp_path: Path, monkeypatch: 
         Path(f"{name}.qrels").write_text(f"{topic} 0 r{topic[1]} 1\n")
     topics = ["--index", "index", "--dev", "dev.jsonl", "--test", "test.jsonl"]
     files = ["--qrels", "dev.qrels", "--test-qrels", "test.qrels", "--measure", "RR@10"]
-    told = json.loads(invoke(command, *topics, *files, "--query-terms", 1, "--feedback", 1, "--format", "json"))
+    told = json.loads(invoked(command, *topics, *files, "--query-terms", 1, "--feedback", 1, "--format", "json"))
     assert told["chosen"] == {"query_terms": 1} and len(told["grid"]) == 4
     assert told["development"] == told["test"] | {"topics": "dev.qrels"}
     assert told["test"] == {"topics": "test.qrels", "untuned": 1 / 3, "chosen": 1}
-    invoke(search, "--index", "index", "--topics", "test.jsonl", *told["arguments"], "--output", "x.trec")
+    invoked(search, "--index", "index", "--topics", "test.jsonl", *told["arguments"], "--output", "x.trec")
     assert Path("x.trec").read_text().split()[2] == "r2"
-    lines = invoke(command, *topics, *files, "--query-terms", 1).splitlines()
+    lines = invoked(command, *topics, *files, "--query-terms", 1).splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["untuned", "chosen"]
     with pytest.raises(UsageError, match="dev.jsonl: topics of a file have no judgements; give --qrels"):
-        invoke(command, *topics, "--query-terms", 1)
+        invoked(command, *topics, "--query-terms", 1)
     with pytest.raises(UsageError, match="name the topics of the index: --dev"):
-        invoke(command, "--index", "index", "--query-terms", 1)
+        invoked(command, "--index", "index", "--query-terms", 1)

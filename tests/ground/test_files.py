@@ -1,26 +1,56 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all, also with two writers of one output, and where processes die."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
+from attack.faults import Ended, faults
 
+from lexvl_anserini import encode, fuse, search
+from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import (
     atomic_write,
+    clear_remains,
     disk_errors,
     exclusive,
     file_sha256,
     new_folder,
     publish,
     read_json,
+    same_file,
+    sole_writer,
     write_json,
 )
+from lexvl_anserini.searching.building import build_index
+
+WRITING = "another process is writing it; wait for it or name another output"
+
+
+@contextmanager
+def folder_of_one(path: Path):
+    """`new_folder` with the interface of `atomic_write`."""
+    with new_folder(path) as part, open(part / "file", "wb") as out:
+        yield out
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def content(path: Path) -> bytes:
+    return (path / "file" if path.is_dir() else path).read_bytes()
 
 
 def test_atomic_write(tmp_path):
@@ -122,3 +152,336 @@ def test_a_folder_is_replaced_where_names_cannot_be_swapped(tmp_path, monkeypatc
             (part / "file").write_text(content)
     assert (tmp_path / "folder/file").read_text() == "newer"
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+# ---- two writers, and processes that die
+
+
+@pytest.mark.parametrize("write", [atomic_write, folder_of_one])
+def test_the_second_writer_of_an_output_gets_one_line(tmp_path, write):
+    """Also a second thread: on the former code it took the first one's file, which then had a hole of zero bytes."""
+    path = tmp_path / "out"
+
+    def second() -> None:
+        with write(path) as out:
+            out.write(b"second")
+
+    with ThreadPoolExecutor(1) as other:
+        with write(path) as out:
+            out.write(b"first, ")
+            out.flush()
+            with pytest.raises(ArtefactError, match=f"out: {WRITING}"):
+                other.submit(second).result()
+            with pytest.raises(ArtefactError, match=WRITING):
+                second()
+            out.write(b"whole")
+        assert content(path) == b"first, whole" and names(tmp_path) == ["out"]
+        other.submit(second).result()
+    assert content(path) == b"second" and names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("write", [atomic_write, folder_of_one])
+def test_who_holds_an_output_may_write_it(tmp_path, write):
+    path = tmp_path / "out"
+    with sole_writer(path, folder=write is folder_of_one):
+        with ThreadPoolExecutor(1) as other, pytest.raises(ArtefactError, match=WRITING):
+            other.submit(write(path).__enter__).result()
+        with write(path) as out:
+            out.write(b"mine")
+        assert content(path) == b"mine"
+    with sole_writer(path, folder=write is folder_of_one):
+        assert len(names(tmp_path)) == 2
+    assert content(path) == b"mine" and names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("write", ["atomic_write", "new_folder"])
+def test_a_killed_writer_leaves_a_part_that_the_next_writer_takes(tmp_path, write):
+    code = f"""
+import os, signal, sys
+from pathlib import Path
+from lexvl_anserini.ground.files import {write}
+with {write}(Path(sys.argv[1])) as out:
+    out.write(b"long and unfinished") if hasattr(out, "write") else (out / "left").mkdir()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    for name in ("out", "removed"):
+        assert subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=False).returncode == -9
+        assert names(tmp_path) == [f"{name}.part"]
+        if name == "removed":
+            clear_remains(tmp_path / name)
+            assert names(tmp_path) == []
+            continue
+        with (atomic_write if write == "atomic_write" else folder_of_one)(tmp_path / name) as out:
+            out.write(b"new")
+        assert content(tmp_path / name) == b"new"
+        assert names(tmp_path) == ["out"]
+        if write == "new_folder":
+            assert names(tmp_path / "out") == ["file"]
+            (tmp_path / "out/file").unlink()
+            (tmp_path / "out").rmdir()
+        else:
+            (tmp_path / "out").unlink()
+
+
+def test_what_is_being_written_is_no_remains(tmp_path):
+    with ThreadPoolExecutor(1) as other, atomic_write(tmp_path / "out") as out:
+        out.write(b"mine")
+        other.submit(clear_remains, tmp_path / "out").result()
+    assert (tmp_path / "out").read_bytes() == b"mine"
+
+
+def test_a_folder_that_was_being_replaced_gets_its_name_back(tmp_path):
+    """Where names cannot be swapped, a process may die between two renames."""
+    (tmp_path / "index.old").mkdir()
+    (tmp_path / "index.old/file").write_text("whole")
+    (tmp_path / "index.part").mkdir()
+    clear_remains(tmp_path / "index")
+    assert names(tmp_path) == ["index"] and (tmp_path / "index/file").read_text() == "whole"
+
+
+def test_an_output_of_another_kind_is_refused_before_any_work(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.part").symlink_to(tmp_path / "file")
+    for name in ("folder", "pipe", "link"):
+        with pytest.raises(ArtefactError, match=f"{name}: .*choose another output"), atomic_write(tmp_path / name):
+            pytest.fail("the work began")
+    with pytest.raises(ArtefactError, match="file: exists and is no folder"), new_folder(tmp_path / "file"):
+        pytest.fail("the work began")
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_a_file_that_is_replaced_while_it_is_read(tmp_path):
+    path = tmp_path / "run"
+    path.write_text("old")
+    with same_file(path):
+        pass
+    with pytest.raises(ArtefactError, match=f"run: {WRITING}"), same_file(path), atomic_write(path) as out:
+        out.write(b"new")
+    with pytest.raises(ArtefactError, match=f"run: {WRITING}"), same_file(path):
+        path.unlink()
+
+
+def test_the_error_of_another_file_is_not_blamed_on_the_output(tmp_path):
+    """A corpus that cannot be read is no output that cannot be written."""
+    with pytest.raises(PermissionError, match="corpus"), disk_errors(tmp_path / "out"):
+        raise PermissionError(13, "Permission denied", str(tmp_path / "corpus"))
+    for inside in ("out", "out.part", "out/docs/shard", "."):
+        with pytest.raises(ArtefactError, match="out: cannot be written"), disk_errors(tmp_path / "out"):
+            raise PermissionError(13, "Permission denied", str(tmp_path / inside))
+    with pytest.raises(ArtefactError, match="elsewhere: the disk is full"), disk_errors(tmp_path / "out"):
+        raise OSError(28, "No space left on device", "elsewhere")
+
+
+def test_of_a_copy_the_file_that_is_written_is_named(tmp_path):
+    with pytest.raises(ArtefactError, match="out: the disk is full"), disk_errors(tmp_path / "out"):
+        raise OSError(28, "No space left on device", str(tmp_path / "source"), None, str(tmp_path / "out/copy"))
+
+
+def test_a_disk_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with (
+        pytest.raises(ArtefactError, match="out: cannot be locked .No locks available"),
+        atomic_write(tmp_path / "out"),
+    ):
+        pytest.fail("the work began")
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("I/O error: No space left on device (os error 28)", r"out: the disk is full \(1,234 bytes needed\); free"),
+        ("IOException: No space left on device", "out: the disk is full"),
+        ("File too large (os error 27)", "out: larger than this disk"),
+        ("Read-only file system", "out: cannot be written"),
+    ],
+)
+def test_what_other_languages_say_about_the_disk(tmp_path, said, line):
+    with pytest.raises(ArtefactError, match=line), disk_errors(tmp_path / "out", 1234):
+        raise RuntimeError(said)
+
+
+# ---- kill points: the process ends at each call that changes a file, then the same command runs again
+
+TEXTS = {"d1": "a dog on a beach", "d2": "two people and a horse", "d3": "a pizza on the table"}
+TOPICS = {"q1": "a dog", "q2": "people on a table"}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, golden) -> Path:
+    """Three documents, two topics, and their index."""
+    folder = tmp_path_factory.mktemp("world")
+    for name, texts in (("corpus", TEXTS), ("queries", TOPICS)):
+        rows = (json.dumps({"_id": doc_id, "title": "", "text": text}) for doc_id, text in texts.items())
+        (folder / f"{name}.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    (folder / "qrels").mkdir()
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    run("encode", *corpus_options(folder, golden), "--output", folder / "impacts")
+    build_index(folder / "impacts", folder / "index")
+    run("search", "--index", folder / "index", "--output", folder / "a.trec", "--hits", "2")
+    run("search", "--index", folder / "index", "--output", folder / "b.trec")
+    return folder
+
+
+def corpus_options(world: Path, golden: Path) -> list[object]:
+    checkpoint = golden / "splade/ckpt_bert"
+    options = ["--corpus", f"beir:{world}", "--encoder", "bag-of-tokens", "--checkpoint", checkpoint]
+    return [*options, "--device", "cpu", "--shard-size", 2, "--compress"]
+
+
+def run(name: str, *arguments: object) -> None:
+    command = {"encode": encode, "search": search, "fuse": fuse}[name].command
+    make_app(command)([str(argument) for argument in arguments], standalone_mode=False)
+
+
+def found_in(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder; of a run's manifest without the milliseconds."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for name, data in files.items():
+        if name.endswith("manifest.json") and "efficiency" in (about := json.loads(data)):
+            files[name] = json.dumps({**about, "efficiency": sorted(about["efficiency"])}).encode()
+    return files
+
+
+class Writing(NamedTuple):
+    """A command that writes into a folder, after another one if it replaces what that one wrote."""
+
+    name: str
+    arguments: Sequence[object]
+    first: Sequence[object] = ()
+
+    def prepare(self, folder: Path) -> None:
+        folder.mkdir()
+        if self.first:
+            self(folder, self.first)
+
+    def __call__(self, folder: Path, arguments: Sequence[object] = ()) -> None:
+        run(
+            self.name,
+            *(folder / word[3:] if str(word).startswith("IN/") else word for word in arguments or self.arguments),
+        )
+
+
+@pytest.fixture(params=["encode", "encode topics", "search", "search again", "fuse"])
+def writing(request, world, golden) -> Writing:
+    encoding = corpus_options(world, golden)
+    searching = ["--index", world / "index", "--output", "IN/r.trec"]
+    return {
+        "encode": Writing("encode", [*encoding, "--output", "IN/impacts"]),
+        "encode topics": Writing("encode", [*encoding, "--topics", f"beir:{world}", "--output", "IN/q.jsonl.gz"]),
+        "search": Writing("search", searching),
+        "search again": Writing("search", [*searching, "--overwrite", "--hits", 2], searching),
+        "fuse": Writing("fuse", ["--run", world / "a.trec", "--run", world / "b.trec", "--output", "IN/new/r.trec"]),
+    }[request.param]
+
+
+def test_killed_at_every_call_the_same_command_ends_as_undisturbed(tmp_path, writing, caplog):
+    writing.prepare(tmp_path / "whole")
+    before = found_in(tmp_path / "whole")
+    with faults(tmp_path / "whole") as whole:
+        writing(tmp_path / "whole")
+    expected = found_in(tmp_path / "whole")
+    assert len(whole.calls) >= 8 and any("replace" in call for call in whole.calls)
+    for number in range(1, len(whole.calls) + 1):
+        folder = tmp_path / str(number)
+        writing.prepare(folder)
+        with pytest.raises(Ended), faults(folder, number, after=number % 2 == 0):
+            writing(folder)
+        left = found_in(folder)
+        for name in left.keys() & {"r.trec", "new/r.trec", "q.jsonl.gz"}:
+            pair = (left[name], left[f"{name}.manifest.json"])
+            assert pair in [(state.get(name), state.get(f"{name}.manifest.json")) for state in (before, expected)]
+        writing(folder)
+        assert found_in(folder) == expected, whole.calls[number - 1]
+
+
+def flushed(calls: list[str], folder: Path) -> int:
+    """Checks that everything was on the disk before it got its name, and the name soon after; counts the names."""
+    renamed = 0
+    for at, call in enumerate(calls):
+        what, _, names = call.partition(" ")
+        if what in ("replace", "rename", "exchange"):
+            part, name = names.split(", ")
+            folders = [path.parent.name for path in folder.rglob(name)]
+            assert f"fsync {part}" in calls[:at], (call, calls)
+            synced = {f"fsync {one}{suffix}" for one in folders for suffix in ("", ".part")}
+            assert not folders or synced & {*calls[at:]}, (call, calls)
+            renamed += 1
+    return renamed
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not name open files")
+def test_what_has_its_name_is_on_the_disk(tmp_path, writing, world):
+    folder = tmp_path / "synced"
+    writing.prepare(folder)
+    with faults(folder) as found:
+        writing(folder)
+    assert flushed(found.calls, folder) >= 2
+    with faults(folder) as found:
+        build_index(world / "impacts", folder / "index")
+        build_index(world / "impacts", folder / "index", overwrite=True, term_vectors=True)
+    assert flushed(found.calls, folder) >= 4
+    assert {f"fsync {path.name}" for path in (folder / "index").iterdir() if path.name != "write.lock"} <= {
+        *found.calls
+    }
+
+
+def test_repeated_after_success_a_command_says_finished(tmp_path, writing, caplog):
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level("INFO", "lexvl_anserini"):
+            writing._replace(arguments=[word for word in writing.arguments if word != "--overwrite"])(tmp_path)
+    assert "finished already" in caplog.text
+
+
+def test_no_two_processes_do_the_same_work(tmp_path, writing, monkeypatch):
+    """Whoever comes second gets one line before it encodes or searches anything."""
+    name = next(str(word)[3:] for word in writing.arguments if str(word).startswith("IN/"))
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if name == "impacts":
+        path.mkdir()
+    with exclusive(path) if name == "impacts" else sole_writer(path), ThreadPoolExecutor(1) as other:
+        monkeypatch.setattr("lexvl_anserini.searching.retrieval.IndexSearch.write", None)
+        monkeypatch.setattr("lexvl_anserini.queries.query_vectors.quantised_queries", None)
+        monkeypatch.setattr("lexvl_anserini.shards.writing.encode_shard", None)
+        with pytest.raises(ArtefactError, match=WRITING):
+            other.submit(writing, tmp_path).result()
+
+
+def test_topics_that_changed_are_another_request(tmp_path, world, golden):
+    topics = tmp_path / "topics.tsv"
+    topics.write_text("q1\ta dog\n")
+    options = [*corpus_options(world, golden), "--topics", topics, "--output", tmp_path / "q.jsonl"]
+    run("encode", *options)
+    topics.write_text("q1\ta horse\n")
+    with pytest.raises(ArtefactError, match=r"q.jsonl: holds encoded topics of another request \(topics_sha256"):
+        run("encode", *options)
+    run("encode", *options, "--overwrite")
+    assert '"horse":' in (tmp_path / "q.jsonl").read_text()
+
+
+def test_an_output_in_a_folder_that_is_read_only(tmp_path, writing, monkeypatch):
+    """What is finished stays finished there; anything else is one line, with the place."""
+    writing.prepare(tmp_path / "made")
+    writing(tmp_path / "made")
+    plain = writing._replace(arguments=[word for word in writing.arguments if word != "--overwrite"])
+
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for name in ("mkdir", "replace", "rename", "unlink", "rmdir"):
+        monkeypatch.setattr(os, name, refuse)
+    real = os.open
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, flags, *more, **dirs: refuse() if flags & os.O_CREAT else real(path, flags, *more, **dirs),
+    )
+    plain(tmp_path / "made")
+    with pytest.raises(ArtefactError, match=r"empty.*: cannot be written \(Read-only file system\); choose another"):
+        plain(tmp_path / "empty")

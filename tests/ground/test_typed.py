@@ -13,8 +13,9 @@ import pytest
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import Entry, Key, check
 from lexvl_anserini.queries.clauses import Boost, Term
 from lexvl_anserini.queries.feedback import Feedback

@@ -14,8 +14,9 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
-from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index

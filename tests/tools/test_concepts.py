@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 from world import concepts as image_concepts
 from world.commands import print_concepts
-from world.concepts import (
-    ConceptFrequencies,
-    concept_means,
-    count_correct,
-    details,
-    in_own_captions,
-    sample,
-)
+from world.concepts import ConceptFrequencies, concept_means, count_correct, details, in_own_captions, sample
 from world.grammar import captions
 from world.meanings import (
     STOP_WORDS,

@@ -207,10 +207,7 @@ def test_joints_and_poses():
         ("", "expected the size"),
         ("40", "expected the size"),
         ("40,30 plane", "unknown word 'plane' after the size"),
-        (
-            "9,9\novel main 1,2 3,4",
-            r"drawing line 2: `ovel main 1,2 3,4`: unknown shape 'ovel'; did you mean 'oval'",
-        ),
+        ("9,9\novel main 1,2 3,4", r"drawing line 2: `ovel main 1,2 3,4`: unknown shape 'ovel'; did you mean 'oval'"),
         ("9,9\noval man 1,2 3,4", "unknown material 'man'; did you mean 'main'"),
         ("9,9\noval main 1,2", "expected oval MATERIAL"),
         ("9,9\nline main 1,2 3,4", "expected line MATERIAL"),

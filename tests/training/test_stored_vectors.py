@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.texts.tokens import load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_anserini.training.images.dense_heads import HeadMaterial
 from lexvl_anserini.training.loop import train

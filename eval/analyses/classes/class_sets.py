@@ -129,13 +129,13 @@ def read_sorted_folders(files: Sequence[Path], base: Path, split: str, count: in
         DataError: there are not `count` class folders, so that their order does not say which they are.
     """
     folders = list(class_folders(files[0]))
-    numbers = {label: number for number, label in enumerate(sorted({str(one.label) for one in folders}))}
+    numbers = {label: number for number, label in enumerate(sorted({str(item.label) for item in folders}))}
     if len(numbers) != count:
         raise DataError(
             f"{files[0]}: {len(numbers)} class folders, expected {count:,}; name this folder itself for others, "
             "with --classes for their names"
         )
-    return (one._replace(label=numbers[str(one.label)]) for one in folders)
+    return (item._replace(label=numbers[str(item.label)]) for item in folders)
 
 
 def read_cifar(files: Sequence[Path], base: Path, split: str, labels: int) -> Iterator[Labelled]:

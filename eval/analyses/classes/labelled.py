@@ -69,23 +69,23 @@ def read_labelled(where: Path, classes: ImageClasses | None = None) -> LabelledI
         classes: that the labels name; default the labels themselves, in the order of their names.
     """
     labelled = list(read_list(where) if where.suffix.lower() in LISTS else class_folders(where))
-    classes = classes or ImageClasses.of_folders(sorted({str(one.label) for one in labelled}))
+    classes = classes or ImageClasses.of_folders(sorted({str(item.label) for item in labelled}))
     return with_numbers(where.stem, str(where), labelled, classes)
 
 
 def with_numbers(
-    name: str, where: str, found: Iterable[Labelled], classes: ImageClasses, per_class: bool = False
+    name: str, where: str, items: Iterable[Labelled], classes: ImageClasses, per_class: bool = False
 ) -> LabelledImages:
     """Images with the numbers of their classes.
 
     Raises:
         DataError: there are no images, or one has a label that `classes` lack.
     """
-    found = list(found)
-    if not found:
+    items = list(items)
+    if not items:
         raise DataError(f"{where}: no images")
-    numbers = {label: _number(label, classes) for label in {one.label for one in found}}
-    unknown = Counter(one.label for one in found if numbers[one.label] is None)
+    numbers = {label: _number(label, classes) for label in {item.label for item in items}}
+    unknown = Counter(item.label for item in items if numbers[item.label] is None)
     if unknown:
         [(label, count), *_] = unknown.most_common(1)
         near = get_close_matches(folded(str(label)), map(folded, classes.labels), n=1, cutoff=0.5)
@@ -94,8 +94,8 @@ def with_numbers(
             f"{where}: {unknown.total():,} images of {len(unknown)} classes that are not among the {len(classes)} "
             f"known; {count:,} have {label!r}{hint}"
         )
-    labels = np.array([numbers[one.label] for one in found], dtype=np.int64)
-    return LabelledImages(name, [one.image for one in found], labels, classes, per_class)
+    labels = np.array([numbers[item.label] for item in items], dtype=np.int64)
+    return LabelledImages(name, [item.image for item in items], labels, classes, per_class)
 
 
 def _number(label: str | int, classes: ImageClasses) -> int | None:

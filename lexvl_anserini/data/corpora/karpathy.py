@@ -46,7 +46,7 @@ class CaptionedImage(NamedTuple):
     captions: tuple[Caption, ...]
 
 
-class Item(NamedTuple):
+class ViewItem(NamedTuple):
     """A document or a topic: an image, one of its captions, or several."""
 
     item_id: str
@@ -59,7 +59,7 @@ Images = Callable[[], Iterable[CaptionedImage]]
 # Makes ready what is needed to read images, and returns how a file is referred to.
 Opened = Callable[[], Callable[[str], str]]
 # The documents or the topics of an image.
-Items = Callable[[CaptionedImage], list[Item]]
+Items = Callable[[CaptionedImage], list[ViewItem]]
 
 
 class View(NamedTuple):
@@ -69,22 +69,22 @@ class View(NamedTuple):
     topics: Items
 
 
-def whole_image(image: CaptionedImage) -> list[Item]:
+def whole_image(image: CaptionedImage) -> list[ViewItem]:
     """The image itself."""
-    return [Item(image.image_id, file=image.file)]
+    return [ViewItem(image.image_id, file=image.file)]
 
 
-def each_caption(image: CaptionedImage) -> list[Item]:
+def each_caption(image: CaptionedImage) -> list[ViewItem]:
     """The captions one by one."""
-    return [Item(caption.caption_id, caption.text) for caption in image.captions]
+    return [ViewItem(caption.caption_id, caption.text) for caption in image.captions]
 
 
-def first_captions(image: CaptionedImage) -> list[Item]:
+def first_captions(image: CaptionedImage) -> list[ViewItem]:
     """The first captions together."""
-    return [Item(image.image_id, " ".join(caption.text for caption in image.captions[:DOCUMENT_CAPTIONS]))]
+    return [ViewItem(image.image_id, " ".join(caption.text for caption in image.captions[:DOCUMENT_CAPTIONS]))]
 
 
-def next_caption(image: CaptionedImage) -> list[Item]:
+def next_caption(image: CaptionedImage) -> list[ViewItem]:
     """The caption after the first ones, if there is one."""
     return each_caption(image)[DOCUMENT_CAPTIONS : DOCUMENT_CAPTIONS + 1]
 
@@ -117,7 +117,7 @@ def _topics(images: Images, view: View, opened: Opened) -> Iterator[Topic]:
         yield Topic(item.item_id, item.text, item.file)
 
 
-def _referred(images: Images, items: Items, opened: Opened) -> Iterator[Item]:
+def _referred(images: Images, items: Items, opened: Opened) -> Iterator[ViewItem]:
     """The items with references in the place of files; opens nothing for captions."""
     refer = cache(opened)
     for image in images():

@@ -90,7 +90,7 @@ class UnreadableImage(DataError):
     """An image cannot be read, and the policy is to fail."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class OnError:
     """The policy for images that cannot be read, and the images that it skipped.
 
@@ -116,7 +116,7 @@ class OnError:
         self.skipped.append(Skipped(position, str(reference), str(problem)))
 
 
-# The policy where none is given.
+# The policy where none is given. All callers share it: it raises, and lists nothing.
 FAIL = OnError("fail")
 
 
@@ -175,15 +175,6 @@ def read_images(
         on_error: raises at the first unreadable image, or skips and lists it.
         prepare: called in the workers, for instance to resize into an array; its errors are raised.
     """
-
-    def decoded(reference: Reference) -> Any:
-        """An image, prepared, or the error if it cannot be read."""
-        try:
-            image = open_image(reference)
-        except DataError as problem:
-            return problem
-        return prepare(image) if prepare else image
-
     workers = workers or usable_cores()
     waiting: deque[tuple[int, Reference, Future[Any]]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="images")
@@ -200,7 +191,7 @@ def read_images(
                 except Exception as problem:  # raised after the images before it
                     failure, more = problem, False
                 else:
-                    waiting.append((position, reference, pool.submit(decoded, reference)))
+                    waiting.append((position, reference, pool.submit(_prepared, reference, prepare)))
             if waiting:
                 position, reference, future = waiting.popleft()
                 if isinstance(value := future.result(), DataError):
@@ -211,6 +202,15 @@ def read_images(
             raise failure
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepared(reference: Reference, prepare: Callable[[Image], Any] | None) -> Any:
+    """An image, prepared, or the error if it cannot be read."""
+    try:
+        image = open_image(reference)
+    except DataError as problem:
+        return problem
+    return prepare(image) if prepare else image
 
 
 def usable_cores() -> int:

@@ -34,7 +34,7 @@ from lexvl_anserini.shards.reading import read_vocabulary
 if TYPE_CHECKING:
     import torch
 
-# Of `SparseEncoder.decode`: the (token, weight) pairs of each text.
+# The result of `SparseEncoder.decode`: the (token, weight) pairs of each text.
 Decoded: TypeAlias = Sequence[Sequence[tuple[str, float]]]
 Embeddings: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | sparse.csr_matrix | Decoded"
 

@@ -31,7 +31,7 @@ from lexvl_anserini.ground.places import fetched, place
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.queries.clauses import Clause, Text
+from lexvl_anserini.queries.clauses import Clause, Text, walk
 from lexvl_anserini.runs.order import merged_by_score, with_ranks
 
 Result = TypeVar("Result")
@@ -170,7 +170,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
         """The ranked list of a clause tree."""
         check_count("hits", hits)
-        if has_text(clause):
+        if any(isinstance(node, Text) for node in walk(clause)):
             raise UsageError("BM25 needs statistics of the whole corpus, which partitions lack; build one index")
         return merged([sent.documents() for sent in self._all("search_tree", query_id, clause, hits)], hits)
 
@@ -247,11 +247,6 @@ def answers(pending: Sequence[Pending], hits: int) -> Iterator[list[ScoredDoc]]:
     """The lists of a batch, from the answers of all workers."""
     results = [answer.result() for answer in pending]
     return (merged([sent.documents() for sent in lists], hits) for lists in zip(*results, strict=True))
-
-
-def has_text(clause: Clause) -> bool:
-    """Whether BM25 is part of a tree."""
-    return isinstance(clause, Text) or any(map(has_text, clause.children()))
 
 
 class SearcherRequest(NamedTuple):

@@ -23,7 +23,15 @@ from lexvl_anserini.doors.cluster.ray_connect import (
     probe,
     reason_of_ray,
 )
-from lexvl_anserini.doors.cluster.runners import FailedPart, Pending, Result, Runner, RunnerSettings, RunnerWorker
+from lexvl_anserini.doors.cluster.runners import (
+    Answer,
+    FailedPart,
+    Pending,
+    Result,
+    Runner,
+    RunnerSettings,
+    RunnerWorker,
+)
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
 
 log = logging.getLogger(__name__)
@@ -39,13 +47,6 @@ PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 # Seconds without an answer after which a line says what is awaited.
 TELL_S = 60.0
-
-
-class Answer(NamedTuple):
-    """What a call in another process returned or raised."""
-
-    value: Any
-    error: LexvlError | None = None
 
 
 class SentWork(NamedTuple):
@@ -175,10 +176,7 @@ class RayPending(Pending):
 
     def result(self) -> Any:
         """Waits; Ray repeats the call if the actor's process dies meanwhile."""
-        answer = self.runner._answer(self.runner._ready([self.ref], "the answer of a worker"))
-        if answer.error is not None:
-            raise answer.error
-        return answer.value
+        return self.runner._answer(self.runner._ready([self.ref], "the answer of a worker")).result()
 
 
 class RayWorker(RunnerWorker):

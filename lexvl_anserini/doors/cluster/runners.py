@@ -113,8 +113,8 @@ class Runner(Protocol):
         """Disconnects, and ends what this runner started."""
 
 
-class Done(NamedTuple):
-    """What a call in this process returned or raised."""
+class Answer(NamedTuple):
+    """What a call returned or raised."""
 
     value: Any
     error: Exception | None = None
@@ -135,9 +135,9 @@ class LocalWorker:
     def call(self, method: str, *arguments: Any) -> Pending:
         """Calls the method at once."""
         try:
-            return Done(getattr(self.held, method)(*arguments))
+            return Answer(getattr(self.held, method)(*arguments))
         except Exception as error:
-            return Done(None, error)
+            return Answer(None, error)
 
     def close(self) -> None:
         """Closes the object."""

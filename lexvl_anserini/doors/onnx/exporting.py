@@ -1,4 +1,4 @@
-"""An encoder of torch -> a folder that ONNX Runtime runs (see `export_folder`).
+"""An encoder of torch -> a folder that ONNX Runtime runs (see `loading`).
 
 A graph is the whole network of a side, pooling and activation included; of images also the normalisation of pixels. It
 ends before the sparsifier, whose rule is data. Batch size and length are free.
@@ -18,17 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.doors.onnx.export_folder import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
+from lexvl_anserini.doors.onnx.loading import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
 from lexvl_anserini.encoders.encoder import Encoder, Tower
-from lexvl_anserini.encoders.families.sentence import SentenceTower
-from lexvl_anserini.encoders.parts.dense import DenseTower, Texts
-from lexvl_anserini.encoders.parts.images.crops import described
-from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.families.dense.sentence import SentenceTower
+from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, described
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
 from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, masked_max, masked_sum, top_mean
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, is_fast
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, TextTower
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
+from lexvl_anserini.encoders.parts.towers import Batch, Composition, DenseTower, Texts, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.installed import versions_of
@@ -135,7 +133,7 @@ def bag_side(tower: BagTower) -> ExportedSide:
 
 def dense_side(tower: DenseTower) -> ExportedSide:
     """A dense tower of texts, of passages or of images."""
-    from lexvl_anserini.encoders.families.dpr import Passages
+    from lexvl_anserini.encoders.families.dense.dpr import Passages
 
     entry = {"width": tower.width, "normalise": tower.normalise, "dimensions": tower.dimensions}
     items, nowhere = tower.items, np.empty(0, dtype=np.int64)

@@ -13,12 +13,10 @@ from scipy import sparse
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_image_of, read_topic
+from lexvl_anserini.encoders.parts.batches import PassageReader, padded_batches, read_passage
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept_rows
-from lexvl_anserini.encoders.parts.texts.cutting import checked_dimensions, cut
-from lexvl_anserini.encoders.parts.texts.padding import padded_batches
-from lexvl_anserini.encoders.parts.texts.passages import PassageReader, read_passage
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept_rows
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, reason_of
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document, Topic
@@ -191,7 +189,7 @@ class LexicalGraphTower(GraphTower):
 
 @dataclass(frozen=True)
 class DenseGraphTower(GraphTower):
-    """Inputs to dense vectors: as `parts.dense.DenseTower`, with a graph that embeds.
+    """Inputs to dense vectors: as `parts.towers.DenseTower`, with a graph that embeds.
 
     width       of the features that the graph gives
     normalise   vectors have unit length

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lexvl_anserini.doors.serving import limits
-from lexvl_anserini.doors.serving.documents import Recent, SentPictures
+from lexvl_anserini.doors.serving.documents import UNKNOWN, Recent, SentPictures
 from lexvl_anserini.doors.serving.messages import (
     Chip,
     DocumentProducts,
@@ -23,7 +23,6 @@ from lexvl_anserini.doors.serving.messages import (
     ShownHit,
     Timing,
 )
-from lexvl_anserini.doors.serving.products import changed, reweighted
 from lexvl_anserini.encoders.encoder import OtherModality
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical
@@ -33,11 +32,15 @@ from lexvl_anserini.queries.clauses import (
     AnyOf,
     Clause,
     Equals,
+    Impacts,
+    Not,
     Range,
     Term,
     Text,
     TreeQuery,
+    Unscored,
     clause_of,
+    fold,
     scored_terms,
     terms_of,
     walk,
@@ -63,12 +66,12 @@ class ReadQuery(NamedTuple):
 
     query    None for an empty question
     read_as  as in `ShownAnswer`
-    given    term -> weight before the user's changes
+    weights  term -> weight before the user's changes
     """
 
     query: ImpactQuery | TreeQuery | DenseQuery | Topic | None
     read_as: str
-    given: Mapping[str, float]
+    weights: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ class Answering:
     @classmethod
     def fresh(cls) -> Answering:
         """Nothing is kept yet."""
-        kept = (limits.KEPT_QUERIES, limits.KEPT_MAPS, limits.KEPT_DOCUMENTS)
-        return cls(SentPictures(), *map(Recent, kept))
+        numbers = (limits.KEPT_QUERIES, limits.KEPT_MAPS, limits.KEPT_DOCUMENTS)
+        return cls(SentPictures(), *map(Recent, numbers))
 
     def answer(self, index: LiveIndex, question: Question) -> ShownAnswer:
         """The best documents for a question."""
@@ -111,7 +114,7 @@ class Answering:
             index=question.index,
             read_as=read.read_as,  # type: ignore[arg-type]
             chips=chips(read),
-            hits=[hit_of(index, one) for one in hits],
+            hits=[hit_of(index, hit) for hit in hits],
             documents=index.manifest.counts.documents,
             ignored=ignored,
             timing=timing,
@@ -136,14 +139,16 @@ class Answering:
         if not lexical:
             return ReadQuery(vector, read_as, {})
         refuse_unknown(index, AnyOf(tuple(Term(term) for term in question.weights)))
-        weights = changed(vector.vector, question.weights)
-        given = {**vector.vector, **{t: vector.vector.get(t, 0) for t in question.weights}}
-        return ReadQuery(ImpactQuery(TYPED, weights), read_as, given)
+        weights = {**dict.fromkeys(question.weights, 0), **vector.vector}
+        return ReadQuery(ImpactQuery(TYPED, changed(vector.vector, question.weights)), read_as, weights)
 
     def _encode(self, index: LiveIndex, question: Question, topic: Topic) -> Any:
         """The encoded query of a text, a picture that was sent, or a document."""
         if question.picture is not None:
-            return encode_picture(index, self.sent.picture(question.picture))
+            # As queries are encoded, or as documents are where queries are texts.
+            if index.picture_tower is None:
+                raise UsageError(f"the encoder of index {index.served.name!r} reads no pictures")
+            return _quantised(index, index.picture_tower, self.sent.picture(question.picture))
         if question.like is not None:
             return encode_document(index, question.like)
         check_readable(topic, index.model)
@@ -183,8 +188,8 @@ class Answering:
             raise UsageError(f"the encoder of index {index.served.name!r} has no grid over pictures")
         picture, read = index.corpus.picture(doc_id), self.read(index, question)
         weights = dict(scored_terms(clause_of(read.query))) if isinstance(read.query, ImpactQuery | TreeQuery) else {}
-        held = self.impacts_of(index, doc_id, weights)
-        weights = {t: w for t, w in weights.items() if t in held and term in (None, t)}
+        impacts = self.impacts_of(index, doc_id, weights)
+        weights = {t: w for t, w in weights.items() if t in impacts and term in (None, t)}
 
         def drawn() -> HeatMap:
             image = open_image(picture)
@@ -194,7 +199,9 @@ class Answering:
             shares = (grid - grid.min()) / span if span else np.zeros_like(grid)
             wide, high = image.size
             region = [left / wide, top / high, right / wide, bottom / high]
-            return HeatMap(grid=np.round(shares.astype(float), 3).tolist(), region=[round(one, 4) for one in region])
+            return HeatMap(
+                grid=np.round(shares.astype(float), 3).tolist(), region=[round(share, 4) for share in region]
+            )
 
         heat: HeatMap = self.maps.kept((index.serial, doc_id, tuple(weights.items())), drawn)
         return heat
@@ -223,28 +230,23 @@ def read_expression(index: LiveIndex, text: str, weights: Mapping[str, int]) -> 
     expect_lexical(f"index {index.served.name!r}", index.manifest.kind, "expressions are for impact indexes")
     clause = parse(text)
     refuse_unknown(index, clause)
-    given: dict[str, float] = {}
+    before = weights_of(clause)
+    changes = {term: weight for term, weight in weights.items() if term in before}
+    return ReadQuery(TreeQuery(TYPED, reweighted(clause, changes)), "terms", before)
+
+
+def weights_of(clause: Clause) -> dict[str, float]:
+    """The weight of each term that scores, of all its places in the tree."""
+    weights: dict[str, float] = {}
     for term, weight in scored_terms(clause):
-        given[term] = given.get(term, 0) + weight
-    kept = {term: weight for term, weight in weights.items() if term in given}
-    return ReadQuery(TreeQuery(TYPED, reweighted(clause, kept)), "terms", given)
+        weights[term] = weights.get(term, 0) + weight
+    return weights
 
 
 def refuse_unknown(index: LiveIndex, clause: Clause) -> None:
     """Refuses terms that no document can have; nothing in an index without a vocabulary of its own."""
     if index.terms and any(term not in index.known for term in terms_of(clause)):
         check_known(clause, index.terms)
-
-
-def encode_picture(index: LiveIndex, picture: Any) -> ImpactQuery | DenseQuery:
-    """A picture as a query: encoded as queries are, or as documents are where queries are texts.
-
-    Of terms, the heaviest `limits.PICTURE_TERMS` are kept.
-    """
-    tower = index.picture_tower
-    if tower is None:
-        raise UsageError(f"the encoder of index {index.served.name!r} reads no pictures")
-    return _quantised(index, tower, picture)
 
 
 def encode_document(index: LiveIndex, doc_id: str) -> Any:
@@ -282,7 +284,7 @@ def _readable(query: Any) -> Any:
 
 def conditions(index: LiveIndex, question: Question) -> Clause | None:
     """What documents must match besides the query; None if nothing."""
-    clauses: list[Clause] = [_condition(one) for one in question.filters]
+    clauses: list[Clause] = [_condition(metadata) for metadata in question.filters]
     if question.where.strip():
         clauses.append(parse(question.where))
     if not clauses:
@@ -293,12 +295,12 @@ def conditions(index: LiveIndex, question: Question) -> Clause | None:
     return clause
 
 
-def _condition(one: MetadataFilter) -> Clause:
-    if one.value is not None:
-        return Equals(one.field, one.value)
-    if one.low is None and one.high is None:
-        raise UsageError(f"filter of {one.field[:80]!r}: give a value, or a low or high end")
-    return Range(one.field, one.low, one.high)
+def _condition(metadata: MetadataFilter) -> Clause:
+    if metadata.value is not None:
+        return Equals(metadata.field, metadata.value)
+    if metadata.low is None and metadata.high is None:
+        raise UsageError(f"filter of {metadata.field[:80]!r}: give a value, or a low or high end")
+    return Range(metadata.field, metadata.low, metadata.high)
 
 
 def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> list[ScoredDoc]:
@@ -322,22 +324,46 @@ def chips(read: ReadQuery) -> list[Chip]:
     """The terms of a query with their weights, the heaviest first, as the encoder gave them."""
     if not isinstance(read.query, ImpactQuery | TreeQuery):
         return []
-    now: dict[str, float] = {}
-    for term, weight in scored_terms(clause_of(read.query)):
-        now[term] = now.get(term, 0) + weight
-    order = sorted(read.given, key=lambda term: (-read.given[term], term))
-    return [Chip(term=term, weight=round(now.get(term, 0)), given=round(read.given[term])) for term in order]
+    now, before = weights_of(clause_of(read.query)), read.weights
+    order = sorted(before, key=lambda term: (-before[term], term))
+    return [Chip(term=term, weight=round(now.get(term, 0)), given=round(before[term])) for term in order]
 
 
-def hit_of(index: LiveIndex, found: ScoredDoc) -> ShownHit:
+def hit_of(index: LiveIndex, hit: ScoredDoc) -> ShownHit:
     """A hit with what is known of its document."""
-    shown = index.corpus.documents.get(found.doc_id)
+    shown = index.corpus.documents.get(hit.doc_id, UNKNOWN)
     return ShownHit(
-        rank=found.rank,
-        doc_id=found.doc_id,
-        score=float(found.score),
-        title=shown.title if shown else "",
-        text=shown.text if shown else "",
-        picture=bool(shown and shown.picture),
-        metadata=dict(shown.metadata) if shown else {},
+        rank=hit.rank,
+        doc_id=hit.doc_id,
+        score=float(hit.score),
+        title=shown.title,
+        text=shown.text,
+        picture=bool(shown.picture),
+        metadata=dict(shown.metadata),
     )
+
+
+def reweighted(clause: Clause, weights: Mapping[str, int]) -> Clause:
+    """The tree with other weights of terms; a term of weight 0 must still match where it had to, and adds nothing."""
+
+    def leaf(clause: Clause) -> Clause:
+        if isinstance(clause, Term) and clause.term in weights:
+            weight = weights[clause.term]
+            return replace(clause, weight=weight) if weight else Unscored(Term(clause.term))
+        return Impacts(changed(clause.vector, weights)) if isinstance(clause, Impacts) else clause
+
+    return fold(
+        clause,
+        leaf,
+        all_of=lambda required, optional: All(tuple(required), tuple(optional)),
+        any_of=lambda clauses: AnyOf(tuple(clauses)),
+        negated=lambda clause, below: Not(below),
+        scaled=lambda clause, below: replace(clause, clause=below),
+    )
+
+
+def changed(vector: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:
+    """The vector with other weights, new terms at the end; a weight of 0 leaves a term out."""
+    if any(weight < 0 for weight in weights.values()):
+        raise UsageError("a weight below 0; expected 0, which leaves the term out, or more")
+    return {term: weight for term, weight in {**vector, **weights}.items() if weight}

@@ -35,6 +35,12 @@ READ_TOPICS = 200
 EXAMPLES = 4
 MOST_LETTERS = 60
 
+# Longest side in pixels by name.
+SIDES = {"small": 320, "large": 1280}
+
+# Pictures up to this side are drawings or icons more often than photos, and are sent without loss.
+LOSSLESS = 256
+
 
 class ShownDocument(NamedTuple):
     """A document: its title, the begin of its text, its metadata, and its picture with the file that it leads to."""
@@ -44,6 +50,10 @@ class ShownDocument(NamedTuple):
     metadata: Mapping[str, str | int | float | bool]
     picture: str | None
     file: str | None
+
+
+# A document of a corpus that cannot be read.
+UNKNOWN = ShownDocument("", "", {}, None, None)
 
 
 class ShownCorpus(NamedTuple):
@@ -114,13 +124,6 @@ def _file_of(picture: str) -> Path:
     """The file of a picture: of a member of an archive, the archive."""
     match = MEMBER.fullmatch(picture)
     return Path(match["archive"] if match else picture).expanduser()
-
-
-# Longest side in pixels by name.
-SIDES = {"small": 320, "large": 1280}
-
-# Pictures up to this side are drawings or icons more often than photos, and are sent without loss.
-LOSSLESS = 256
 
 
 class EncodedPicture(NamedTuple):

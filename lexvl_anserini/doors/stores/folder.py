@@ -38,11 +38,14 @@ FORMAT = "lexvl-store/1"
 GREATEST = "greatest.txt"
 FILES = frozenset({MANIFEST, REPORT, VOCABULARY, GREATEST})
 
-# Of all notes, unpacked: a manifest of some million shards.
+# The limit of all notes, unpacked: a manifest of some million shards.
 MOST_BYTES = 1 << 30
 
 # Characters of a note; Milvus holds 65,535 bytes.
 PIECE = 60_000
+
+# Seconds to wait for another process that writes the same local folder.
+PATIENCE_S = 10.0
 
 
 class Notes(NamedTuple):
@@ -100,10 +103,6 @@ def _unpacked(text: str) -> bytes:
     if not unpacking.eof:
         raise ValueError("cut short, or too long")
     return content
-
-
-# Seconds to wait for another process that writes the same local folder.
-PATIENCE_S = 10.0
 
 
 def folder_of(place: StorePlace) -> Path:

@@ -32,11 +32,7 @@ REPEATED = {re.compile(r"layer|depth|block"): MOST_LAYERS, re.compile(r"label"):
 
 
 def check_unpacked(path: Path) -> None:
-    """Checks how large the parts of a zip file become in memory; files of the format before torch 1.6 pass.
-
-    Raises:
-        CheckpointError: far larger than the file.
-    """
+    """Checks how large the parts of a zip file become in memory; files of the format before torch 1.6 pass."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
@@ -63,11 +59,7 @@ def check_tensors(path: Path, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_repeated(about: Mapping[str, Any], where: str) -> None:
-    """Checks the numbers of layers and labels in a configuration and in the mappings inside it.
-
-    Raises:
-        CheckpointError: a number that no model has.
-    """
+    """Checks the numbers of layers and labels in a configuration and in the mappings inside it."""
     for key, value in about.items():
         if isinstance(value, Mapping):
             check_repeated(value, where)
@@ -86,9 +78,6 @@ def build(make: Callable[[], Module], weights: Mapping[str, Tensor], where: str)
         make: makes the network; it is called twice.
         weights: that the network will have, maybe with others.
         where: names the configuration in errors.
-
-    Raises:
-        CheckpointError: the network is far larger than the weights, or cannot be made.
     """
     outline(make, weights, where)
     return make()

@@ -72,9 +72,6 @@ def renamed(weights: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
 
     DeCLIP has its text tower under `encode_text.` and a text projection with a bias. OpenAI has no prefix, and its
     projection multiplies from the left.
-
-    Raises:
-        CheckpointError: attention weights that are not three of the same shape.
     """
     text_prefix = "encode_text." if is_declip(weights) else ""
     result: dict[str, Tensor] = {}
@@ -179,11 +176,7 @@ def run_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> Path | None:
-    """The BPE merges: the file that the user names, else the run's or OpenAI's in `folder`; None if there is none.
-
-    Raises:
-        CheckpointError: the named file does not exist.
-    """
+    """The BPE merges: the file that the user names, else the run's or OpenAI's in `folder`; None if there is none."""
     if named is not None:
         path = Path(named).expanduser()
         if not path.is_file():
@@ -201,11 +194,7 @@ def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> P
 def clip_config(
     weights: Mapping[str, Tensor], shape: ClipShape, where: str, name_in_file: Callable[[str], str] = str
 ) -> Any:
-    """Transformers' configuration for weights with its names; the sizes come from the weights.
-
-    Raises:
-        CheckpointError: a weight that gives a size is missing, or the patches do not form a square.
-    """
+    """Transformers' configuration for weights with its names; the sizes come from the weights."""
     import transformers
 
     try:
@@ -261,11 +250,7 @@ def layers(weights: Mapping[str, Tensor], tower: str) -> int:
 
 
 def build_open_clip(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:
-    """A CLIPModel with exactly `weights`, which are in OpenAI's or DeCLIP's layout.
-
-    Raises:
-        CheckpointError: a key is missing, unexpected or mis-shaped; the message has its name in that layout.
-    """
+    """A CLIPModel with exactly `weights`, which are in OpenAI's or DeCLIP's layout."""
     names, in_file = renamed(weights, where), partial(name_in_file, declip=is_declip(weights))
     return build_clip(clip_config(names, shape, where, in_file), names, where, device, in_file)
 
@@ -277,11 +262,7 @@ def build_clip(
     device: torch.device,
     name_in_file: Callable[[str], str] = str,
 ) -> Any:
-    """A CLIPModel with exactly `weights`, which have transformers' names; errors use the names in the file.
-
-    Raises:
-        CheckpointError: a key is missing, unexpected or mis-shaped.
-    """
+    """A CLIPModel with exactly `weights`, which have transformers' names; errors use the names in the file."""
     import transformers
 
     model = build(lambda: transformers.CLIPModel(config), weights, f"{where}: its configuration")

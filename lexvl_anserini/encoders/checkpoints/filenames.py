@@ -75,11 +75,7 @@ def model_files(names: Iterable[str], weights: bool = True) -> list[str]:
 
 
 def inside(folder: Path, name: str, where: str) -> Path:
-    """The path of a file or folder of a checkpoint that another of its files, `where`, names.
-
-    Raises:
-        CheckpointError: the name leads out of the checkpoint, whose digest would not cover it.
-    """
+    """The path of a file or folder of a checkpoint that another of its files, `where`, names."""
     if not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") or "\0" in name:
         raise CheckpointError(f"{where}: names {name!r:.80}, expected a name inside {folder}")
     return folder / name

@@ -69,11 +69,7 @@ class Checkpoint:
         return digest.hexdigest()
 
     def config(self) -> dict[str, Any]:
-        """The folder's config.json, else its config.yaml.
-
-        Raises:
-            CheckpointError: there is neither, or it is not a mapping.
-        """
+        """The folder's config.json, else its config.yaml."""
         yaml_file = self.folder / "config.yaml"
         if not (self.folder / "config.json").is_file() and yaml_file.is_file():
             return read_yaml(yaml_file)
@@ -81,11 +77,7 @@ class Checkpoint:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping.
-
-    Raises:
-        CheckpointError: unreadable, or not a mapping.
-    """
+    """A YAML file that holds a mapping."""
     import yaml
 
     try:

@@ -52,12 +52,7 @@ class Listing(NamedTuple):
 
 
 def read_listing(name: str, revision: str | None, weights: bool) -> Listing:
-    """Asks the hub which files a model has, and which bytes.
-
-    Raises:
-        CheckpointError: the answer has a name that is not a path inside a folder, or no digest of a file.
-        Exception: any error of huggingface_hub.
-    """
+    """Asks the hub which files a model has, and which bytes."""
     from huggingface_hub import HfApi, constants
 
     info = HfApi().model_info(name, revision=revision, files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT)
@@ -94,11 +89,7 @@ def folders_of(name: str) -> Iterable[str]:
 
 
 def hub_file(model: str, sibling: Any) -> HubFile:
-    """One file of the listing.
-
-    Raises:
-        CheckpointError: its size or digest is missing or not one.
-    """
+    """One file of the listing."""
     about = (sibling.lfs.size, sibling.lfs.sha256) if sibling.lfs else (sibling.size, sibling.blob_id)
     size, digest = about
     if not isinstance(size, int) or size < 0 or not isinstance(digest, str) or not DIGEST.fullmatch(digest):
@@ -118,14 +109,7 @@ def storage_of(name: str) -> Path:
 
 
 def download(name: str, revision: str | None, listing: Listing, weights: bool) -> Path:
-    """The folder of a model's snapshot in the cache, after downloading what it lacks.
-
-    Raises:
-        CheckpointError: a file does not have the bytes in the listing; it is removed. Or a file that is not in the
-            listing, and no link, is in the snapshot.
-        ArtefactError: the disk is full or the cache cannot be written.
-        Exception: any error of huggingface_hub.
-    """
+    """The folder of a model's snapshot in the cache, after downloading what it lacks."""
     from huggingface_hub import snapshot_download
 
     storage = storage_of(name)
@@ -150,11 +134,7 @@ def download(name: str, revision: str | None, listing: Listing, weights: bool) -
 
 
 def check_file(reference: str, path: Path, file: HubFile) -> None:
-    """Compares a file of a snapshot with the listing.
-
-    Raises:
-        CheckpointError: it is damaged; it is removed, with its blob, so that the next call downloads it.
-    """
+    """Compares a file of a snapshot with the listing."""
     digest = digest_like(file.digest, path)
     if digest != file.digest:
         remove(path)
@@ -170,11 +150,7 @@ def remove(path: Path) -> None:
 
 
 def remove_others(snapshot: Path, listed: Collection[str], weights: bool) -> None:
-    """Removes links that the listing does not have, as another server's listing of the same commit leaves them.
-
-    Raises:
-        CheckpointError: a file of that kind is no link, so that it may be the user's own.
-    """
+    """Removes links that the listing does not have, as another server's listing of the same commit leaves them."""
     for name in model_files(names_in(snapshot), weights):
         if name not in listed and not (snapshot / name).is_symlink():
             raise CheckpointError(f"{snapshot / name}: not in the hub's listing of this model; move the file away")
@@ -199,11 +175,7 @@ def cached(name: str, revision: str | None) -> Path | None:
 
 
 def check_cached(reference: str, folder: Path, weights: bool) -> None:
-    """Compares the files of a snapshot with the digests that their blobs are named by.
-
-    Raises:
-        CheckpointError: a file is damaged; it is removed, so that the next call downloads it.
-    """
+    """Compares the files of a snapshot with the digests that their blobs are named by."""
     for name in model_files(names_in(folder), weights):
         path = folder / name
         blob = path.resolve()

@@ -13,23 +13,63 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import TEXT_DESCRIPTIONS
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import quietly, read_config
-from lexvl_anserini.encoders.parts.images.crops import BICUBIC, Squares, read_preprocessing
-from lexvl_anserini.encoders.parts.itc_network import ItcModel, interpolated
+from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
+
+
+class ItcModel(nn.Module):
+    """A ViT and a BERT with their projections; the names of its parts are Hugging Face's."""
+
+    def __init__(self, vision: Any, text: Any, size: int):
+        from transformers.models.blip.modeling_blip import BlipVisionModel
+        from transformers.models.blip.modeling_blip_text import BlipTextModel
+
+        super().__init__()
+        self.vision_model = BlipVisionModel(vision)
+        self.text_encoder = BlipTextModel(text, add_pooling_layer=False)
+        self.vision_proj = nn.Linear(vision.hidden_size, size)
+        self.text_proj = nn.Linear(text.hidden_size, size)
+
+    def image_states(self, pixels: Tensor) -> Tensor:  # [B, 3, R, R]
+        """[CLS] of the last layer after the final LayerNorm, [B, W]."""
+        return self.vision_model(pixels).last_hidden_state[:, 0]
+
+    def text_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # [B, L] each
+        """[CLS] of the last layer that ITC uses, [B, W]."""
+        return self.text_encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0]
+
+    def image_features(self, pixels: Tensor) -> Tensor:
+        """The projected image, [B, D], not of unit length."""
+        return self.vision_proj(self.image_states(pixels))
+
+    def text_features(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The projected text, [B, D], not of unit length."""
+        return self.text_proj(self.text_states(input_ids, attention_mask))
+
+
+def interpolated(positions: Tensor, before: int, after: int) -> Tensor:
+    """Position embeddings [1, 1 + before^2, D] of a square grid as [1, 1 + after^2, D]: bicubic, [CLS] unchanged."""
+    if before == after:
+        return positions
+    first, grid = positions[:, :1], positions[:, 1:]
+    grid = grid.reshape(1, before, before, -1).permute(0, 3, 1, 2)  # [1, D, G, G]
+    grid = nn.functional.interpolate(grid.float(), size=(after, after), mode="bicubic", align_corners=False)
+    return torch.cat([first, grid.permute(0, 2, 3, 1).reshape(1, after * after, -1).to(first.dtype)], dim=1)
+
 
 # The ViT of timm, which LAVIS and the original repositories use. Hugging Face's configuration gives its own value.
 VISION_EPS = 1e-6
 # BERT's.
 TEXT_EPS = 1e-12
-# Of ViT-B, ViT-L and BERT-base. The weights do not contain the number of heads.
+# The width of a head of ViT-B, ViT-L and BERT-base. The weights do not contain the number of heads.
 HEAD_WIDTH = 64
 
 # LAVIS' names -> Hugging Face's, in this order.
@@ -100,10 +140,6 @@ def load_itc(
             the description of the text encoder, else 64.
         fusion_layer: ALBEF: number of layers that read a text; default those below the first cross-attention.
         description: a med_config.json of LAVIS; default the only one beside the weights, if there is one.
-
-    Raises:
-        CheckpointError: neither layout, or weights that do not fit.
-        UsageError: an option that does not fit the weights.
     """
     where, weights = str(checkpoint.path), read_weights(checkpoint.path)
     if any(key.startswith("visual_encoder.") for key in weights):
@@ -138,11 +174,7 @@ def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
-    """Family and configurations of a Hugging Face folder.
-
-    Raises:
-        CheckpointError: another model.
-    """
+    """Family and configurations of a Hugging Face folder."""
     config = read_config(checkpoint.folder)
     if config.model_type != "blip":
         raise CheckpointError(
@@ -195,10 +227,6 @@ def lavis_shapes(
     """Family and configurations, read from the shapes of renamed weights.
 
     Shapes do not contain the heads, epsilon and activation of the text encoder; `described` does, if it is there.
-
-    Raises:
-        CheckpointError: a weight that gives a shape is missing, or the description has another width.
-        UsageError: the head width does not divide the widths.
     """
     from transformers import BlipTextConfig, BlipVisionConfig
 
@@ -281,9 +309,6 @@ def heads_of(
 
     A description has the number of the text encoder. The vision encoder has as many heads, unless heads of the usual
     width divide its width.
-
-    Raises:
-        UsageError: the number or the width of the heads does not divide a width.
     """
     noted = described.get("num_attention_heads") if head_width is None else None
     text_heads = noted or divided(where, text_width, head_width or HEAD_WIDTH)
@@ -308,22 +333,14 @@ def unread_layers(weights: Mapping[str, Tensor], read: int) -> list[int]:
 
 
 def shape(where: str, weights: Mapping[str, Tensor], key: str) -> tuple[int, ...]:
-    """The shape of a weight.
-
-    Raises:
-        CheckpointError: it is missing.
-    """
+    """The shape of a weight."""
     if key not in weights:
         raise CheckpointError(f"{where}: no {key}; not a retrieval model of BLIP or ALBEF")
     return tuple(weights[key].shape)
 
 
 def side_of(where: str, weights: Mapping[str, Tensor]) -> int:
-    """Patches along one side of the image that the position embeddings were trained for.
-
-    Raises:
-        CheckpointError: there are not a square number and one of them.
-    """
+    """Patches along one side of the image that the position embeddings were trained for."""
     rows = shape(where, weights, POSITIONS)[1]
     side = round((rows - 1) ** 0.5)
     if side * side + 1 != rows:
@@ -332,11 +349,7 @@ def side_of(where: str, weights: Mapping[str, Tensor]) -> int:
 
 
 def resized(where: str, weights: Mapping[str, Tensor], resolution: int, patch_size: int) -> dict[str, Tensor]:
-    """The weights with position embeddings for images of another size.
-
-    Raises:
-        UsageError: the size is not a multiple of the patch size.
-    """
+    """The weights with position embeddings for images of another size."""
     if resolution < patch_size or resolution % patch_size:
         raise UsageError(f"resolution {resolution}: expected a multiple of the patch size {patch_size}")
     return {**weights, POSITIONS: interpolated(weights[POSITIONS], side_of(where, weights), resolution // patch_size)}

@@ -78,9 +78,6 @@ def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str
         checkpoint: of the user.
         backbone_config: a folder or hub id to take the document encoder's configuration from.
         tokenizer: a folder or hub id to take both tokenizers from.
-
-    Raises:
-        CheckpointError: model.tar is unreadable or has other weights, or there is no configuration or tokenizer.
     """
     root = checkpoint.folder
     inside = root / "model"
@@ -149,11 +146,7 @@ def is_configured(folders: list[Path]) -> bool:
 
 
 def config_folder(tar: Path, named: str | None, near: list[Path], trained_from: str | None) -> Path:
-    """The folder of a backbone's configuration: the one named, else one of `near`, else that of the initial model.
-
-    Raises:
-        CheckpointError: there is none of these.
-    """
+    """The folder of a backbone's configuration: the one named, else one of `near`, else that of the initial model."""
     if named is not None:
         return find_checkpoint(named, weights=False).folder
     for folder in near:
@@ -177,11 +170,7 @@ def tokenizer_folder(tar: Path, named: str | None, near: list[Path], trained_wit
 
 
 def companion(name: str, tar: Path, option: str) -> Path:
-    """The folder of a model that a run's config.yaml names.
-
-    Raises:
-        CheckpointError: it is not found; the message says which option names another.
-    """
+    """The folder of a model that a run's config.yaml names."""
     try:
         return find_checkpoint(name, weights=False).folder
     except CheckpointError as error:
@@ -189,11 +178,7 @@ def companion(name: str, tar: Path, option: str) -> Path:
 
 
 def read_recipe(run: Path | None) -> SpladeRecipe:
-    """The settings in a run's config.yaml; the defaults without that file.
-
-    Raises:
-        CheckpointError: a kind of model or a pooling that SPLADE's papers do not have.
-    """
+    """The settings in a run's config.yaml; the defaults without that file."""
     path = run / "config.yaml" if run else None
     if path is None or not path.is_file():
         return SpladeRecipe()
@@ -231,9 +216,6 @@ def masked_lm_of(
         weights: by transformers' names.
         where: names the weights in errors.
         device: that the model computes on.
-
-    Raises:
-        CheckpointError: the configuration is not of a masked LM, or the weights do not fit it.
     """
     import transformers
 

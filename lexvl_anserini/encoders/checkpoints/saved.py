@@ -43,11 +43,7 @@ class SavedEncoder(Entry):
     file: Key[str | None] = Key(None)
 
     def weights_of(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint with the folder and the file of its weights.
-
-        Raises:
-            CheckpointError: they are not inside of it.
-        """
+        """The checkpoint with the folder and the file of its weights."""
         where = str(checkpoint.folder / SAVED)
         folder = inside(checkpoint.folder, self.folder, where) if self.folder else checkpoint.folder
         file = inside(folder, self.file, where) if self.file else checkpoint.file
@@ -56,11 +52,7 @@ class SavedEncoder(Entry):
         return replace(checkpoint, folder=folder, file=file)
 
     def places_in(self, checkpoint: Checkpoint) -> dict[str, str]:
-        """The paths of its other parts, or their packaged names.
-
-        Raises:
-            CheckpointError: another key than a place, or a path that leads out of the checkpoint.
-        """
+        """The paths of its other parts, or their packaged names."""
         where = str(checkpoint.folder / SAVED)
         if strange := sorted(set(self.places) - set(PLACES)):
             raise CheckpointError(f"{where}: {strange[0]!r:.80} is no part of an encoder; known: {', '.join(PLACES)}")
@@ -71,11 +63,7 @@ class SavedEncoder(Entry):
 
 
 def read_saved(checkpoint: Checkpoint) -> SavedEncoder | None:
-    """What `lexvl.json` of a checkpoint holds; None if it has none.
-
-    Raises:
-        CheckpointError: it is not what `save_pretrained` writes.
-    """
+    """What `lexvl.json` of a checkpoint holds; None if it has none."""
     path = checkpoint.folder / SAVED
     if checkpoint.file is not None or not path.is_file():
         return None
@@ -95,11 +83,7 @@ VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 
 
 
 def about(checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types: tuple[str, ...]) -> Mapping[str, Any]:
-    """The entry of config.json for one side.
-
-    Raises:
-        CheckpointError: it is missing, or of another type.
-    """
+    """The entry of config.json for one side."""
     entry = config.get(prefix) or {}
     if entry.get("type") not in types:
         raise CheckpointError(f"{checkpoint.folder}: {prefix} is of type {entry.get('type')!r}, expected {types[0]!r}")

@@ -17,7 +17,7 @@ from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 
 MODULES_FILE = "modules.json"
 ABOUT_FILE = "config_sentence_transformers.json"
-# Of the module after the network of a SPLADE folder.
+# The module after the network of a SPLADE folder.
 POOLING_FOLDER = "1_SpladePooling"
 ROUTER = "Router"
 # Modules that are a model of transformers, in a folder of its own.
@@ -51,11 +51,7 @@ class SentenceModule(NamedTuple):
 
 
 def read_modules(folder: Path) -> list[SentenceModule]:
-    """The modules of `modules.json`, in order.
-
-    Raises:
-        CheckpointError: the file is not a list of modules inside the folder.
-    """
+    """The modules of `modules.json`, in order."""
     import orjson
 
     path = folder / "modules.json"
@@ -74,11 +70,7 @@ def class_name(path: str) -> str:
 
 
 def check_modules(folder: Path) -> Iterator[SentenceModule]:
-    """Checks all that a folder asks sentence-transformers for; returns its models of transformers.
-
-    Raises:
-        CheckpointError: a class that is not a module of sentence-transformers, or an argument that is not passed on.
-    """
+    """Checks all that a folder asks sentence-transformers for; returns its models of transformers."""
     if special := next((path for path in folder.rglob("*") if path.exists() and not is_plain(path)), None):
         raise CheckpointError(f"{special}: neither a file nor a folder; a pipe or a device may have no end")
     parts = read_modules(folder)

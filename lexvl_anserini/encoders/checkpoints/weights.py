@@ -89,11 +89,7 @@ class Contents(NamedTuple):
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """All tensors of a weight file or of a folder of them (see the module), by name, on the CPU.
-
-    Raises:
-        CheckpointError: no weights, files of several models, an unreadable file, or a pickle with code.
-    """
+    """All tensors of a weight file or of a folder of them (see the module), by name, on the CPU."""
     return read_contents(path).weights
 
 
@@ -138,11 +134,7 @@ def sharded_names(folder: Path, names: list[str]) -> list[str]:
 
 
 def read_weight_file(path: Path) -> Contents:
-    """Tensors and plain values of one file.
-
-    Raises:
-        CheckpointError: unreadable, without tensors, or a pickle with code.
-    """
+    """Tensors and plain values of one file."""
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -256,9 +248,6 @@ def load_strictly(
     Args:
         ignored: patterns of keys (full match) that may be present and that the model does not use.
         name_in_file: the name in the file of a key of the model, if `weights` were renamed.
-
-    Raises:
-        CheckpointError: lists all missing, unexpected and mis-shaped keys (see `complain`).
     """
     pattern = re.compile("|".join((*IGNORED_KEYS, *ignored)))
     wanted = module.state_dict()

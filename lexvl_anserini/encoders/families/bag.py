@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, columns_from, first_word_id, load_tokenizer
+from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.tokens import TextReader, columns_from, first_word_id, load_tokenizer
 
 
 def load_bag_of_tokens(source: Source, max_length: int = 256, shift: int | None = None) -> Encoder:

@@ -10,9 +10,8 @@ from lexvl_anserini.encoders.families.vdr import TOPK, UNTRAINED_MAX_LENGTH, loa
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
 from lexvl_anserini.encoders.parts.pooling import log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sides import with_topk
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, columns_of_all, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower, with_topk
 
 
 def load_bertlex(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.dense_crossmodal import projection_of, tokenizer_and_features
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import projection_of, tokenizer_and_features
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
@@ -25,12 +25,12 @@ from lexvl_anserini.encoders.parts.features import (
     stored,
     tokenizer_of,
 )
-from lexvl_anserini.encoders.parts.over_dense import over_dense
 from lexvl_anserini.encoders.parts.pooling import Head
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
+from lexvl_anserini.encoders.parts.pretrained import over_dense
+from lexvl_anserini.encoders.parts.towers import Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
 
-# Of DistilBERT, whose LayerNorm the head uses.
+# The epsilon of DistilBERT, whose LayerNorm the head uses.
 HEAD_EPS = 1e-12
 # The authors' tokenizer, if config.json does not name one in `mlm_head`.
 TOKENIZER = "distilbert-base-uncased"
@@ -63,7 +63,7 @@ def load_d2s(
 ) -> Encoder:
     """A checkpoint of the authors: config.json (model type `d2s`) and weights, or the older bare `model.pt`.
 
-    Heads that `train` wrote over a dense pair load too (`parts/over_dense.py`); they encode texts and images.
+    Heads that `train` wrote over a dense pair load too (`parts/pretrained.py`); they encode texts and images.
 
     Args:
         source: without tokenizer; `mlm_head` in config.json names one on the hub, or `tokenizer` names its folder.
@@ -77,9 +77,6 @@ def load_d2s(
         clean: of captions for the backbone, see `blip`.
         resolution: of images for the backbone, see `blip`.
         head_width: of the backbone, see `blip`.
-
-    Raises:
-        CheckpointError: another layout, weights that do not fit, or a backbone of another width.
     """
     checkpoint = source.required("d2s")
     head = load_head(checkpoint)
@@ -104,11 +101,7 @@ def load_d2s(
 
 
 def load_head(checkpoint: Checkpoint) -> D2SHead:
-    """The head, its sizes read from the weights.
-
-    Raises:
-        CheckpointError: config.json has another model type, or the weights are not of a D2S head.
-    """
+    """The head, its sizes read from the weights."""
     where = str(checkpoint.path)
     if (model_type := config_of(checkpoint).get("model_type", "d2s")) != "d2s":
         raise CheckpointError(f"{where}: model type {model_type!r}; this encoder loads D2S heads (model type 'd2s')")

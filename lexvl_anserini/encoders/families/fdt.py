@@ -28,17 +28,22 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import DenseTower
-from lexvl_anserini.encoders.parts.images.crops import one_crop
-from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, one_crop
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, decayed, masked_max
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
-from lexvl_anserini.encoders.parts.texts.clip_bpe import END, MASK, START, ClipBpe
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower, TextTower
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.towers import (
+    Batch,
+    Composition,
+    DenseTower,
+    Direction,
+    LexicalTower,
+    TextTower,
+    in_direction,
+)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
@@ -284,11 +289,7 @@ def towers_of_run(
     grounding: Callable[..., Grounding],
     merges: str | None,
 ) -> Made:
-    """The lexical towers of a training run of the reference.
-
-    Raises:
-        CheckpointError: no merges, or the merges of another model.
-    """
+    """The lexical towers of a training run of the reference."""
     config = run_config(checkpoint)
     model, clip = read_model(checkpoint, config, temperature, source.device)
     path = find_merges(merges, source.tokenizer_folder(), config)
@@ -310,12 +311,7 @@ def towers_of_pair(
     grounding: Callable[..., Grounding],
     merges: str | None,
 ) -> Made:
-    """The lexical towers of a pair over networks. Pooling ignores padding.
-
-    Raises:
-        CheckpointError: weights are missing or do not fit, or an unknown attention.
-        UsageError: merges, which only a run of the reference has.
-    """
+    """The lexical towers of a pair over networks. Pooling ignores padding."""
     if merges is not None:
         raise UsageError("merges is for checkpoints of the reference; this one has a tokenizer")
     pair = read_pair(source, checkpoint, "fdt")
@@ -362,11 +358,7 @@ def codebook_columns(size: int) -> TokenColumns:
 def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
 ) -> tuple[FdtModel, Any]:
-    """Towers, query maps and codebook of one file of a run; and transformers' CLIPModel, whose projections are unused.
-
-    Raises:
-        CheckpointError: several files, keys that do not fit, an unknown attention or pooling, or no temperature.
-    """
+    """The model of one file of a run; and transformers' CLIPModel, whose projections are unused."""
     path = weight_file(checkpoint)
     weights, extra = read_contents(path)
     where = str(path)
@@ -410,11 +402,7 @@ def settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def weight_file(checkpoint: Checkpoint) -> Path:
-    """The weight file that the user names, else the only one of the run.
-
-    Raises:
-        CheckpointError: the run has several.
-    """
+    """The weight file that the user names, else the only one of the run."""
     if checkpoint.file is not None:
         return checkpoint.file
     folders = (checkpoint.folder, checkpoint.folder / RUN_FOLDER)
@@ -433,9 +421,6 @@ def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: s
 
     T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), with a fraction as exponent. A
     `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
-
-    Raises:
-        CheckpointError: a setting or the iteration is missing.
     """
     if (stored := settings(config).get("temperature")) is not None:
         return float(stored)

@@ -17,9 +17,8 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.dense_crossmodal import hidden_of, tokenizer_and_features
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import hidden_of, tokenizer_and_features
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import DenseTower
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
     Features,
@@ -29,9 +28,9 @@ from lexvl_anserini.encoders.parts.features import (
     stored,
     tokenizer_of,
 )
-from lexvl_anserini.encoders.parts.over_dense import over_dense
 from lexvl_anserini.encoders.parts.pooling import Head
-from lexvl_anserini.encoders.parts.sides import Direction, in_direction, with_topk
+from lexvl_anserini.encoders.parts.pretrained import over_dense
+from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
@@ -90,7 +89,7 @@ def load_joint(
 ) -> Encoder:
     """A Lightning checkpoint of the authors (`checkpoint_best.ckpt`), or only the weights of its model.
 
-    Heads that `train` wrote over a dense pair load too (`parts/over_dense.py`); they encode texts and images.
+    Heads that `train` wrote over a dense pair load too (`parts/pretrained.py`); they encode texts and images.
 
     Args:
         source: a checkpoint has no tokenizer; default `distilbert-base-uncased`, or `tokenizer` names its folder.
@@ -106,9 +105,6 @@ def load_joint(
         resolution: of images for the backbone, see `blip`.
         head_width: of the backbone, see `blip`.
         dimensions: of dense vectors: keep only the first ones.
-
-    Raises:
-        CheckpointError: another layout, weights that do not fit, or a backbone of another width.
     """
     checkpoint = source.required("joint")
     head = load_joint_head(str(checkpoint.path), read_weights(checkpoint.path)).to(source.device)
@@ -166,11 +162,7 @@ def states_of(
 
 
 def load_joint_head(where: str, weights: Mapping[str, Tensor]) -> JointHead:
-    """The head, its sizes read from the weights.
-
-    Raises:
-        CheckpointError: the weights are not of a Joint head.
-    """
+    """The head, its sizes read from the weights."""
     if any(key.startswith(PREFIX) for key in weights):
         weights = {key.removeprefix(PREFIX): value for key, value in weights.items()}
     names = ("text_proj.weight", "single_proj.weight", "single_vocab_projector.weight")

@@ -25,11 +25,7 @@ class PlainTextTower:
 
 
 def load_bm25(source: Source) -> Encoder:
-    """BM25, which needs neither checkpoint nor device.
-
-    Raises:
-        UsageError: a checkpoint is given.
-    """
+    """BM25, which needs neither checkpoint nor device."""
     if source.checkpoint is not None:
         raise UsageError("encoder 'bm25' has no model; leave --checkpoint out")
     tower = PlainTextTower()

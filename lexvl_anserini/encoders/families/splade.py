@@ -25,6 +25,7 @@ from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import (
     POOLINGS,
     Activation,
@@ -35,8 +36,7 @@ from lexvl_anserini.encoders.parts.pooling import (
     log1p_relu,
 )
 from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.tokens import (
+from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
     columns_of_all,
@@ -144,11 +144,7 @@ def query_source(other: Checkpoint, source: Source) -> Source:
 def tower(
     parts: SpladeSide, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
 ) -> BagTower | TextTower:
-    """The tower of one side; None keeps the folder's own setting.
-
-    Raises:
-        UsageError: topk is below 1.
-    """
+    """The tower of one side; None keeps the folder's own setting."""
     reader = TextReader(
         parts.tokenizer,
         parts.max_length if max_length is None else max_length,
@@ -204,9 +200,6 @@ def masked_lm_parts(
 
     Without `max_length` the limit is the tokenizer's. `weights` replace the folder's own; with `lower_case` texts
     are lower-cased before they are tokenised.
-
-    Raises:
-        CheckpointError: not a masked LM, weights that do not fit it, or the tokenizer of another model.
     """
     if weights is None:
         backbone, head, _ = load_masked_lm(folder, source.device)
@@ -244,11 +237,7 @@ def fits(rows: int, tokenizer: Any) -> bool:
 
 
 def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
-    """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side.
-
-    Raises:
-        CheckpointError: a dense model, unknown modules, or another similarity than dot.
-    """
+    """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side."""
     about_file = folder / "config_sentence_transformers.json"
     about = read_json(about_file, "model description", CheckpointError) if about_file.is_file() else {}
     chain = [(part.name, part.folder) for part in read_modules(folder)]

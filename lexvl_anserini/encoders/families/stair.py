@@ -20,22 +20,21 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, is_pair, read_pair, token_heads
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sides import Direction, TowerOf, in_direction, with_topk
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.tokens import (
+from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
     columns_of_all,
     columns_without,
     load_tokenizer,
 )
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.towers import Composition, Direction, TextTower, TowerOf, in_direction, with_topk
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import atomic_write, write_json
 
@@ -89,9 +88,6 @@ def load_stair(
         topk: dimensions kept per document; default all positive ones.
         query_topk: the same for queries; default `topk`.
         text_max_length: tokens per text; default the checkpoint's (76).
-
-    Raises:
-        CheckpointError: another model, or weights that do not fit the configuration.
     """
     checkpoint = source.required("stair")
     if is_pair(checkpoint):

@@ -26,11 +26,11 @@ from lexvl_anserini.encoders.parts.backbones import (
     position_limit,
     read_config,
 )
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, among_first, own_tokens, positive, top_k, top_k_or_own
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.tokens import (
+from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
     columns_from,
@@ -98,9 +98,6 @@ def load_vdr(
             published models; default `max_length` for published checkpoints, `none` for untrained ones.
         projection: tied (the input embeddings) or own (VDRproj: the documents' own matrix, `encoder_p.proj`); default
             own where the checkpoint has such a matrix.
-
-    Raises:
-        CheckpointError: another layout, or weights that do not fit.
     """
     checkpoint = source.required("vdr")
     if config := published_config(checkpoint):
@@ -170,11 +167,7 @@ class Side:
 
 
 def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
-    """A new LayerNorm over any BERT-like backbone, tied to its input embeddings.
-
-    Raises:
-        CheckpointError: the folder has no such backbone, or a tokenizer of another size.
-    """
+    """A new LayerNorm over any BERT-like backbone, tied to its input embeddings."""
     backbone, size = load_backbone(checkpoint, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
     shift = first_word_id(tokenizer)
@@ -217,11 +210,7 @@ def published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
 def published_sides(
     source: Source, checkpoint: Checkpoint, config: Mapping[str, Any], projection: str | None
 ) -> tuple[Side, Side]:
-    """Query and document sides of a checkpoint in a published layout.
-
-    Raises:
-        CheckpointError: a field of the configuration is missing, or the weights do not fit it.
-    """
+    """Query and document sides of a checkpoint in a published layout."""
     weights = read_weights(checkpoint.path)
     if stray := sorted(key for key in weights if key.partition(".")[0] not in SIDES):
         raise CheckpointError(f"{checkpoint.path}: unexpected weights {', '.join(stray[:10])}")
@@ -241,9 +230,6 @@ def with_own_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any
     """The side of documents of a shared encoder, which `DOCUMENT_TOPK` lets keep another number of dimensions.
 
     `topk` of encoder_p has no effect in the reference, whose two sides are one object.
-
-    Raises:
-        CheckpointError: it is no number of dimensions.
     """
     topk = config.get(DOCUMENT_TOPK)
     if topk is None:
@@ -314,11 +300,7 @@ def bert_side(
     weights: Mapping[str, Tensor],
     columns_of: Callable[[Any], TokenColumns],
 ) -> Side:
-    """A BERT with VDR's head; `columns_of` chooses the tokens that are dimensions.
-
-    Raises:
-        CheckpointError: the configuration lacks a field, or the weights do not fit.
-    """
+    """A BERT with VDR's head; `columns_of` chooses the tokens that are dimensions."""
     where = f"{checkpoint.folder}: {prefix}"
     if missing := [key for key in ("model_id", "max_len") if key not in about]:
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks {', '.join(missing)}")

@@ -5,14 +5,25 @@ Image: w = elu1p(max_p <h_p, P_v>) over the patches p of a vision transformer wi
 
 A side whose entry in config.json has `backbone` is a pretrained network (see `parts/pretrained.py`), whose states pass
 ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are dimensions; the
-first `unit_terms` of them have unit length, and class words are beside these (see `parts/class_words.py`).
+first `unit_terms` of them have unit length, and class words are beside these.
+
+Class words are words of a classifier's classes as terms of images, so that things which captions rarely name are found
+too. The network of the images was pretrained as a classifier, whose row f_c says where class c is. Of a word w in the
+names of the classes C(w), the logit in a cell with state s is
+
+    a_w mean_{c in C(w)} <f_c, s> + b_w,   s of the network's last layer
+
+The rows come from the network's own weights and are not trained, so nothing is forgotten; a_w and b_w give a word the
+mean and the spread that a term of the captions has over the training images. The terms of the captions have unit length
+without the class words. So their weights are the same whether a thing in an image has a class word or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -26,6 +37,7 @@ from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_st
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
 from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
@@ -36,12 +48,10 @@ from lexvl_anserini.encoders.parts.pretrained import (
     states_head,
     vocabulary_rows,
 )
-from lexvl_anserini.encoders.parts.sides import TowerOf, in_direction, with_topk
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.class_words import read_class_words, with_class_words, word_rows
-from lexvl_anserini.encoders.parts.texts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower, TowerOf, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # Files on the hub have the first name, checkpoints from before June 2024 the second.
@@ -68,9 +78,6 @@ def load_vdr_crossmodal(
         query_topk: the same for queries; default `topk`.
         lexical_union: texts keep their own tokens besides the top k, as the reference always does.
         text_max_length: tokens per text; default the checkpoint's.
-
-    Raises:
-        CheckpointError: another layout, or weights that do not fit.
     """
     checkpoint = source.required("vdr-crossmodal")
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
@@ -116,11 +123,7 @@ def image_tower(
 
 
 def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], columns: TokenColumns) -> int | None:
-    """How many terms have unit length together, where class words are beside them; None for all.
-
-    Raises:
-        CheckpointError: the entry gives another number than one of the terms.
-    """
+    """How many terms have unit length together, where class words are beside them; None for all."""
     count, terms = entry.get("unit_terms"), len(columns.vocabulary)
     if count is not None and (type(count) is not int or not 0 < count <= terms):
         raise CheckpointError(
@@ -163,11 +166,7 @@ def pretrained_image_side(
 def head_with_classes(
     head: Head, checkpoint: Checkpoint, listed: str, backbone: ImageBackbone, own: Mapping[str, Tensor]
 ) -> Head:
-    """The head with class words as its last terms (see `parts/class_words.py`).
-
-    Raises:
-        CheckpointError: the network has no classifier, or the words, their weights and the terms do not go together.
-    """
+    """The head with class words as its last terms."""
     where, classifier, scale = (
         f"{checkpoint.folder}: encoder_p.class_scale",
         backbone.classifier,
@@ -191,3 +190,47 @@ def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[An
         return partial(columns_of_terms, vocabulary=Vocabulary.read(path), where=str(path))
     # Checkpoints with another vocabulary than BERT's give the first id that is a word.
     return partial(columns_ascii, shift=entry.get("first_word_id") or FIRST_WORD_ID)
+
+
+class WithStates(nn.Module):
+    """Features and, after them, the states that they were made of."""
+
+    def __init__(self, head: nn.Module):
+        super().__init__()
+        self.head = head
+
+    def forward(self, states: Tensor) -> Tensor:  # [B, P, D]
+        """[B, P, width + D]."""
+        return torch.cat([self.head(states), states], dim=2)
+
+
+def word_rows(classifier: Tensor, classes: Sequence[Sequence[int]]) -> Tensor:
+    """The mean of a classifier's rows [C, D] over the classes of each word, [W, D]."""
+    return torch.stack([classifier[list(numbers)].mean(dim=0) for numbers in classes])
+
+
+def read_class_words(path: Path, size: int) -> dict[str, list[int]]:
+    """The classes, below `size`, of each class word of a checkpoint, in the order of its terms."""
+    content = read_json(path, "class words", CheckpointError)
+    if not isinstance(content, Mapping) or not content:
+        raise CheckpointError(f"{path}: expected a mapping of words to classes")
+    for word, numbers in content.items():
+        if not isinstance(numbers, list) or not numbers or not all(type(n) is int and 0 <= n < size for n in numbers):
+            raise CheckpointError(f"{path}: {word!r:.80} has classes {numbers!r:.80}, expected some of 0 to {size - 1}")
+    return {str(word): list(numbers) for word, numbers in content.items()}
+
+
+def with_class_words(head: Head, rows: Tensor, width: int) -> Head:
+    """A head whose last terms are class words.
+
+    Args:
+        head: rows [V, F] and biases [V] of all terms; the rows of class words are not used.
+        rows: of the class words, [W, C], for the last C numbers of a state.
+        width: of the states.
+    """
+    assert isinstance(head.transform, nn.Module)
+    of_captions, features = len(head.matrix) - len(rows), head.matrix.shape[1]
+    matrix = head.matrix.new_zeros(len(head.matrix), features + width)
+    matrix[:of_captions, :features] = head.matrix[:of_captions]
+    matrix[of_captions:, -rows.shape[1] :] = rows.to(matrix.device)
+    return Head(WithStates(head.transform), matrix, head.bias)

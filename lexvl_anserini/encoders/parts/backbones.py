@@ -96,9 +96,6 @@ def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, An
 
     We read the files, so that nothing in the folder has a say in how: no other loader of weights, no adapter and its
     base model, no code.
-
-    Raises:
-        CheckpointError: the files cannot be read, or the configuration describes a far larger model than the weights.
     """
     kind, config, weights = check_model(auto, folder)
     try:
@@ -118,11 +115,7 @@ def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, An
 
 
 def check_model(auto: Any, folder: Path) -> tuple[Any, Any, dict[str, Tensor]]:
-    """The class of a model by its configuration, the configuration, and the weights, which fit each other in size.
-
-    Raises:
-        CheckpointError: the files cannot be read, or the configuration describes a far larger model than the weights.
-    """
+    """The class of a model by its configuration, the configuration, and the weights, which fit each other in size."""
     config, weights = read_config(folder), read_weights(saved_weights(folder))
     make = partial(auto.from_config, config, trust_remote_code=False)
     return type(outline(make, weights, str(folder / "config.json"))), config, weights

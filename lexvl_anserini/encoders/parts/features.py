@@ -5,6 +5,7 @@ A head maps a vector to the vocabulary; texts and images share the head.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -21,22 +22,49 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.dense import Items
 from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
-from lexvl_anserini.encoders.parts.texts.caption_cleaning import MAX_LENGTH, Captions
-from lexvl_anserini.encoders.parts.texts.tokens import (
+from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
     columns_of_terms,
     load_tokenizer,
     token_strings,
 )
-from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
+from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
+
+# LAVIS reads 35 tokens in the evaluation of both families, whatever the training configuration has.
+MAX_LENGTH = 35
+MAX_WORDS = 50
+
+_MARKS = re.compile(r'[.!"()*#:;~]')
+_BLANKS = re.compile(r"\s{2,}")
+
+
+def clean_caption(caption: str, words: int = MAX_WORDS) -> str:
+    """Lower case, the characters . ! " ( ) * # : ; ~ as blanks, blanks joined, the first `words` words.
+
+    >>> clean_caption('A "big" wave; the sky is cloudy.')
+    'a big wave the sky is cloudy'
+    """
+    cleaned = _BLANKS.sub(" ", _MARKS.sub(" ", caption.lower())).rstrip("\n").strip(" ")
+    return " ".join(cleaned.split(" ", words)[:words])
+
+
+@dataclass(frozen=True)
+class Captions(Texts):
+    """Texts, cleaned before they are tokenised if `clean`."""
+
+    clean: bool = True
+
+    def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
+        """Token ids and attention mask, both int64 [B, L]."""
+        return super().batches([clean_caption(text) if self.clean else text for text in inputs], batch_size)
+
 
 # expanded  every positive dimension
 # masked    the caption's own tokens with [CLS] and [SEP], as in training without expansion
@@ -88,11 +116,7 @@ class Stored(Items):
         return Embedded(text, _place("topic", topic.query_id, topic.image))
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
-        """In the order of the inputs: `Embedded`, references, or vectors [D].
-
-        Raises:
-            DataError: a vector is missing, or has another width than the head.
-        """
+        """In the order of the inputs: `Embedded`, references, or vectors [D]."""
         for start in range(0, len(inputs), batch_size):
             vectors = stored_vectors(inputs[start : start + batch_size])
             if vectors.shape[1:] != (self.width,):
@@ -225,21 +249,13 @@ def live_features(
 
 
 def tokenizer_of(source: Source, checkpoint: Checkpoint, size: int, default: str = "bert-base-uncased") -> Any:
-    """The tokenizer of a checkpoint: the one that the user names, else the one beside it, else `default` from the hub.
-
-    Raises:
-        CheckpointError: there is none, or it has another number of tokens than the model.
-    """
+    """The tokenizer of a checkpoint: the one that the user names, the one beside it, or `default` from the hub."""
     folder = source.tokenizer_folder(checkpoint.folder, default=default)
     return fitting(load_tokenizer(folder), size, str(folder))
 
 
 def fitting(tokenizer: Any, size: int, where: str) -> Any:
-    """The tokenizer, after checking that it has `size` tokens, or all but BLIP's two.
-
-    Raises:
-        CheckpointError: it has another number of tokens.
-    """
+    """The tokenizer, after checking that it has `size` tokens, or all but BLIP's two."""
     if len(tokenizer) not in (size, size - len(BLIP_TOKENS)):
         raise CheckpointError(
             f"{where}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
@@ -265,11 +281,7 @@ def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
 
 
 def head_sparsifier(expansion: Expansion, topk: int | None) -> Sparsifier:
-    """Keeps the own tokens of a masked vector; of others every positive weight or the k largest.
-
-    Raises:
-        UsageError: k is below 1.
-    """
+    """Keeps the own tokens of a masked vector; of others every positive weight or the k largest."""
     return positive_or_top(topk) if expansion == "expanded" else own_tokens()
 
 
@@ -299,11 +311,7 @@ class HeadTower(LexicalTower):
         return self.features.items.read_topic(topic)
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
-        """The batches of the features, embedded.
-
-        Raises:
-            UsageError: the sparsifier needs own tokens, and an input is not a text.
-        """
+        """The batches of the features, embedded."""
         masks = self.composition.sparsifier.needs_own
         for batch in self.features.items.batches(inputs, batch_size, on_error):
             own = self.columns.own(self.words(self._texts(inputs, batch.positions))) if masks else None

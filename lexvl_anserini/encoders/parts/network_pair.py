@@ -27,14 +27,14 @@ from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
 from lexvl_anserini.encoders.parts.pretrained import CellsOf, cells_of, pretrained_bert, pretrained_image
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
-from lexvl_anserini.encoders.parts.texts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
 TEXT, IMAGE = "encoder_q", "encoder_p"
 # The weights of a side that are its network's, by the beginning of their keys.
 NETWORKS = (f"{TEXT}.bert_model.", f"{IMAGE}.backbone.", f"{IMAGE}.standard.")
-# Of the layer before the vocabulary, as in BERT's head.
+# The epsilon of the layer before the vocabulary, as in BERT's head.
 HEAD_EPS = 1e-12
 
 
@@ -71,12 +71,7 @@ def is_pair(checkpoint: Checkpoint) -> bool:
 
 
 def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: int | None = None) -> NetworkPair:
-    """The sides of a checkpoint of a family; `max_length` replaces the checkpoint's number of tokens per text.
-
-    Raises:
-        CheckpointError: another family, another network than the one that it was trained over, or weights that do not
-            fit.
-    """
+    """The sides of a checkpoint of a family; `max_length` replaces the checkpoint's number of tokens per text."""
     config, weights, where = checkpoint.config(), read_weights(checkpoint.folder), str(checkpoint.folder)
     texts, images = (about(checkpoint, config, side, (name,)) for side, name in types_of(family).items())
     if missing := [key for key in ("model_id", "max_len") if key not in texts]:
@@ -109,11 +104,7 @@ def types_of(family: str) -> dict[str, str]:
 def image_network(
     checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], device: torch.device
 ) -> tuple[CellsOf, Pixels, int]:
-    """The cells of images, how an image becomes pixels, and the width of a cell.
-
-    Raises:
-        CheckpointError: another network than the one that was trained over, or weights that do not fit.
-    """
+    """The cells of images, how an image becomes pixels, and the width of a cell."""
     where, own = f"{checkpoint.folder}: {IMAGE}", below(weights, f"{IMAGE}.")
     of_network = below(own, "backbone.")
     if "backbone" in entry:
@@ -135,9 +126,6 @@ def token_heads(pair: NetworkPair, device: torch.device) -> tuple[Head, Head]:
     """The heads of texts and of images: TRANSFORM, the rows of the vocabulary, and the bias of each term.
 
     The rows are `encoder_p.proj`; a text side that does not share them has `encoder_q.proj`.
-
-    Raises:
-        CheckpointError: weights are missing or do not fit, or the checkpoint has no terms.
     """
     if pair.columns is None:
         raise CheckpointError(f"{pair.where}/config.json: {TEXT} has no terms")

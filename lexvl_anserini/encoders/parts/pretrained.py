@@ -20,10 +20,11 @@ from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly
 from lexvl_anserini.encoders.parts.backbones import load_backbone
-from lexvl_anserini.encoders.parts.images.crops import on_grid
 from lexvl_anserini.encoders.parts.images.efficientnet import EfficientNetLite
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, ImageBackbone, load_image_backbone
-from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
+from lexvl_anserini.encoders.parts.images.pixels import on_grid
+from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # The key of an embedding matrix with this ending has rows that follow those of the pretrained matrix.
 ADDED = ".added"
@@ -137,11 +138,7 @@ def layers_of(network: nn.Module, pixels: Tensor) -> list[Tensor]:
 
 
 def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> ImageBackbone:
-    """The image network of a side, with the weights that training changed (`own`, keys of the network).
-
-    Raises:
-        CheckpointError: another network than the one that the checkpoint was trained over, or weights that do not fit.
-    """
+    """The image network of a side, with the weights that training changed (`own`, keys of the network)."""
     name, digest = named_backbone(checkpoint, entry)
     packaged = name in PUBLISHED
     with extra_of(checkpoint):
@@ -155,11 +152,7 @@ def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapp
 def cells_of(
     backbone: ImageBackbone, entry: Mapping[str, Any], own: Mapping[str, Tensor], where: str, device: torch.device
 ) -> CellsOf:
-    """The cells of a side from its network, as it encodes fastest, and its keys `standard.*`.
-
-    Raises:
-        CheckpointError: the keys are missing or do not fit.
-    """
+    """The cells of a side from its network, as it encodes fastest, and its keys `standard.*`."""
     grid = entry.get("grid")
     if type(grid) is not int or grid < 1:
         raise CheckpointError(f"{where}: grid {grid!r:.80}, expected a number of cells")
@@ -174,11 +167,7 @@ def folded(network: nn.Module) -> nn.Module:
 
 
 def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a side's BERT: those of the network that the entry names, with `own` instead or added.
-
-    Raises:
-        CheckpointError: another network than the one that the checkpoint was trained over, or rows of another width.
-    """
+    """The weights of a side's BERT: those of the network that the entry names, with `own` instead or added."""
     name, digest = named_backbone(checkpoint, entry)
     if name in PACKAGED:
         with extra_of(checkpoint):
@@ -192,11 +181,7 @@ def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mappi
 
 
 def bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
-    """The weights of a BERT without its heads, and the SHA-256 (hex) of the files that they are read from.
-
-    Raises:
-        CheckpointError: it is another architecture, or weights are missing.
-    """
+    """The weights of a BERT without its heads, and the SHA-256 (hex) of the files that they are read from."""
     model, _ = load_backbone(checkpoint, torch.device("cpu"))
     if model.config.model_type != "bert":
         raise CheckpointError(f"{checkpoint.folder}: a {model.config.model_type} model, expected a BERT")
@@ -225,9 +210,6 @@ def extra_of(checkpoint: Checkpoint) -> Iterator[None]:
     """Names the extra of a packaged checkpoint where the package of one of its networks is missing.
 
     It installs all networks of the checkpoint.
-
-    Raises:
-        MissingExtra: the package is missing.
     """
     try:
         yield
@@ -239,11 +221,7 @@ def extra_of(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
-    """The name and the digest of the network that an entry of config.json names.
-
-    Raises:
-        CheckpointError: it names none.
-    """
+    """The name and the digest of the network that an entry of config.json names."""
     about = entry.get("backbone")
     if not isinstance(about, Mapping) or not all(isinstance(about.get(key), str) for key in ("checkpoint", "digest")):
         raise CheckpointError(
@@ -253,11 +231,7 @@ def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[st
 
 
 def check_digest(checkpoint: Checkpoint, name: str, expected: str, found: str) -> None:
-    """Compares the digest of a network with the one that a checkpoint was trained over.
-
-    Raises:
-        CheckpointError: they differ.
-    """
+    """Compares the digest of a network with the one that a checkpoint was trained over."""
     if found != expected:
         raise CheckpointError(
             f"{checkpoint.reference}: was trained over {name} with SHA-256 {expected[:16]}, found {found[:16]}; "
@@ -266,11 +240,7 @@ def check_digest(checkpoint: Checkpoint, name: str, expected: str, found: str) -
 
 
 def states_head(own: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> StatesHead:
-    """The head of a side from its keys `head.*`.
-
-    Raises:
-        CheckpointError: they are missing or do not fit.
-    """
+    """The head of a side from its keys `head.*`."""
     weights = below(own, "head.")
     matrix = weights.get("linear.weight")
     head = StatesHead(before, matrix.shape[0] if matrix is not None and matrix.dim() == 2 else before)
@@ -290,9 +260,6 @@ def vocabulary_rows(
         width: of the features.
         where: names the checkpoint in errors.
         device: of the result.
-
-    Raises:
-        CheckpointError: they are missing or of another shape.
     """
     wanted = {"encoder_p.proj": [size, width], f"{side}.bias": [size]}
     missing = [key for key in wanted if key not in weights]
@@ -307,14 +274,39 @@ def vocabulary_rows(
 
 
 def vector_head(own: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> VectorHead:
-    """The head of a dense side from its keys `head.*`.
-
-    Raises:
-        CheckpointError: they are missing or do not fit.
-    """
+    """The head of a dense side from its keys `head.*`."""
     weights = below(own, "head.")
     shapes = [weights[key].shape for key in ("0.weight", "2.weight") if key in weights and weights[key].dim() == 2]
     hidden, dimensions = (shapes[0][0], shapes[1][0]) if len(shapes) == 2 else (before, before)
     head = VectorHead(before, hidden, dimensions)
     load_strictly(head, weights, f"{where}.head")
     return head.eval().to(device)
+
+
+def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint, Vocabulary] | None:
+    """The dense pair of a checkpoint and its terms; None for a checkpoint of the reference.
+
+    Args:
+        checkpoint: of D2S or Joint.
+        of_reference: options that only a checkpoint of the reference has; None where the user gave none.
+
+    Raises:
+        CheckpointError: another dense pair than the one that the head was trained over.
+        UsageError: an option of the reference.
+    """
+    if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
+        return None
+    config = checkpoint.config()
+    if "backbone" not in config:
+        return None
+    if given := [name for name, value in of_reference.items() if value is not None]:
+        raise UsageError(f"{', '.join(given)}: {checkpoint.reference} names its own dense pair")
+    name, digest = named_backbone(checkpoint, config)
+    if name in PACKAGED:
+        pair = find_checkpoint(name)
+    else:
+        folder = inside(checkpoint.folder, name, "config.json")
+        pair = Checkpoint(str(folder), folder)
+    check_digest(checkpoint, name, digest, pair.digest())
+    path = inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
+    return pair, Vocabulary.read(path)

@@ -2,7 +2,7 @@
 
 A rule maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V]. Weights
 that are not positive are always dropped. `kept` applies a rule to tensors, `kept_rows` to arrays; this module loads no
-model library.
+model library. `cut` keeps the first dimensions of dense vectors.
 """
 
 from __future__ import annotations
@@ -49,11 +49,7 @@ def top_k(k: int) -> Sparsifier:
 
 
 def positive_or_top(k: int | None) -> Sparsifier:
-    """Every positive weight, or the k largest of them.
-
-    Raises:
-        UsageError: k is below 1.
-    """
+    """Every positive weight, or the k largest of them."""
     if k is not None and k < 1:
         raise UsageError(f"topk {k}: expected at least 1")
     return Sparsifier(k)
@@ -138,3 +134,22 @@ def _allowed(sparsifier: Sparsifier, top: Any, weights: Any, own: Any) -> Any:
 def _own(own: Any) -> Any:
     assert own is not None, "the sparsifier declared needs_own"
     return own
+
+
+def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:
+    """The first `dimensions` of each vector (None: all), then of unit length if `normalise`; float32 [n, D].
+
+    Models trained with Matryoshka representations keep most of their quality. A vector of zeros stays zeros.
+    """
+    vectors = vectors[:, :dimensions].astype(np.float32, copy=False)
+    if not normalise:
+        return np.ascontiguousarray(vectors)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, 1e-12)
+
+
+def checked_dimensions(dimensions: int | None, width: int) -> int | None:
+    """`dimensions`, after checking that the model's vectors have as many."""
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise UsageError(f"dimensions {dimensions}: expected 1 to {width}, the width of this model's vectors")
+    return dimensions

@@ -87,11 +87,7 @@ class StairConfig:
 
     @classmethod
     def read(cls, about: Mapping[str, Any], where: str) -> StairConfig:
-        """Reads the contents of a config.json.
-
-        Raises:
-            CheckpointError: another model, an unknown key, or a value that does not fit.
-        """
+        """Reads the contents of a config.json."""
         from pydantic import TypeAdapter, ValidationError
 
         if about.get("model_type") != MODEL_TYPE:

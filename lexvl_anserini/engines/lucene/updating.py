@@ -311,7 +311,7 @@ def _lines(doc_ids: Iterable[str]) -> bytes:
 
 
 def _digest(names: Iterable[str]) -> str:
-    """16 hex digits."""
+    """The first 16 hex digits of the SHA-256 of names."""
     return sha256(_lines(names)).hexdigest()[:16]
 
 

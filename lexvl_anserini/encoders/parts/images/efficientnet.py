@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.utils import fuse_conv_bn_eval
 
-# Of TensorFlow, which trained the published weights.
+# The epsilon of TensorFlow, which trained the published weights.
 NORM_EPS = 1e-3
 
 STEM, HEAD = 32, 1280

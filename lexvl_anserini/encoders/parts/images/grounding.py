@@ -13,11 +13,10 @@ import numpy as np
 import torch
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.parts.images.crops import on_grid
-from lexvl_anserini.encoders.parts.images.pixels import Box
+from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.images.pixels import Box, on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.texts.bags import BagTower
-from lexvl_anserini.encoders.parts.texts.tokens import token_names
+from lexvl_anserini.encoders.parts.tokens import token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
 from lexvl_anserini.ground.errors import UsageError
 
@@ -29,11 +28,7 @@ WHITE, PALENESS = (255, 255, 255), 0.6
 
 
 def image_side(model: Encoder) -> ImageTower:
-    """The tower of an encoder that reads images.
-
-    Raises:
-        UsageError: no tower pools over patches.
-    """
+    """The tower of an encoder that reads images."""
     for tower in (model.document, model.query):
         if isinstance(tower, ImageTower):
             return tower
@@ -41,11 +36,7 @@ def image_side(model: Encoder) -> ImageTower:
 
 
 def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
-    """The dimensions of each text's own tokens, ascending, without prompt and special tokens.
-
-    Raises:
-        UsageError: no tower reads texts, or the terms of the model are no words.
-    """
+    """The dimensions of each text's own tokens, ascending, without prompt and special tokens."""
     towers = [tower for tower in (model.query, model.document) if isinstance(tower, (TextTower, BagTower))]
     if not towers:
         raise UsageError(f"encoder {model.name!r} reads no texts in this direction; use one with text")
@@ -57,11 +48,7 @@ def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def terms_of(model: Encoder, query: str) -> list[int]:
-    """The dimensions of a query's own tokens, as `own_terms`.
-
-    Raises:
-        UsageError: none of its tokens is a dimension, or no tower reads texts.
-    """
+    """The dimensions of a query's own tokens, as `own_terms`."""
     [own] = own_terms(model, [query])
     if not own:
         raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
@@ -94,11 +81,7 @@ def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) 
 
 @torch.inference_mode()
 def token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
-    """Streams every token of texts, without special ones, with the logits of some dimensions there, float32 [dims].
-
-    Raises:
-        UsageError: no tower pools over tokens.
-    """
+    """Streams every token of texts, without special ones, with the logits of some dimensions there, float32 [dims]."""
     towers = [tower for tower in (model.query, model.document) if isinstance(tower, TextTower)]
     if not towers:
         raise UsageError(f"encoder {model.name!r} has no text side that pools over tokens")

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
-from lexvl_anserini.encoders.parts.images.crops import Squares, read_preprocessing
 from lexvl_anserini.encoders.parts.images.efficientnet import CLASSIFIER, VARIANTS, EfficientNetLite, named_as_ours
-from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels
+from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels, Squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.installed import package_folder
@@ -89,10 +88,6 @@ def load_image_backbone(reference: str) -> ImageBackbone:
 
     Args:
         reference: a key of `PUBLISHED`, a folder, or a hub id.
-
-    Raises:
-        MissingExtra: the package of published weights is not installed.
-        CheckpointError: other weights than the published ones, no image network, or weights that do not fit it.
     """
     return load_published(reference) if reference in PUBLISHED else load_folder(find_checkpoint(reference))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import read_image_of
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
-from lexvl_anserini.encoders.parts.texts.tokens import TokenColumns
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.records import Document, Topic

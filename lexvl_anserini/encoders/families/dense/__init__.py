@@ -1,0 +1,1 @@
+"""Families of dense vectors, the baselines beside the lexical ones."""

@@ -1,0 +1,233 @@
+"""A CLIP-style dense pair on the backbones of VDR cross-modal: its twin, trained beside it for comparison.
+
+Text:  v = W mean_i h_i over the tokens of a BERT, of unit length.
+Image: v = W mean_p h_p over the patches of a vision transformer, of unit length.
+
+Over pretrained networks (`parts/pretrained.py`), two layers with GELU replace W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from lexvl_anserini.encoders.checkpoints.bounds import build
+from lexvl_anserini.encoders.checkpoints.filenames import inside
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.saved import about, vision_shape_of
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.families.vdr import companions
+from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
+from lexvl_anserini.encoders.parts.features import Features, TextAndImage
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.images.vision import Images, PatchTransformer
+from lexvl_anserini.encoders.parts.pretrained import cells_of, pretrained_bert, pretrained_image, vector_head
+from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
+from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Texts, in_direction
+from lexvl_anserini.ground.errors import CheckpointError
+
+TEXT_TYPE = "dense_crossmodal_text"
+IMAGE_TYPE = "dense_crossmodal_image"
+
+
+def mean_state(states: Tensor, attention: Tensor) -> Tensor:
+    """The mean over unpadded positions, [B, D], of states [B, L, D]."""
+    weights = attention[:, :, None].to(states.dtype)
+    return (states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+
+
+def load_dense_crossmodal(
+    source: Source,
+    direction: Literal["text-to-image", "image-to-text"] = "text-to-image",
+    text_max_length: int | None = None,
+    dimensions: int | None = None,
+) -> Encoder:
+    """A checkpoint in the layout of vdr-crossmodal: `encoder_q` reads texts, `encoder_p` images.
+
+    Args:
+        source: `python -m lexvl_anserini.train` writes such folders.
+        direction: the modalities of queries and documents.
+        text_max_length: tokens per text; default the checkpoint's.
+        dimensions: keep only the first ones (Matryoshka); default all.
+    """
+    checkpoint = source.required("dense-crossmodal")
+    text, image = dense_towers(source, checkpoint, projection_of, text_max_length)
+    if text.width != image.width:
+        raise CheckpointError(
+            f"{checkpoint.folder}: encoder_q.proj gives {text.width} dimensions, encoder_p.proj {image.width}; "
+            "both sides of one model have the same"
+        )
+    query, document = in_direction(direction, text, image)
+    return Encoder(
+        "dense-crossmodal",
+        "dense",
+        query=replace(query, dimensions=dimensions),
+        document=replace(document, dimensions=dimensions),
+    )
+
+
+# What maps the mean state [B, before] of a side to what its tower gives, and the width of that; the arguments are the
+# side's entry of config.json, its weights, the width of a state, its name in errors, and the device.
+HeadOf = Callable[
+    [Mapping[str, Any], Mapping[str, Tensor], int, str, torch.device], tuple[Callable[[Tensor], Tensor], int]
+]
+
+
+def dense_towers(
+    source: Source, checkpoint: Checkpoint, head_of: HeadOf, text_max_length: int | None = None
+) -> tuple[DenseTower, DenseTower]:
+    """The towers of texts and of images: `projection_of` gives vectors, `hidden_of` the states before them."""
+    config, weights = checkpoint.config(), read_weights(checkpoint.folder)
+    text_about = about(checkpoint, config, "encoder_q", (TEXT_TYPE,))
+    image_about = about(checkpoint, config, "encoder_p", (IMAGE_TYPE,))
+    complain(
+        str(checkpoint.folder), (), [key for key in weights if not key.startswith(("encoder_q.", "encoder_p."))], ()
+    )
+    text = text_tower(source, checkpoint, text_about, below(weights, "encoder_q."), text_max_length, head_of)
+    return text, image_tower(checkpoint, image_about, below(weights, "encoder_p."), source.device, head_of)
+
+
+def text_tower(
+    source: Source,
+    checkpoint: Checkpoint,
+    entry: Mapping[str, Any],
+    own: Mapping[str, Tensor],
+    length: int | None,
+    head_of: HeadOf,
+) -> DenseTower:
+    """Texts through a BERT, mean pooling and a head, from the keys of their side."""
+    where = f"{checkpoint.folder}: encoder_q"
+    config, tokenizer_folder = companions(source, checkpoint, entry["model_id"])
+    tokenizer = load_tokenizer(tokenizer_folder, config.vocab_size)
+    reader = TextReader(tokenizer, entry["max_len"], limit=position_limit(config)).with_max_length(length)
+    of_bert = {key.removeprefix("bert_model."): value for key, value in own.items() if not is_head(key)}
+    if "backbone" in entry:
+        of_bert = pretrained_bert(checkpoint, entry, of_bert)
+    head, width = head_of(entry, own, config.hidden_size, where, source.device)
+    bert = hidden_states(bert_from_weights(config, of_bert, where, source.device))
+
+    def embed(batch: Batch) -> Tensor:
+        return head(mean_state(bert(*batch.inputs), batch.inputs[1]))
+
+    return DenseTower(Texts(reader, source.device), embed, width)
+
+
+def image_tower(
+    checkpoint: Checkpoint,
+    entry: Mapping[str, Any],
+    own: Mapping[str, Tensor],
+    device: torch.device,
+    head_of: HeadOf,
+) -> DenseTower:
+    """Images through a PatchTransformer or a pretrained network, mean pooling and a head."""
+    where = f"{checkpoint.folder}: encoder_p"
+    rest = {key: value for key, value in own.items() if not is_head(key)}
+    network: nn.Module
+    if "backbone" in entry:
+        stray = [key for key in rest if not key.startswith(("backbone.", "standard."))]
+        complain(where, (), stray, ())
+        backbone = pretrained_image(checkpoint, entry, below(rest, "backbone."))
+        head, width = head_of(entry, own, backbone.width, where, device)
+        network, pixels = cells_of(backbone, {"grid": 1}, rest, where, device), backbone.pixels
+    else:
+        shape = vision_shape_of(entry)
+        head, width = head_of(entry, own, shape["width"], where, device)
+        network, pixels = build(lambda: PatchTransformer(**shape), rest, f"{where}: its configuration"), None
+        load_strictly(network, rest, where)
+        network.eval().to(device)
+
+    def embed(batch: Batch) -> Tensor:
+        states: Tensor = network(*batch.inputs)
+        return head(states.mean(dim=1))
+
+    return DenseTower(Images(pixels or Pixels(shape["resolution"]), device), embed, width)
+
+
+def is_head(key: str) -> bool:
+    """True for the keys of a side that are its head's."""
+    return key == "proj" or key.startswith("head.")
+
+
+def projection_of(
+    entry: Mapping[str, Any], own: Mapping[str, Tensor], before: int, where: str, device: torch.device
+) -> tuple[Callable[[Tensor], Tensor], int]:
+    """What maps the mean state [B, before] to a vector, and its dimensions: two layers over a pretrained network."""
+    if "backbone" in entry:
+        layers = vector_head(own, before, where, device)
+        return layers, layers.dimensions
+    matrix = own.get("proj")
+    if matrix is None or matrix.dim() != 2:
+        raise CheckpointError(f"{where}.proj is missing or not a matrix, expected [dimensions, width]")
+    expected = f"{where}.proj {list(matrix.shape)}, expected [dimensions, {before}]"
+    complain(where, (), (), [expected] if matrix.shape[1] != before else ())
+    matrix = matrix.float().to(device)
+    return lambda states: states @ matrix.T, len(matrix)
+
+
+def hidden_of(
+    entry: Mapping[str, Any], own: Mapping[str, Tensor], before: int, where: str, device: torch.device
+) -> tuple[Callable[[Tensor], Tensor], int]:
+    """What maps the mean state [B, before] to the states before the last layer (Joint's input), and their width."""
+    if "backbone" not in entry:
+        return nn.Identity(), before
+    layers = vector_head(own, before, where, device)
+    return nn.Sequential(*list(layers)[:-1]), layers.hidden
+
+
+def last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The last layer of texts and of images, from `hidden_of` to the vector: matrix [D, hidden] and bias [D].
+
+    Raises:
+        CheckpointError: a side has none.
+    """
+    weights, layers = read_weights(checkpoint.folder), []
+    for side in ("encoder_q", "encoder_p"):
+        matrix = weights.get(f"{side}.head.2.weight", weights.get(f"{side}.proj"))
+        if matrix is None or matrix.dim() != 2:
+            raise CheckpointError(f"{checkpoint.folder}: {side} has no last layer (head.2.weight or proj)")
+        bias = weights.get(f"{side}.head.2.bias", torch.zeros(len(matrix)))
+        layers.append((matrix.float(), bias.float()))
+    return layers[0], layers[1]
+
+
+def text_folder(checkpoint: Checkpoint) -> Path:
+    """The folder of the tokenizer and the configuration of the texts' BERT, in a checkpoint that `train` wrote."""
+    entry = about(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
+    return inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
+
+
+def word_embeddings(checkpoint: Checkpoint) -> Tensor:
+    """The input embeddings of the texts' BERT, [tokens, width]."""
+    entry = about(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
+    own = below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
+    whole = pretrained_bert(checkpoint, entry, own) if "backbone" in entry else own
+    return whole["embeddings.word_embeddings.weight"].float()
+
+
+def tokenizer_and_features(
+    source: Source, checkpoint: Checkpoint, head_of: HeadOf, width: int
+) -> tuple[Any, TextAndImage]:
+    """The tokenizer of a dense pair, and its texts and images as a head of `width` numbers reads them.
+
+    What `projection_of` gives has unit length, what `hidden_of` gives has not.
+    """
+    own = replace(source, checkpoint=checkpoint)
+    towers = dense_towers(own, checkpoint, head_of)
+    if wrong := [tower.width for tower in towers if tower.width != width]:
+        raise CheckpointError(f"{checkpoint.folder}: its vectors have {wrong[0]} numbers, the head reads {width}")
+
+    def features(tower: DenseTower) -> Features:
+        unit = head_of is projection_of
+        return Features(tower.items, lambda batch: normalize(tower.embed(batch), dim=1) if unit else tower.embed(batch))
+
+    text, image = towers
+    assert isinstance(text.items, Texts)
+    return text.items.reader.tokenizer, TextAndImage(features(text), features(image))

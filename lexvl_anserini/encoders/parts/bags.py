@@ -1,0 +1,104 @@
+"""Binary bags of tokens as lexical vectors: the towers without a network. Loads no model library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from scipy import sparse
+
+from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+
+def csr_rows(rows: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
+    """Binary CSR [n, width] float32 from the ascending dimensions of each row."""
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    indices = np.concatenate(rows) if rows else np.empty(0)
+    data = np.ones(len(indices), dtype=np.float32)
+    return sparse.csr_matrix((data, indices.astype(np.int32), indptr), shape=(len(rows), width))
+
+
+class BagTower:
+    """Binary bag of a text's own tokens: no network (SVDR's non-parametric side, SPLADE-doc queries).
+
+    weight     [V] instead of ones (inference-free queries with IDF weights); None for ones
+    normalise  divide by the L2 norm (VDR checkpoints with `norm: true`)
+    topk       keep only the largest weights; None keeps all
+    """
+
+    kind: ClassVar[Kind] = "impact"
+
+    def __init__(
+        self,
+        reader: TextReader,
+        columns: TokenColumns,
+        weight: np.ndarray | None = None,
+        joiner: str = " ",
+        normalise: bool = False,
+        topk: int | None = None,
+    ):
+        self.reader, self.columns, self.joiner, self.normalise, self.topk = reader, columns, joiner, normalise, topk
+        self.weight = None if weight is None else weight.astype(np.float32)
+
+    @property
+    def binary(self) -> bool:
+        """True if all weights are 1, so that quantising must not scale them."""
+        return not self.normalise and (self.weight is None or bool((self.weight == 1).all()))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Maps a column of `weights` to its term."""
+        return self.columns.vocabulary
+
+    def read(self, document: Document) -> str:
+        """Title and text of a document, joined."""
+        return read_document(document, self.joiner)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+    def weights(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
+        """CSR [n, V] float32, > 0, dimensions ascending."""
+        rows = self.columns.own(self.reader(inputs))
+        matrix = csr_rows(rows, len(self.vocabulary))
+        if self.weight is not None:
+            matrix.data = self.weight[matrix.indices]
+            matrix = without_zeros(matrix)
+        if self.topk is not None:
+            matrix = largest(matrix, self.topk)
+        if self.normalise:
+            lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1)).A1
+            matrix.data /= np.repeat(lengths, np.diff(matrix.indptr)).astype(np.float32)
+        progress(len(inputs))
+        return matrix
+
+    def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """float32 [n, V]; the same weights as `weights`."""
+        return self.weights(inputs, batch_size).toarray()
+
+
+def without_zeros(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
+    """The same matrix without stored values <= 0."""
+    matrix.data[~(matrix.data > 0)] = 0
+    matrix.eliminate_zeros()
+    return matrix
+
+
+def largest(matrix: sparse.csr_matrix, k: int) -> sparse.csr_matrix:
+    """The k largest weights of each row; among equals the lowest dimensions."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    order = np.lexsort((matrix.indices, -matrix.data, rows))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order)) - matrix.indptr[rows[order]]
+    matrix.data[rank >= k] = 0
+    matrix.eliminate_zeros()
+    return matrix

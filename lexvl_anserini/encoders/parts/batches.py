@@ -1,0 +1,129 @@
+"""Batches of tokenised texts: which texts share a batch, how they are padded; and DPR's passages.
+
+A passage is a pair of title and text, with token types. Loads no model library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lexvl_anserini.encoders.encoder import read_document
+from lexvl_anserini.encoders.parts.tokens import TextReader, placed, places, readable, truncated, whole_encodings
+from lexvl_anserini.ground.records import Document
+
+# Rows of a matrix product from which a CPU is not faster per row, and the largest share of padding in a batch row from
+# there on.
+ENOUGH_TOKENS, MOST_PADDING = 512, 1 / 8
+
+
+def padded_batches(
+    reader: TextReader, texts: Sequence[str], batch_size: int, on_cpu: bool = True
+) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[np.ndarray, np.ndarray]]]:
+    """Batches of tokenised texts, the longest first: positions [B], token ids, and ids padded with attention [B, L]."""
+    ids = reader(texts)
+    whole = reader.padding == "max_length"
+    lengths = [reader.max_length if whole else len(row) for row in ids]
+    for positions in by_length(lengths, batch_size, on_cpu):
+        rows = [ids[i] for i in positions]
+        yield positions, rows, pad(rows, max(1, lengths[positions[0]]), reader.pad_id)
+
+
+def by_length(lengths: Sequence[int], batch_size: int, on_cpu: bool) -> Iterator[np.ndarray]:
+    """Positions of the texts of each batch, int64 [B], the longest first: memory has its peak at the start.
+
+    On a CPU the time is proportional to the number of tokens with padding. There, a batch of `ENOUGH_TOKENS` or more
+    also ends before a text that would be padded by more than `MOST_PADDING`.
+    """
+    order = np.argsort([-length for length in lengths], kind="stable")
+    start = 0
+    while start < len(order):
+        stop = min(start + batch_size, len(order))
+        if on_cpu:
+            longest = max(1, lengths[order[start]])
+            enough = start + -(-ENOUGH_TOKENS // longest)
+            while enough < stop and lengths[order[enough]] >= (1 - MOST_PADDING) * longest:
+                enough += 1
+            stop = min(stop, enough)
+        yield order[start:stop]
+        start = stop
+
+
+def pad(ids: Sequence[Sequence[int]], length: int, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids and attention mask, both int64 [B, length]."""
+    input_ids = np.full((len(ids), length), pad_id, dtype=np.int64)
+    attention = np.zeros((len(ids), length), dtype=np.int64)
+    for row, tokens in enumerate(ids):
+        input_ids[row, : len(tokens)] = tokens
+        attention[row, : len(tokens)] = 1
+    return input_ids, attention
+
+
+class Passage(str):
+    """A title and a text: a string that joins them by a blank, with both in `parts` for the tokenizer."""
+
+    parts: tuple[str, str]
+
+    def __new__(cls, title: str, text: str) -> Passage:
+        """Joins title and text."""
+        passage = super().__new__(cls, f"{title} {text}")
+        passage.parts = (title, text)
+        return passage
+
+
+def read_passage(document: Document) -> str:
+    """The passage of a document; only its text if it has no title."""
+    if document.title and document.text is not None:
+        return Passage(document.title, document.text)
+    return read_document(document)
+
+
+@dataclass(frozen=True)
+class PassageReader:
+    """Tokenises passages: a string, a `Passage`, or a tuple (title, text), of which an empty title is ignored."""
+
+    reader: TextReader
+
+    def batches(
+        self, inputs: Sequence[Any], batch_size: int, on_cpu: bool = True
+    ) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+        """Positions [B], and token ids, attention and token types, all int64 [B, L]; the longest first."""
+        tokens = [self.tokens(item) for item in inputs]
+        for positions in by_length([len(ids) for ids, _ in tokens], batch_size, on_cpu):
+            rows = [tokens[i] for i in positions]
+            length = max(len(ids) for ids, _ in rows)
+            input_ids, attention = pad([ids for ids, _ in rows], length, self.reader.pad_id)
+            types, _ = pad([types for _, types in rows], length, 0)
+            yield positions, (input_ids, attention, types)
+
+    def tokens(self, item: str | tuple[str, str]) -> tuple[list[int], list[int]]:
+        """Token ids and types; if a pair is too long, its longer part is cut."""
+        title, text = item if isinstance(item, tuple) else getattr(item, "parts", ("", item))
+        if not title or not text:  # transformers takes a pair with an empty part as one text
+            [ids] = self.reader([title or str(text)])
+            return ids, [0] * len(ids)
+        tokenizer, length = self.reader.tokenizer, self.reader.max_length
+        room = length - int(tokenizer.num_special_tokens_to_add(pair=True))
+        parts = whole_encodings(tokenizer, readable(tokenizer, [title, text], length))
+        if len(parts[0]) >= room:  # then it matters which of the whole parts is longer
+            parts = whole_encodings(tokenizer, [title, text])
+        kept = longest_first(len(parts[0]), len(parts[1]), room)
+        rows = [truncated(tokenizer, part.ids, most) for part, most in zip(parts, kept, strict=True)]
+        return placed(places(tokenizer, 2), rows)
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """The tokens that each of two parts keeps: the longer one is cut until it is as long as the other, then both.
+
+    >>> longest_first(3, 20, 10), longest_first(20, 30, 11)
+    ((3, 7), (5, 6))
+    """
+    if first + second <= room:
+        return first, second
+    if first > second:
+        return longest_first(second, first, room)[::-1]
+    shorter = min(first, room // 2)
+    return shorter, room - shorter

@@ -1,0 +1,337 @@
+"""Texts to token ids, and the dimension of the vocabulary that each token id has.
+
+A long text is cut where a reader of so many tokens stops (`starts`), so that its time and memory do not grow with the
+text. A tokenizer splits a text into words (pieces that it encodes one by one), and what it splits and changes depends
+on characters nearby. The start of a text therefore has the same words as the whole text, but for those near the cut.
+How far a word reaches is unknown before it ends, so the last word before the cut does not count either: of a text that
+a tokenizer takes as one word, everything is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
+from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+# In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
+FIRST_WORD_ID = 999
+
+# A text with a character that no vocabulary has.
+UNUSUAL = "a \u2603\U0010fffd"
+
+
+def load_tokenizer(folder: Path, size: int | None = None) -> Any:
+    """Loads a fast tokenizer from a folder and checks that it fits its model.
+
+    Args:
+        folder: has tokenizer.json or the vocabulary file of a Hugging Face tokenizer.
+        size: number of rows of the model's embedding matrix.
+
+    Raises:
+        CheckpointError: no tokenizer files (transformers would make a tokenizer of 5 tokens), files that cannot be
+            used, or another size than the model's.
+    """
+    import transformers
+
+    if not has_tokenizer(folder):
+        raise CheckpointError(
+            f"{folder}: no tokenizer ({', '.join(TOKENIZER_FILES[:3])}); name a folder that has one with --tokenizer"
+        )
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(folder), use_fast=True, local_files_only=True, trust_remote_code=False
+        )
+        tokenizer([UNUSUAL])  # a vocabulary that lacks its own unknown token fails only at a text that needs it
+        last = max(tokenizer.get_vocab().values())
+    except Exception as error:
+        raise CheckpointError(f"{folder}: the tokenizer cannot be read ({reason_of(error)})") from error
+    if last >= len(tokenizer):
+        raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, and one of them has the id {last}")
+    if size is not None and len(tokenizer) != size:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {size}; "
+            "name the model's own with --tokenizer"
+        )
+    return tokenizer
+
+
+def lower_casing(tokenizer: Any) -> Any:
+    """The tokenizer, changed to lower-case texts first unless it does so already (`do_lower_case` of older folders)."""
+    from tokenizers.normalizers import Lowercase, Sequence
+
+    own = tokenizer.backend_tokenizer.normalizer
+    if not (isinstance(own, Lowercase) or getattr(own, "lowercase", False)):
+        tokenizer.backend_tokenizer.normalizer = Lowercase() if own is None else Sequence([Lowercase(), own])
+    return tokenizer
+
+
+def token_strings(tokenizer: Any) -> list[str]:
+    """Token strings in the order of their ids."""
+    return tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+
+
+def token_names(tokenizer: Any) -> dict[int, str]:
+    """Token id -> what the token says, without marks of words' parts; special tokens have none."""
+    specials = tokenizer.all_special_tokens
+    return {number: term.removesuffix("</w>") for term, number in tokenizer.get_vocab().items() if term not in specials}
+
+
+def first_word_id(tokenizer: Any) -> int:
+    """999 in a vocabulary with the layout of BERT's uncased one, else 0."""
+    return FIRST_WORD_ID if tokenizer.convert_tokens_to_ids("[unused993]") == FIRST_WORD_ID - 1 else 0
+
+
+@dataclass(frozen=True)
+class TokenColumns:
+    """The dimension of the vocabulary that each token id has.
+
+    vocabulary  the terms, one per dimension
+    of_token    int64 [|T|]: the dimension of a token id, -1 if it has none
+    """
+
+    vocabulary: Vocabulary
+    of_token: np.ndarray
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The token id of each dimension, int64 [V]."""
+        ids = np.flatnonzero(self.of_token >= 0)
+        return ids[np.argsort(self.of_token[ids])]
+
+    def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Per text, the ascending distinct dimensions of its own tokens."""
+        return [
+            np.unique(columns[columns >= 0]) for columns in (self.of_token[np.asarray(row, dtype=int)] for row in ids)
+        ]
+
+
+def columns_from(tokenizer: Any, shift: int) -> TokenColumns:
+    """Dimension j is token id j + shift (VDR)."""
+    if not 0 <= shift < len(tokenizer):
+        raise UsageError(f"shift {shift}: expected 0 to {len(tokenizer) - 1} for {len(tokenizer)} tokens")
+    of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
+    of_token[:shift] = -1
+    return TokenColumns(Vocabulary(token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
+
+
+def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
+    """Dimensions are the tokens from `shift` on that are pure ASCII, in order (VDR cross-modal)."""
+    strings = token_strings(tokenizer)
+    tokens = [token for token in range(shift, len(strings)) if strings[token].isascii()]
+    of_token = np.full(len(strings), -1, dtype=np.int64)
+    of_token[tokens] = np.arange(len(tokens))
+    return TokenColumns(Vocabulary([strings[token] for token in tokens], "the tokenizer's vocabulary"), of_token)
+
+
+def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
+    """Dimensions are the tokens that are the terms of a vocabulary, in its order."""
+    ids = tokenizer.get_vocab()
+    if missing := [term for term in vocabulary if term not in ids]:
+        raise CheckpointError(f"{where}: {len(missing)} terms are no tokens of its tokenizer, such as {missing[0]!r}")
+    of_token = np.full(len(tokenizer), -1, dtype=np.int64)
+    of_token[[ids[term] for term in vocabulary]] = np.arange(len(vocabulary))
+    return TokenColumns(vocabulary, of_token)
+
+
+def columns_without(tokenizer: Any, specials: Sequence[int | None]) -> TokenColumns:
+    """Every token id is its own dimension; `specials` never count as a text's own tokens (SPLADE-doc, -lexical)."""
+    of_token = np.arange(len(tokenizer), dtype=np.int64)
+    of_token[[token for token in specials if token is not None]] = -1
+    return TokenColumns(Vocabulary(token_strings(tokenizer), "the tokenizer's vocabulary"), of_token)
+
+
+def columns_of_all(tokenizer: Any) -> TokenColumns:
+    """All tokens are dimensions; [PAD], [CLS] and [SEP] never count as a text's own."""
+    return columns_without(tokenizer, [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id])
+
+
+def is_fast(tokenizer: Any) -> bool:
+    """True for transformers' tokenizers that are written in Rust.
+
+    Their truncation and padding are a state that threads would share, so texts are truncated here instead.
+    """
+    return bool(getattr(tokenizer, "is_fast", False))
+
+
+def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
+    """Whole texts as `tokenizers.Encoding` of a fast tokenizer, without special tokens."""
+    encodings: Sequence[Any] = tokenizer(
+        list(texts), add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
+    ).encodings
+    return encodings
+
+
+def readable(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
+    """The start of each text that has its first `tokens` tokens; whole texts where a tokenizer cuts their start."""
+    if tokenizer.truncation_side != "right":
+        return list(texts)
+    return starts(texts, tokens, partial(whole_encodings, tokenizer))
+
+
+def truncated(tokenizer: Any, ids: list[int], room: int) -> list[int]:
+    """The first `room` token ids, or the last ones where the tokenizer cuts the start of a text."""
+    return ids[:room] if tokenizer.truncation_side == "right" else ids[max(0, len(ids) - room) :]
+
+
+class TokenPlace(NamedTuple):
+    """A place in the order of a text's tokens: a special token, or all tokens of one part (0 or, of a pair, 1)."""
+
+    token: int
+    type: int
+    part: int | None
+
+
+def places(tokenizer: Any, parts: int) -> list[TokenPlace]:
+    """Where a tokenizer puts its special tokens in a text (1 part) or a pair (2 parts)."""
+    [token, *_] = tokenizer.all_special_tokens or ["a"]
+    one_token_each = whole_encodings(tokenizer, [token] * parts)
+    done = tokenizer.backend_tokenizer.post_process(*one_token_each, add_special_tokens=True)
+    order = count()
+    rows = zip(done.ids, done.type_ids, done.special_tokens_mask, strict=True)
+    return [TokenPlace(token, kind, None if special else next(order)) for token, kind, special in rows]
+
+
+def placed(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
+    """Token ids and types of a text or a pair, with special tokens."""
+    ids: list[int] = []
+    types: list[int] = []
+    for place in order:
+        added = [place.token] if place.part is None else parts[place.part]
+        ids += added
+        types += [place.type] * len(added)
+    return ids, types
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """Tokenises texts.
+
+    max_length  tokens kept, with special tokens
+    padding     "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
+                positions count in pooling, as in training and evaluation of the published VDR checkpoints. There is no
+                padding to the longest text of a batch: a vector must not depend on its neighbours
+    specials    add [CLS] and [SEP]
+    limit       the number of positions of the model; None for no limit
+    prompt      is put before each text
+
+    Raises:
+        UsageError: max_length leaves no room for a token, or the model has fewer positions.
+    """
+
+    tokenizer: Any
+    max_length: int
+    padding: str = "none"
+    specials: bool = True
+    limit: int | None = None
+    prompt: str = ""
+
+    def __post_init__(self) -> None:
+        if self.padding not in ("none", "max_length"):
+            raise UsageError(f"padding {self.padding!r} is not known; choose none or max_length")
+        least = 1 + self.special_tokens
+        if not least <= self.max_length <= (self.limit or self.max_length):
+            most = f" and at most {self.limit}" if self.limit else ""
+            raise UsageError(f"max_length {self.max_length}: this model reads at least {least}{most} tokens")
+        if is_fast(self.tokenizer):
+            whole_encodings(
+                self.tokenizer, [""]
+            )  # drops the truncation and padding of the folder now, before threads share it
+
+    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids per text, unpadded, truncated to `max_length`."""
+        if not len(texts):
+            return []
+        texts = [self.prompt + text for text in texts]
+        if not is_fast(self.tokenizer):  # tokenizers in Python keep nothing from call to call
+            rows: list[list[int]] = self.tokenizer(
+                texts,
+                truncation=True,
+                max_length=self.max_length,
+                add_special_tokens=self.specials,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+            )["input_ids"]
+            return rows
+        encodings = whole_encodings(self.tokenizer, readable(self.tokenizer, texts, self.max_length))
+        rows = [
+            truncated(self.tokenizer, encoding.ids, self.max_length - self.special_tokens) for encoding in encodings
+        ]
+        return [placed(self.places, [row])[0] for row in rows] if self.special_tokens else rows
+
+    @cached_property
+    def places(self) -> list[TokenPlace]:
+        """Where the special tokens go."""
+        return places(self.tokenizer, 1)
+
+    @property
+    def special_tokens(self) -> int:
+        """How many special tokens a text gets."""
+        return int(self.tokenizer.num_special_tokens_to_add()) if self.specials else 0
+
+    @property
+    def pad_id(self) -> int:
+        """Id of the padding token, 0 if the tokenizer has none."""
+        return self.tokenizer.pad_token_id or 0
+
+    def with_max_length(self, max_length: int | None) -> TextReader:
+        """The same reader with another limit; None keeps this one."""
+        return self if max_length is None else replace(self, max_length=max_length)
+
+
+# Characters per token of a first start, and by what each further one is longer.
+FIRST_LENGTH, LONGER = 16, 4
+
+# Characters before a cut in which words may differ from the whole text's: no added token and no rule of a tokenizer
+# reaches as far.
+MARGIN = 1000
+
+# (text, length) -> about so many characters of its start, or the whole text if it is not longer.
+Start = Callable[[str, int], str]
+
+
+def characters(text: str, length: int) -> str:
+    """The first `length` characters."""
+    return text[:length]
+
+
+def starts(
+    texts: Sequence[str], tokens: int, encode: Callable[[list[str]], Sequence[Any]], start: Start = characters
+) -> list[str]:
+    """The start of each text that has its first `tokens` tokens.
+
+    Args:
+        encode: texts -> their `tokenizers.Encoding`, without special tokens and not truncated.
+        start: cuts a text; `start(text, len(text))` is the whole.
+    """
+    length = FIRST_LENGTH * tokens + MARGIN
+    beginnings = [start(text, length) for text in texts]
+    open_ends = [i for i, text in enumerate(texts) if len(text) > length]
+    while open_ends:
+        encodings = encode([beginnings[i] for i in open_ends])
+        open_ends = [
+            i for i, one in zip(open_ends, encodings, strict=True) if not is_certain(one, beginnings[i], tokens)
+        ]
+        length *= LONGER
+        for i in open_ends:
+            beginnings[i] = start(texts[i], length)
+        open_ends = [i for i in open_ends if len(texts[i]) > length]
+    return beginnings
+
+
+def is_certain(encoding: Any, text: str, tokens: int) -> bool:
+    """True if the first `tokens` tokens of `text`, the start of a longer one, are also the longer one's."""
+    count = len(encoding)
+    if count <= tokens:
+        return False
+    word = encoding.token_to_word(tokens - 1)
+    # Rules about runs of blanks look at the end of the run.
+    return word != encoding.token_to_word(count - 1) and encoding.word_to_chars(word)[1] <= len(text.rstrip()) - MARGIN

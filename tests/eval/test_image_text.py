@@ -1,0 +1,132 @@
+"""R@k of captioned images is a hit rate in percent; rsum adds both directions; recall keeps its own name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from embedding_tables import write_embeddings
+from typer.testing import CliRunner
+
+import eval.coco
+from eval.image_text import with_judgements
+from eval.measures.averages import HEADINGS, rsum
+from eval.measures.inputs import RunCard
+from eval.report.tables import caption_table
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.ground.files import write_json
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import Measurement
+from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> Path:
+    """Two test images with five captions each, in Karpathy's layout; image and caption ids collide on purpose."""
+    images = [
+        {
+            "imgid": number,
+            "filename": f"{number}.jpg",
+            "split": "test",
+            "sentences": [{"raw": f"caption {5 * number + k}", "sentid": 5 * number + k} for k in range(5)],
+        }
+        for number in range(2)
+    ]
+    (tmp_path / "coco").mkdir()
+    (tmp_path / "coco" / "dataset_coco.json").write_bytes(orjson.dumps({"dataset": "coco", "images": images}))
+    return tmp_path
+
+
+def write(path: Path, lists: dict[str, list[str]]) -> Path:
+    path.write_text(
+        "".join(
+            f"{topic} Q0 {doc_id} {rank} {10 - rank} t\n"
+            for topic, documents in lists.items()
+            for rank, doc_id in enumerate(documents, 1)
+        )
+    )
+    return path
+
+
+def measured(coco: Path, run: Path, direction: str) -> dict[str, float]:
+    arguments = ["--run", str(run), "--data-dir", str(coco), "--direction", direction, "--format", "json"]
+    result = CliRunner().invoke(make_app(eval.coco.command), arguments)
+    assert result.exit_code == 0, result.output
+    return {row["measure"]: row["value"] for row in json.loads(result.stdout)}
+
+
+def test_text_to_image(coco, tmp_path):
+    # Ten captions; eight find their image first, two second.
+    lists = {str(c): [str(c // 5), str(1 - c // 5)] if c < 8 else ["0", "1"] for c in range(10)}
+    values = measured(coco, write(tmp_path / "a.trec", lists), "text-to-image")
+    assert values["HitRate@1"] == pytest.approx(8 / 10) and values["HitRate@5"] == 1
+    assert values["RR@10"] == pytest.approx((8 * 1 + 2 * 1 / 2) / 10)
+    assert values["rsum"] == pytest.approx(80 + 100 + 100)
+
+
+def test_image_to_text_counts_any_caption(coco, tmp_path):
+    # Image 0 has one of its captions first and no other; image 1 has none. The id "0" is an image's and a caption's.
+    lists = {"0": ["0", "5", "6"], "1": ["1", "2", "3"]}
+    values = measured(coco, write(tmp_path / "b.trec", lists), "image-to-text")
+    assert values["HitRate@1"] == pytest.approx(1 / 2) and values["HitRate@10"] == pytest.approx(1 / 2)
+    assert values["Recall@10"] == pytest.approx((1 / 5 + 0) / 2)
+
+
+def test_stored_vectors_have_their_own_judgements(coco, tmp_path):
+    """The captions of `--data-dir`'s coco are others; `--dataset` overrules the run."""
+    captions = {"0": {"0": "a dog", "1": "two dogs"}, "1": {"2": "a cat"}}
+    vectors = [{name: np.ones(2, np.float32) for name in names} for names in (captions, ["0", "1", "2"])]
+    own = f"embeddings:{write_embeddings(tmp_path / 'vectors', *vectors, captions)}"
+    run = write(tmp_path / "own.trec", {"0": ["0"], "1": ["1", "0"], "2": ["1"]})
+    corpus = {"name": own, "direction": "text-to-image"}
+    about = RunManifest(own, own, "test", None, corpus, {"name": "d2s"}, {}, "i", 10, False)
+    write_json(manifest_path(run), about.to_json())
+    arguments = ["--run", str(run), "--data-dir", str(coco), "--format", "json"]
+    told = [
+        CliRunner().invoke(make_app(eval.coco.command), [*arguments, *more]) for more in ([], ["--dataset", "coco"])
+    ]
+    rows, overruled = (json.loads(result.stdout) for result in told)
+    values = {row["measure"]: row["value"] for row in rows}
+    assert values["HitRate@1"] == pytest.approx(2 / 3) and values["HitRate@5"] == 1
+    assert {row["dataset"] for row in rows} == {f"{own}/test text-to-image"}
+    assert {row["dataset"] for row in overruled} == {"coco/test text-to-image"}
+
+
+def test_other_runs_are_judged_by_the_commands_own_corpus():
+    def judged(dataset: str) -> CorpusRef:
+        corpus = CorpusRef(dataset, "val", direction="image-to-text")
+        return with_judgements(RunCard(Path("x"), "x", corpus), "coco").corpus
+
+    assert judged("coco") == CorpusRef("coco", "val", direction="image-to-text")
+    assert judged("") == judged("beir/scifact") == judged("flickr30k") == CorpusRef("coco")
+    assert judged("embeddings:a/b").split == "val"
+
+
+def test_the_table_has_the_papers_headings(coco, tmp_path):
+    run = write(tmp_path / "a.trec", {str(c): [str(c // 5)] for c in range(10)})
+    arguments = ["--run", str(run), "--data-dir", str(coco), "--direction", "text-to-image"]
+    shown = CliRunner().invoke(make_app(eval.coco.command), arguments).stdout
+    assert shown.splitlines()[0].split() == ["system", "dataset", *HEADINGS.values(), "rsum"]
+    assert shown.splitlines()[1].split()[-6:] == ["100.0"] * 5 + ["300.0"]
+
+
+def test_rsum():
+    assert rsum({"HitRate@1": 0.5, "HitRate@5": 0.75, "HitRate@10": 1.0}) == pytest.approx(225)
+
+
+def test_a_system_with_both_directions_gets_their_sum():
+    def run(direction: str, value: float) -> list[Measurement]:
+        return [Measurement("r", f"coco/test {direction}", measure, "all", value) for measure in HEADINGS]
+
+    cards = [RunCard(Path("a"), "vdr"), RunCard(Path("b"), "vdr"), RunCard(Path("c"), "other")]
+    measured = [run("text-to-image", 0.5), run("image-to-text", 0.25), run("text-to-image", 0.1)]
+    rows = caption_table(cards, measured).rows
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        ("vdr", "coco/test text-to-image", "150.0"),
+        ("vdr", "coco/test image-to-text", "75.0"),
+        ("other", "coco/test text-to-image", "30.0"),
+        ("vdr", "both directions", "225.0"),
+    ]
