@@ -122,11 +122,7 @@ def dataset_of(ref: CorpusRef) -> Dataset:
 
 
 def checked_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
-    """The split of the reference, or the one that follows the name, as in `coco/val`; None if neither is given.
-
-    Raises:
-        UsageError: both are given and differ.
-    """
+    """The split of the reference, or the one that follows the name, as in `coco/val`; None if neither is given."""
     if ref.split and split_in_name and ref.split != split_in_name:
         raise UsageError(
             f"{ref.name}: the name says split {split_in_name!r}, the split option {ref.split!r}; give one of them"

@@ -46,11 +46,7 @@ class FileState(NamedTuple):
 
 
 def state_of(path: Path) -> FileState:
-    """The state of a file; links are followed.
-
-    Raises:
-        DataError: it does not exist or cannot be read.
-    """
+    """The state of a file; links are followed."""
     try:
         status = path.stat()
     except (OSError, ValueError) as problem:  # a ValueError for a name with U+0000

@@ -72,9 +72,6 @@ def read_lines(path: Path) -> Iterator[Line]:
     """Lines that are not blank, numbered from 1; a byte order mark and carriage returns are dropped.
 
     Only a line feed ends a line: U+2028 and similar characters are part of texts.
-
-    Raises:
-        DataError: the file cannot be opened, or is damaged.
     """
     number = 0
     try:

@@ -168,11 +168,7 @@ def _taken(texts: pyarrow.Array, places: np.ndarray) -> pyarrow.Array:
 
 
 def regular_hits(path: Path) -> Iterator[Hits]:
-    """The hits of a regular file, some topics at a time.
-
-    Raises:
-        Irregular: the file is not regular, or has any error.
-    """
+    """The hits of a regular file, some topics at a time; raises Irregular for any other file and any error."""
     np.empty(KEPT_BYTES, np.uint8)
     seen: set[str] = set()
     try:

@@ -91,11 +91,7 @@ class Fusion:
             raise UsageError(f"k {self.k} and weights {list(self.weights)}: expected numbers from 0 to 1e30")
 
     def of_runs(self, runs: int) -> tuple[float, ...]:
-        """The weight of each run.
-
-        Raises:
-            UsageError: there are more or fewer weights than runs.
-        """
+        """The weight of each run."""
         if not self.weights:
             return (1.0 if self.method == "rrf" else 1 / runs,) * runs
         if len(self.weights) != runs:

@@ -80,11 +80,7 @@ def part_name(part: Part) -> str:
 
 
 def part_folders(folder: Path) -> list[Path]:
-    """The folders of shards that a name stands for: of a collection all its parts, else the folder itself.
-
-    Raises:
-        ArtefactError: parts that are not all encoded.
-    """
+    """The folders of shards that a name stands for: of a collection all its parts, else the folder itself."""
     if fetched_file(folder / COLLECTION).is_file():
         return EncodedCollection.read(folder).folders(folder)
     if next(folder.glob("part-*-of-*"), None) is not None:

@@ -138,10 +138,6 @@ def prune_shards(
 
     Returns:
         The manifest of the new shards; `layout.pruning` says what was done.
-
-    Raises:
-        UsageError: the shards hold no impacts.
-        ArtefactError: they are damaged, or the output holds something else.
     """
     manifest = read_manifest(shards)
     expect_lexical(shards, manifest.kind, "only impacts are pruned")

@@ -75,11 +75,7 @@ class Columns(NamedTuple):
 
 
 def check_distinct(seen: SeenIds, again: Callable[[], Iterator[str]]) -> None:
-    """Checks the ids of all documents; `again` streams them once more.
-
-    Raises:
-        ArtefactError: an id occurs twice.
-    """
+    """Refuses ids that occur twice; `again` streams the ids of all documents once more."""
     for doc_id in seen.repeated(again):
         raise ArtefactError(f"document id {doc_id!r} occurs twice in the shards; ids must be distinct")
 
@@ -107,11 +103,7 @@ def checked_shards(shards: Path, manifest: Manifest) -> Iterator[tuple[Path, Map
 
 
 def expect_counts(where: str, counts: Mapping[str, int], expected: Mapping[str, Any]) -> None:
-    """Compares counts by name.
-
-    Raises:
-        ArtefactError: one differs.
-    """
+    """Refuses counts that differ from the expected ones of their names."""
     wrong = [f"{n} {name}, expected {expected[name]}" for name, n in counts.items() if expected.get(name, n) != n]
     if wrong:
         raise ArtefactError(f"{where}: {'; '.join(wrong)}; encode and index again")

@@ -51,9 +51,6 @@ def load_beir_folder(folder: Path, ref: CorpusRef, remove_query: bool = True) ->
 
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
     encoded. Another split than the default is looked for at once.
-
-    Raises:
-        DataError: no folder, no corpus, or a named split that is not there.
     """
     corpus = corpus_file(folder)
     if corpus is None:
@@ -106,11 +103,7 @@ def folder_and_split(path: Path) -> tuple[Path, str | None]:
 
 
 def qrels_file(folder: Path, split: str) -> Path:
-    """The judgements of a split.
-
-    Raises:
-        DataError: no such split; the message names those that are there.
-    """
+    """The judgements of a split; an error about one that is not there names those that are."""
     path = folder / "qrels" / f"{split}.tsv"
     if path.is_file():
         return path

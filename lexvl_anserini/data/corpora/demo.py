@@ -35,11 +35,7 @@ def load_demo(ref: CorpusRef) -> Dataset:
 
 
 def demo_files(split: str = "test", data_dir: str | None = None) -> tuple[Path, Path]:
-    """The captions of a split in Karpathy's format, and the tar of its images, `<image_id>.png` of 64 x 64 pixels.
-
-    Raises:
-        DataError: the split is not drawn yet.
-    """
+    """The captions of a split in Karpathy's format, and the tar of its images, `<image_id>.png` of 64 x 64 pixels."""
     folder = FOLDER if split == "test" else data_root(data_dir) / "demo"
     captions = folder / f"{split}.json"
     if not captions.is_file():

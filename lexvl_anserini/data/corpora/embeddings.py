@@ -56,11 +56,7 @@ class Tables:
     escaped: bool = False
 
     def table(self, kind: str) -> Path:
-        """The table of images or texts.
-
-        Raises:
-            DataError: the file does not exist; names the tables that do.
-        """
+        """The table of images or texts; an error about one that is not there names those that are."""
         path = self.folder / f"{kind}{'_' if self.features else ''}{self.features}.parquet"
         if not path.is_file():
             there = ", ".join(sorted(file.name for file in self.folder.glob("*.parquet"))) or "none"

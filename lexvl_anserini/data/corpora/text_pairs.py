@@ -157,11 +157,7 @@ def scores_of(examples: Callable[[], Iterator[Example]]) -> Iterator[TeacherScor
 
 
 def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
-    """The questions of a DPR file that have a positive. An entry without `query_id` has its number, from 1, as id.
-
-    Raises:
-        DataError: malformed JSON, an entry without question or passages, or a passage without text.
-    """
+    """The questions of a DPR file that have a positive. An entry without `query_id` has its number, from 1, as id."""
     skipped = total = 0
     for where, record in dpr_records(path):
         total += 1
@@ -279,11 +275,7 @@ def table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def texts_of(folder: Path, escape_ids: bool) -> tuple[Callable[[], Iterator[Document]], Callable[[], Iterator[Topic]]]:
-    """The documents and topics of a folder in the layout of BEIR or of MS MARCO.
-
-    Raises:
-        DataError: it has neither layout.
-    """
+    """The documents and topics of a folder in the layout of BEIR or of MS MARCO."""
     if (corpus := corpus_file(folder)) and (folder / "queries.jsonl").is_file():
         return partial(read_corpus, corpus, escape_ids), partial(read_topics, folder / "queries.jsonl", escape_ids)
     collection, queries = folder / "collection.tsv", folder / "queries.train.tsv"
@@ -307,11 +299,7 @@ def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
 def judged_topics(
     judged: Callable[[], Iterator[Qrel]], topics: Callable[[], Iterator[Topic]], where: Path
 ) -> Iterator[Topic]:
-    """The topics that have a judgement.
-
-    Raises:
-        DataError: some have no text.
-    """
+    """The topics that have a judgement."""
     missing = {qrel.query_id for qrel in judged()}
     for topic in topics():
         if topic.query_id in missing:

@@ -64,11 +64,7 @@ class Archive:
         return place
 
     def read(self, member: str) -> bytes:
-        """The bytes of a member.
-
-        Raises:
-            DataError: no such member, or the archive was cut off since it was indexed.
-        """
+        """The bytes of a member."""
         place = self.place(member)
         data = os.pread(self._handle, place.size, place.offset)
         if len(data) != place.size:
