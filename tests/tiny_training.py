@@ -1,4 +1,4 @@
-"""Helpers of the tests of training: write a small Karpathy corpus, read the weights of a model."""
+"""Helpers of the tests of training: small corpora of images and of texts, and the weights of a model."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors.torch import load_file
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
+HUES = ("red", "green", "blue", "white", "black", "grey")
 
 
 def write_corpus(folder: Path, images: Sequence[NDArray[Any]], captions: Sequence[Sequence[str]], train: int) -> str:
@@ -29,6 +33,36 @@ def write_corpus(folder: Path, images: Sequence[NDArray[Any]], captions: Sequenc
         sentences += len(texts)
     (folder / "dataset.json").write_text(json.dumps({"images": entries, "dataset": "squares"}))
     return f"karpathy:{folder}/dataset.json,{folder}"
+
+
+def write_squares(folder: Path, train: int, word: str = "squareling") -> str:
+    """Writes coloured squares with a grey bar, four more for validation, two captions each; returns the name."""
+    names = [list(COLOURS)[number % 4] for number in range(train + 4)]
+    images = [np.full((20, 20, 3), COLOURS[name], dtype=np.uint8) for name in names]
+    for number, pixels in enumerate(images):
+        pixels[number : number + 4, 4:16] = 90
+    captions = [[f"a {name} {word}", f"the {word} is {name} with a grey bar"] for name in names]
+    return write_corpus(folder, images, captions, train)
+
+
+def write_plain_squares(folder: Path, last: str = "a white square") -> str:
+    """Writes eight coloured images, four of them for validation, with one caption each; returns the name."""
+    folder.mkdir(exist_ok=True)
+    images = [np.full((16, 16, 3), colour, dtype=np.uint8) for colour in COLOURS.values()]
+    captions = [["a red square"], ["a green square"], ["a blue square"], [last]]
+    return write_corpus(folder, images * 2, captions * 2, train=4)
+
+
+def write_pairs(folder: Path) -> str:
+    """Writes six colours in two sentences each, with a passage of another colour as hard negative; returns the name."""
+    lines = [
+        (f"a {colour} {thing}", f"the {thing} is {colour} and has a grey bar", f"a {HUES[number - 1]} {thing} it is")
+        for number, colour in enumerate(HUES)
+        for thing in ("boat", "house")
+    ]
+    path = folder / "pairs.tsv"
+    path.write_text("".join("\t".join(line) + "\n" for line in lines))
+    return f"pairs:{path}"
 
 
 def weights_of(model: Path) -> dict[str, torch.Tensor]:

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,12 @@ from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.files import disk_errors, make_folder, new_folder, write_json
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.registry import require
-from lexvl_anserini.training.common.curve import draw_curve
 from lexvl_anserini.training.common.learner import Learner, NotFinite
-from lexvl_anserini.training.common.optimiser import is_out_of_memory, keep_freed_memory, out_of_memory
+from lexvl_anserini.training.common.processes import Processes, is_out_of_memory, keep_freed_memory, out_of_memory
 from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.dense_heads import HeadMaterial
-from lexvl_anserini.training.images.material import Material, read_material
+from lexvl_anserini.training.images.material import Material
 from lexvl_anserini.training.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
-from lexvl_anserini.training.processes import Processes
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import (
     BEST,
@@ -49,14 +47,14 @@ from lexvl_anserini.training.run_folder import (
 )
 from lexvl_anserini.training.splits import TRAINING, Sources
 from lexvl_anserini.training.texts.material import TextMaterial
-from lexvl_anserini.training.watching import Watch, best_of
+from lexvl_anserini.training.watching import Watch, best_of, draw_curve
 
 log = logging.getLogger(__name__)
 
 # What a run reads and writes, by the settings of its model.
 AnyMaterial = Material | HeadMaterial | TextMaterial
 READERS: Mapping[type, Callable[[Recipe, Path, Sources], AnyMaterial]] = {
-    ModelSettings: read_material,
+    ModelSettings: Material.read,
     HeadSettings: HeadMaterial.read,
     TextPairSettings: TextMaterial.read,
 }
@@ -119,43 +117,13 @@ def train(
             material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
         pair = material.make_pair(recipe, chosen)
         run = Training(recipe, (output, own), processes, chosen, material, pair)
-        if run.all_stages(Limit.of(stop_after, hours)) < recipe.steps:
+        if run.all_stages(stop_after or recipe.steps, hours) < recipe.steps:
             return output / STATE
         return save(recipe, output, material, pair, sources.digests) if processes.first else output / MODEL
 
 
-@dataclass(frozen=True)
-class Limit:
-    """When a run stops before its end; the same command goes on from there.
-
-    step  the last step of this call; None for the last of the recipe
-    time  of `time.monotonic`, after which no step begins; None for no such time
-    """
-
-    step: int | None
-    time: float | None
-
-    @classmethod
-    def of(cls, step: int | None, hours: float | None) -> Limit:
-        """A limit of steps, and of hours from now on."""
-        return cls(step, None if hours is None else time.monotonic() + 3600 * hours)
-
-    def is_late(self) -> bool:
-        """Whether the time is over."""
-        return self.time is not None and time.monotonic() >= self.time
-
-
 class Training:
-    """The stages of a recipe on one pair.
-
-    Args:
-        recipe: the settings.
-        folders: of the run, which has the states, and of what this process writes besides.
-        processes: of the run.
-        device: of the pair.
-        material: what all stages share.
-        pair: is trained.
-    """
+    """The stages of a recipe on one pair; `folders` are that of the run, with the states, and that of this process."""
 
     def __init__(
         self,
@@ -169,8 +137,9 @@ class Training:
         self.recipe, self.processes, self.device, self.material, self.pair = recipe, processes, device, material, pair
         self.output, self.own = folders
 
-    def all_stages(self, limit: Limit) -> int:
-        """Runs the stages from the last state on up to a limit, and returns the steps done."""
+    def all_stages(self, last: int, hours: float | None) -> int:
+        """Runs the stages from the last state on up to a step or for some hours, and returns the steps done."""
+        deadline = math.inf if hours is None else time.monotonic() + 3600 * hours
         resumed: list[Learner] = []
 
         def accelerator_at(step: int) -> Any:
@@ -185,11 +154,12 @@ class Training:
             if number < self.stage_of(progress.step):
                 continue
             learner = resumed.pop() if resumed else self.learner(number)
-            self.one_stage(number, first, learner, progress, limit)
+            self.one_stage(number, first, learner, progress, last, deadline)
             if progress.step < first + self.recipe.stages[number].optimisation.steps:
                 break
             learner.finish()
-            if progress.step > before and self.processes.agree(limit.is_late()):  # each call does a step at least
+            # Each call does a step at least.
+            if progress.step > before and self.processes.agree(time.monotonic() >= deadline):
                 break
         return progress.step
 
@@ -208,11 +178,12 @@ class Training:
         """The stage whose state has so many steps: at the end of a stage, this stage and not the next."""
         return next(number for number, first in reversed(list(self.starts())) if first < step or not number)
 
-    def one_stage(self, number: int, first: int, learner: Learner, progress: TrainingState, limit: Limit) -> None:
+    def one_stage(
+        self, number: int, first: int, learner: Learner, progress: TrainingState, last: int, deadline: float
+    ) -> None:
         """Runs the steps of a stage from `progress` on, with log, validation and states."""
         recipe, stage = self.recipe, self.recipe.stages[number]
-        end = first + stage.optimisation.steps
-        last = min(end, limit.step or end)
+        last = min(last, first + stage.optimisation.steps)
         if progress.step >= last:
             return
         inputs = self.material.stage_inputs(recipe, number, learner.pair)
@@ -222,7 +193,7 @@ class Training:
         with Watch.opened(recipe, number, first, self.own, self.terms, inputs) as watch:
             for step in range(progress.step, last):
                 try:
-                    taken = learner.step(recipe, stage, inputs, step, step - first)
+                    taken = learner.step(recipe, stage, inputs.batches, step, step - first)
                 except NotFinite as error:
                     raise watch.failed(error, learner, step, self.material.listed) from error
                 except (MemoryError, RuntimeError) as error:
@@ -233,7 +204,7 @@ class Training:
                 watch.after(taken, learner, progress)
                 if self.processes.agree(watch.ends_early(progress)):
                     watch.end(progress)
-                stops = progress.step >= last or self.processes.agree(limit.is_late())
+                stops = progress.step >= last or self.processes.agree(time.monotonic() >= deadline)
                 if self.processes.first and (progress.step % recipe.state_every == 0 or stops):
                     keep(learner.accelerator, self.output, progress)
                 if stops:
@@ -275,8 +246,8 @@ def save(recipe: Recipe, output: Path, material: AnyMaterial, pair: TowerPair, d
     def write(folder: Path, step: int | None) -> None:
         material.save(recipe, pair, folder)
         shutil.copyfile(output / LOG, folder / LOG)
-        about = about_run(recipe, len(material.data[TRAINING]), digests)
-        write_json(folder / "training.json", {**about, "validation": measured.get(step)})
+        description = about_run(recipe, len(material.data[TRAINING]), digests)
+        write_json(folder / "training.json", {**description, "validation": measured.get(step)})
 
     # The folder of the last checkpoint appears at the end: it says that the run is finished.
     with new_folder(output / MODEL) as part:

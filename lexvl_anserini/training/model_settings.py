@@ -78,6 +78,11 @@ class ImageSettings(Settings):
     heads: PositiveInt = 4
     stem: StemSettings | None = None
 
+    @property
+    def shape(self) -> dict[str, Any]:
+        """The arguments of a PatchTransformer, as config.json stores them."""
+        return {key: value for key, value in self.model_dump(mode="json").items() if value is not None}
+
     @model_validator(mode="after")
     def _fits(self) -> ImageSettings:
         if self.resolution % self.patch_size:
@@ -367,10 +372,3 @@ AnyModel = Annotated[ModelSettings | HeadSettings | TextPairSettings, Field(disc
 # All kinds, by which pydantic tells the settings of models apart; they are no part of a key.
 TEXT_KINDS = frozenset(get_args(TextPairSettings.model_fields["kind"].annotation))
 KINDS = TEXT_KINDS | frozenset(IMAGE_KINDS)
-
-
-def vision_shape(model: ModelSettings) -> dict[str, Any]:
-    """The arguments of a PatchTransformer, as config.json stores them."""
-    assert isinstance(model.image, ImageSettings)
-    shape = model.image.model_dump(mode="json")
-    return {key: value for key, value in shape.items() if value is not None}

@@ -299,7 +299,7 @@ def _check_items(recipe: Recipe, where: str) -> None:
             "and joint with model.words, and nothing else does"
         )
     if isinstance(recipe.model, TextPairSettings):
-        given = {
+        set_keys = {
             "data.images": recipe.data.images,
             "captions_per_image": any(plan.captions_per_image > 1 for plan in plans),
             "augmentation": any(stage.augmentation != Augmentation() for stage in recipe.stages),
@@ -307,12 +307,12 @@ def _check_items(recipe: Recipe, where: str) -> None:
             "teacher": any(stage.teacher for stage in recipe.stages),
         }
     else:
-        given = {
+        set_keys = {
             "negatives": any(plan.negatives for plan in plans),
             "bucket": any(plan.bucket > 1 for plan in plans),
             "data.corpus as a list": not isinstance(recipe.data.corpus, str),
         }
-    if wrong := [key for key, value in given.items() if value]:
+    if wrong := [key for key, value in set_keys.items() if value]:
         reads, other = ("texts", "images") if recipe.model.of_texts else ("images", "texts")
         raise UsageError(f"{where}: {', '.join(wrong)}: for {other} only; kind {recipe.model.kind} trains on {reads}")
 

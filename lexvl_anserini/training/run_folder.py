@@ -31,16 +31,22 @@ from statistics import fmean
 from typing import Any
 
 import orjson
+import torch
 import yaml
+from safetensors.torch import save_file
+from torch import Tensor
 
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, reason_of
 from lexvl_anserini.ground.files import atomic_write, disk_errors, publish, read_json, sync_tree, write_json
-from lexvl_anserini.training.common.stores import STORED
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)
 
+# Names of arrays that are computed once; `images/stores.py` fills in what they are.
+STORED = "stored-*.npy"
+# The folder of a checkpoint with the tokenizer and the configuration of a text network.
+TEXT_FOLDER = "text"
 RECIPE, DATA, LOG, WORDS = "recipe.yaml", "data.json", "log.jsonl", "words"
 STATE, OLD_STATE, MODEL, BEST = "state", "state.old", "model", "best"
 EXAMPLES, CURVE, BEST_WEIGHTS, FAILED = "examples.jsonl", "curve.png", "best.safetensors", "failed-batch.json"
@@ -98,19 +104,10 @@ def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bo
     """Reserves a folder for a run: an empty folder, one that already holds this run, or one to overwrite.
 
     A run without a saved state has cost no time: another run replaces it.
-
-    Args:
-        output: folder of the run.
-        recipe: of the run.
-        data: digests of data and networks by role.
-        overwrite: start again.
-
-    Raises:
-        ArtefactError: the folder was not written by train, or holds the run of another recipe or of other data.
     """
-    names, wanted = entries(output), request(recipe, data)
-    earlier = found_request(output, wanted) if names and not overwrite else None
-    if claim(output, "a run", wanted, earlier, overwrite=not names.intersection(TRAINED)) is not Claim.FRESH:
+    names, requested = entries(output), request(recipe, data)
+    earlier = earlier_request(output, requested) if names and not overwrite else None
+    if claim(output, "a run", requested, earlier, overwrite=not names.intersection(TRAINED)) is not Claim.FRESH:
         return
     clear(output)
     with atomic_write(output / RECIPE) as out:
@@ -119,11 +116,7 @@ def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bo
 
 
 def entries(output: Path) -> set[str]:
-    """The names in the folder of a run; an empty set where no run has started.
-
-    Raises:
-        ArtefactError: the folder has files and `train` did not write it.
-    """
+    """The names in the folder of a run; an empty set where no run has started."""
     names = {entry.name for entry in output.iterdir()} - {f"{RECIPE}.part"}
     if names and RECIPE not in names:
         raise ArtefactError(f"{output}: not empty and not written by train; name another --output")
@@ -135,12 +128,12 @@ def request(recipe: Recipe, data: Mapping[str, str]) -> dict[str, Any]:
     return {**recipe.model_dump(mode="json"), **{f"content of {role}": data[role] for role in data}}
 
 
-def found_request(output: Path, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The request of the run in a folder; if its files cannot be read, a request that differs from `wanted` in this."""
+def earlier_request(output: Path, requested: Mapping[str, Any]) -> dict[str, Any]:
+    """The request of the run in a folder; if its files cannot be read, one that differs from `requested` in this."""
     try:
         return request(read_recipe(output / RECIPE), read_json(output / DATA, "digest of the data"))
     except LexvlError as error:
-        return {**wanted, "files": f"unreadable ({error})"}
+        return {**requested, "files": f"unreadable ({error})"}
 
 
 def clear(output: Path) -> None:
@@ -166,11 +159,7 @@ def tidy(output: Path) -> None:
 
 
 def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
-    """Writes a state whole; the state before it stays.
-
-    Raises:
-        ArtefactError: the disk is full.
-    """
+    """Writes a state whole; the state before it stays."""
     part, state, old = output / f"{STATE}.part", output / STATE, output / OLD_STATE
     with disk_errors(state):
         shutil.rmtree(part, ignore_errors=True)
@@ -190,15 +179,7 @@ def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
 
 
 def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
-    """Loads the newest whole state; a new state if there is none.
-
-    Args:
-        accelerator_at: prepares a pair and its optimiser for a state of so many steps, and returns the accelerator.
-        output: the folder of the run.
-
-    Raises:
-        ArtefactError: all states are damaged.
-    """
+    """Loads the newest whole state into what `accelerator_at` prepares for its step; a new state if there is none."""
     problems = []
     for state in (output / STATE, output / OLD_STATE):
         if not state.exists():
@@ -221,20 +202,23 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
 
 def rewind(output: Path, step: int) -> None:
     """Deletes what a killed process reported after the step of the state from which the run goes on."""
-    for lines in (LOG, EXAMPLES):
-        cut_log(output / lines, step)
+    for path in (output / LOG, output / EXAMPLES):
+        if path.is_file():
+            lines = path.read_bytes().splitlines(keepends=True)
+            with atomic_write(path) as out:
+                out.writelines(line for line in lines if line.endswith(b"\n") and orjson.loads(line)["step"] <= step)
     if not step:
         (output / BEST_WEIGHTS).unlink(missing_ok=True)
+
+
+def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) -> None:
+    """Writes model.safetensors with numbers of a type."""
+    saved = {
+        key: (value.to(kind) if value.is_floating_point() else value).contiguous().cpu() for key, value in state.items()
+    }
+    save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def step_of(state: Path) -> int:
     """The number of steps of a state."""
     return int(read_json(state / STATE_FILE, "training state")["step"])
-
-
-def cut_log(path: Path, step: int) -> None:
-    """Deletes incomplete lines of the log, and lines after a step."""
-    if path.is_file():
-        lines = path.read_bytes().splitlines(keepends=True)
-        with atomic_write(path) as out:
-            out.writelines(line for line in lines if line.endswith(b"\n") and orjson.loads(line)["step"] <= step)

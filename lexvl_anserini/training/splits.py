@@ -14,9 +14,9 @@ from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.training.common.optimiser import OPTIMISERS
-from lexvl_anserini.training.common.stores import Cache
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
-from lexvl_anserini.training.images.pretrained_sides import network_digests
+from lexvl_anserini.training.images.networks import network_digests
+from lexvl_anserini.training.images.stores import Cache
 from lexvl_anserini.training.model_settings import HeadSettings, TextPairSettings, TowerSettings
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, join, read_query_passages
@@ -43,11 +43,7 @@ class Sources:
 
     @classmethod
     def read(cls, recipe: Recipe, data_dir: str | None, cache: Path) -> Sources:
-        """Reads the items and computes the digests.
-
-        Raises:
-            LexvlError: a dataset, an image, a network or a teacher cannot be read, or there are too few items.
-        """
+        """Reads the items and computes the digests."""
         data = read_splits(recipe, data_dir)
         check_batches(recipe, len(data[TRAINING]))
         return cls(data, digests_of(recipe, data), Cache(cache))
@@ -64,16 +60,12 @@ class Sources:
 
 
 def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
-    """Checks that the device, the optimisers, the data and the networks of a recipe exist; reads no image.
-
-    Raises:
-        LexvlError: one of them does not exist.
-    """
+    """Checks that the device, the optimisers, the data and the networks of a recipe exist; reads no image."""
     choose_device(device)
     for stage in recipe.stages:
         OPTIMISERS[stage.optimisation.optimiser]([{"params": [torch.zeros(1)]}], stage.optimisation)
-    for role, found in datasets(recipe, data_dir).items():
-        items = sum(items_of(dataset, recipe.model.of_texts) for dataset in found)
+    for role, parts in datasets(recipe, data_dir).items():
+        items = sum(items_of(dataset, recipe.model.of_texts) for dataset in parts)
         if role == TRAINING:
             items = min(items, recipe.data.images or items)
             held_out = -(-items // recipe.data.held_out) if recipe.data.held_out else 0
@@ -82,11 +74,7 @@ def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
 
 
 def items_of(dataset: Dataset, of_texts: bool) -> int:
-    """The number of queries that have a relevant passage, or of images that have a caption.
-
-    Raises:
-        DataError: it is 0.
-    """
+    """The number of queries that have a relevant passage, or of images that have a caption."""
     judged = (judgement for judgement in dataset.qrels() if judgement.relevance > 0)
     items = len({judgement.query_id if of_texts else judgement.doc_id for judgement in judged})
     if not items:
@@ -96,11 +84,7 @@ def items_of(dataset: Dataset, of_texts: bool) -> int:
 
 
 def check_batches(recipe: Recipe, items: int) -> None:
-    """Checks that each stage can fill a batch, before anything is computed of the items.
-
-    Raises:
-        UsageError: there are fewer training items.
-    """
+    """Checks that each stage can fill a batch, before anything is computed of the items."""
     what = "queries" if recipe.model.of_texts else "images"
     for stage in recipe.stages:
         if (size := stage.optimisation.batch_size) > items:
@@ -110,20 +94,16 @@ def check_batches(recipe: Recipe, items: int) -> None:
 def datasets(recipe: Recipe, data_dir: str | None) -> dict[str, list[Dataset]]:
     """By role, the datasets for training and, if there are some, for validation."""
     data, direction = recipe.data, "text-to-text" if recipe.model.of_texts else "text-to-image"
-    wanted = {TRAINING: data.split, VALIDATION: None if data.held_out else data.validation}
+    splits = {TRAINING: data.split, VALIDATION: None if data.held_out else data.validation}
     return {
         role: [load_dataset(corpus, split, data_dir, direction=direction) for corpus in data.corpora]
-        for role, split in wanted.items()
+        for role, split in splits.items()
         if split
     }
 
 
 def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
-    """By role, the items; held-out items validate instead of a split of their own.
-
-    Raises:
-        LexvlError: a dataset cannot be read, or has no captions or no relevant passages.
-    """
+    """By role, the items; held-out items validate instead of a split of their own."""
     by_role = datasets(recipe, data_dir)
     if recipe.model.of_texts:
         validates = bool(recipe.data.held_out)
@@ -149,11 +129,7 @@ def held_apart(data: dict[str, Items], every: int | None) -> dict[str, Items]:
 
 
 def digests_of(recipe: Recipe, data: Splits) -> dict[str, str]:
-    """Digests of all that decides a run besides its recipe: its items, networks, teachers.
-
-    Raises:
-        LexvlError: one of them cannot be read.
-    """
+    """Digests of all that decides a run besides its recipe: its items, networks, teachers."""
     digests = {role: items.digest() for role, items in data.items()} | model_digests(recipe)
     for number, stage in enumerate(recipe.stages):
         if stage.teacher:
@@ -162,11 +138,7 @@ def digests_of(recipe: Recipe, data: Splits) -> dict[str, str]:
 
 
 def model_digests(recipe: Recipe) -> dict[str, str]:
-    """Digests of the networks that a recipe starts from.
-
-    Raises:
-        LexvlError: one of them cannot be read.
-    """
+    """Digests of the networks that a recipe starts from."""
     model = recipe.model
     if isinstance(model, TextPairSettings):
         named = dict(zip(("query", "document"), model.towers, strict=False))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.lines import function_words, left_out_words
 from lexvl_anserini.ground.errors import UsageError, reason_of
+
+FOLDER = Path(__file__).parents[1] / "assets" / "words"
+FUNCTION_WORDS, LEFT_OUT = FOLDER / "function-words.txt", FOLDER / "left-out-words.txt"
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -46,15 +49,8 @@ def frequent(counts: Counter[str], least: int) -> list[str]:
 def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
     """The tokens of a vocabulary: special tokens, characters, their continuations, then words by descending frequency.
 
-    Words of equal frequency are in alphabetical order, so the same captions always give the same vocabulary.
-
-    Args:
-        texts: captions to count.
-        size: largest number of tokens.
-        least: smallest number of occurrences of a word.
-
-    Raises:
-        UsageError: `size` has no room for a word, or no word occurs often enough.
+    Words of equal frequency are in alphabetical order, so the same captions always give the same vocabulary. A word
+    occurs at least `least` times.
     """
     base = [*SPECIALS, *CHARACTERS]
     known = set(base)
@@ -68,15 +64,7 @@ def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
 
 
 def learn_terms(texts: Iterable[str], least: int) -> list[str]:
-    """The terms of a pretrained model: words of letters, by descending frequency, without function words.
-
-    Args:
-        texts: captions to count.
-        least: smallest number of occurrences of a word.
-
-    Raises:
-        UsageError: no word occurs often enough.
-    """
+    """The terms of a pretrained model: words of letters that occur `least` times, by frequency; no function words."""
     words = [word for word in frequent(word_counts(texts), least) if names_something(word)]
     if not words:
         raise UsageError(f"no word but function words occurs at least {least} times in the captions")
@@ -92,29 +80,22 @@ def with_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int
     """A WordPiece tokenizer that also has whole words as tokens; and the pieces, as ids, that each new token replaces.
 
     New tokens follow the others. A longer word that begins with a new token has it as its first piece.
-
-    Raises:
-        UsageError: the tokenizer is not WordPiece.
     """
     from tokenizers import Tokenizer
 
-    about = orjson.loads(tokenizer.backend_tokenizer.to_str())
-    if about["model"].get("type") != "WordPiece":
-        raise UsageError(f"a tokenizer of type {about['model'].get('type')}, expected WordPiece: words become tokens")
-    known = about["model"]["vocab"]
+    config = orjson.loads(tokenizer.backend_tokenizer.to_str())
+    if config["model"].get("type") != "WordPiece":
+        raise UsageError(f"a tokenizer of type {config['model'].get('type')}, expected WordPiece: words become tokens")
+    known = config["model"]["vocab"]
     new = [word for word in words if word not in known]
     pieces = [tokenizer.convert_tokens_to_ids(tokenizer.tokenize(word)) for word in new]
-    about["model"]["vocab"] = known | {word: len(known) + number for number, word in enumerate(new)}
-    about["truncation"] = about["padding"] = None
-    return Tokenizer.from_str(orjson.dumps(about).decode()), pieces
+    config["model"]["vocab"] = known | {word: len(known) + number for number, word in enumerate(new)}
+    config["truncation"] = config["padding"] = None
+    return Tokenizer.from_str(orjson.dumps(config).decode()), pieces
 
 
 def read_class_names(path: Path) -> list[str]:
-    """The names of the classes of a classifier, in its order: a JSON list.
-
-    Raises:
-        UsageError: the file cannot be read, or is no list of names.
-    """
+    """The names of the classes of a classifier, in its order: a JSON list."""
     try:
         names = orjson.loads(path.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
@@ -163,3 +144,20 @@ def save_core(core: Any, folder: Path, max_length: int) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(str(folder))
     return tokenizer
+
+
+def function_words() -> frozenset[str]:
+    """Words that name nothing in an image: articles, pronouns, prepositions, conjunctions, auxiliaries and so on."""
+    return read_words(FUNCTION_WORDS)
+
+
+def left_out_words() -> frozenset[str]:
+    """Words that name something, and that a model must not say of a picture: people's descent, and monkeys."""
+    return read_words(LEFT_OUT)
+
+
+@cache
+def read_words(path: Path) -> frozenset[str]:
+    """The words of a list, in lower case."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())

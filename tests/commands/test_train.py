@@ -9,28 +9,24 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from tiny_training import weights_of, write_corpus
+from tiny_training import COLOURS, weights_of, write_squares
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.train import planned, read_changes
-from lexvl_anserini.training.common.batches import Batches, CaptionStore, text_batch
-from lexvl_anserini.training.common.inputs import ImageBatch, Tokens
-from lexvl_anserini.training.common.loss import Temperatures, objective
+from lexvl_anserini.training.common.batches import ImageBatch, TextStore, of_one_part
+from lexvl_anserini.training.common.learner import Temperatures, objective
 from lexvl_anserini.training.common.optimiser import learning_rate_shape
-from lexvl_anserini.training.common.stores import Cache, PixelStore, augment, read_pixels
-from lexvl_anserini.training.images.captioned import read_captioned, tokenise
-from lexvl_anserini.training.images.measuring import backward_rates, hit_rates
+from lexvl_anserini.training.images.captioned import Batches, CaptionTerms, read_captioned
+from lexvl_anserini.training.images.material import backward_rates, hit_rates
+from lexvl_anserini.training.images.sides import SIDES
+from lexvl_anserini.training.images.stores import Cache, PixelStore, augment, read_pixels
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.model_settings import OWN_TOWERS
-from lexvl_anserini.training.objectives.caption_terms import term_shares
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.pairs import KINDS, OVER_NETWORKS
 from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, checked, read_recipe
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
 ASSETS = Path(__file__).parents[2] / "lexvl_anserini" / "assets"
 
@@ -38,15 +34,7 @@ ASSETS = Path(__file__).parents[2] / "lexvl_anserini" / "assets"
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A Karpathy corpus of coloured images: 12 for training, 4 for validation, two captions each."""
-    folder = tmp_path_factory.mktemp("corpus")
-    images, captions = [], []
-    for number in range(16):
-        colour = list(COLOURS)[number % 4]
-        pixels = np.full((20, 20, 3), COLOURS[colour], dtype=np.uint8)
-        pixels[number : number + 4, 4:16] = 90
-        images.append(pixels)
-        captions.append([f"a {colour} square", f"the square is {colour} with a grey bar"])
-    return write_corpus(folder, images, captions, train=12)
+    return write_squares(tmp_path_factory.mktemp("corpus"), train=12, word="square")
 
 
 def recipe_of(corpus: str, **changes: Any) -> Recipe:
@@ -163,7 +151,7 @@ def test_regularisers_and_auxiliaries_take_part(corpus: str, trained: Path, tmp_
 
 def test_every_kind_of_a_recipe_can_be_made() -> None:
     kinds = set(get_args(ModelSettings.model_fields["kind"].annotation))
-    assert set(OVER_NETWORKS) == kinds and set(KINDS) == OWN_TOWERS
+    assert set(SIDES) == kinds
 
 
 def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
@@ -285,13 +273,13 @@ def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) ->
     kept = (Cache(tmp_path), "training", captioned.digest())
     pixels = read_pixels(captioned.images, prepare, *kept)
     assert (read_pixels(captioned.images, prepare, *kept) == pixels).all()
-    tokens = tokenise(captioned.captions, TextReader(tokenizer, 12))
-    assert tokens.first.tolist() == list(range(0, 26, 2))
+    captions = TextStore.of(of_one_part(TextReader(tokenizer, 12)(captioned.texts)), columns, 0)
+    assert captioned.first.tolist() == list(range(0, 26, 2))
 
     def make(seed: int) -> Batches:
         cpu = torch.device("cpu")
         images = PixelStore(pixels, prepare, Augmentation(shift=1, zoom=0.8), cpu)
-        return Batches(images, CaptionStore(tokens, columns, cpu), 4, 2, seed)
+        return Batches(images, captions, captioned.first, 4, 2, seed)
 
     def views(batches: Batches, step: int) -> torch.Tensor:
         documents = batches[step].documents
@@ -308,29 +296,27 @@ def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) ->
     assert "square" in words and words <= {"a", "the", "is", "with", "square", "grey", "bar", *COLOURS}
 
 
-def test_a_bag_has_the_words_and_no_padding() -> None:
-    tokens = Tokens(np.array([[2, 5, 3], [2, 3, 0]]), np.array([3, 2]), np.array([0, 1, 2]))
-
-    class Fake:
-        vocabulary = ("a", "b")
-        of_token = np.array([-1, -1, -1, -1, 0, 1])
-
-    batch = text_batch(tokens, np.array([0, 1]), Fake(), torch.device("cpu"))  # type: ignore[arg-type]
-    assert batch.bag.tolist() == [[False, True], [False, False]]
-    assert batch.attention.tolist() == [[1, 1, 1], [1, 1, 0]]
-
-
-def test_the_share_of_an_image_s_captions_that_hold_a_term() -> None:
-    # Image 0: "a b b" and "b"; image 1: "a". A repeated word counts once, padding (0) not at all.
-    tokens = Tokens(
-        np.array([[2, 4, 5, 5, 3], [2, 5, 3, 0, 0], [2, 4, 3, 0, 0]]), np.array([5, 3, 3]), np.array([0, 2, 3])
-    )
+def store_of(*rows: list[int]) -> TextStore:
+    """Texts of token ids, in which 4, 5 and 6 are the terms a, b and c."""
 
     class Fake:
         vocabulary = ("a", "b", "c")
         of_token = np.array([-1, -1, -1, -1, 0, 1, 2])
 
-    assert term_shares(tokens, Fake()).toarray().tolist() == [[0.5, 1, 0], [1, 0, 0]]  # type: ignore[arg-type]
+    return TextStore.of(of_one_part(rows), Fake(), 0)  # type: ignore[arg-type]
+
+
+def test_a_bag_has_the_words_and_no_padding() -> None:
+    batch = store_of([2, 5, 3], [2, 3]).batch(np.array([0, 1]))
+    assert batch.bag.tolist() == [[False, True, False], [False, False, False]]
+    assert batch.attention.tolist() == [[1, 1, 1], [1, 1, 0]]
+
+
+def test_the_share_of_an_image_s_captions_that_hold_a_term() -> None:
+    # Image 0: "a b b" and "b"; image 1: "a". A repeated word counts once.
+    terms = CaptionTerms.of(store_of([2, 4, 5, 5, 3], [2, 5, 3], [2, 4, 3]), np.array([0, 2, 3]))
+    assert terms.shares.toarray().tolist() == [[0.5, 1, 0], [1, 0, 0]]
+    assert terms.named(np.array([1])).tolist() == [[1, 0, 0]] and terms.frequency.tolist() == [0.75, 0.5, 0]
 
 
 def test_augmentation_moves_without_turning() -> None:

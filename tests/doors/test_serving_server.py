@@ -68,8 +68,8 @@ def test_the_page_may_load_from_its_server_alone(client) -> None:
 
 
 def test_large_bodies_are_refused_while_they_arrive(client, monkeypatch) -> None:
-    status, _, content = client.request("POST", "/api/search", b" " * (limits.MOST_JSON + 1))
-    assert status == 413 and set(json.loads(content)) == {"error"}
+    status, headers, content = client.request("POST", "/api/search", b" " * (limits.MOST_JSON + 1))
+    assert status == 413 and set(json.loads(content)) == {"error"} and headers["connection"] == "close"
     assert client.request("POST", "/api/search", iter([b" " * 1024] * 65))[0] == 413
     monkeypatch.setattr(limits, "MOST_UPLOAD", 1 << 20)
     assert client.request("POST", "/api/pictures", b" " * ((1 << 20) + 1))[0] == 413

@@ -160,7 +160,7 @@ def test_momentum_of_phase_2(shared, tmp_path):
         keys = Keys(*(last if number else first), text_queue, image_queue)
         loss = lexlip_momentum(Encoded(text, image, keys=keys), golden["T"])
         assert with_flops(loss, text, image) == pytest.approx(step["contrastive_loss"], rel=1e-5, abs=1e-6)
-        text_queue, following = enqueued(text_queue, place, keys.query, published=True)
+        text_queue, following = enqueued(text_queue, place, keys.query)
         image_queue, place = enqueued(image_queue, place, keys.document)
         assert following == place == step["text_ptr"]
     torch.testing.assert_close(text_queue.T, queues["text_queue5"])
@@ -182,9 +182,7 @@ def test_a_queue_by_hand():
     assert once.flatten().tolist() == [1, 2, 3, 0] and place == 3 and queue.sum() == 0
     twice, place = enqueued(once, place, 10 * keys)
     assert twice.flatten().tolist() == [20, 30, 3, 10] and place == 2
-    published, place = enqueued(once, 3, 10 * keys, published=True)
-    assert published.flatten().tolist() == [1, 2, 3, 10] and place == 0
-    full, place = enqueued(torch.zeros(3, 1), 0, keys, published=True)
+    full, place = enqueued(torch.zeros(3, 1), 0, keys)
     assert full.flatten().tolist() == [1, 2, 3] and place == 0
     with pytest.raises(ValueError, match="3 keys for a queue of 2"):
         enqueued(torch.zeros(2, 1), 0, keys)

@@ -15,12 +15,10 @@ import torch
 from safetensors.torch import load_file
 
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.training.common.processes import Processes
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.processes import Processes
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 from tests.training.test_pieces import assert_same, gradients, image_recipe, of_texts
-from tests.training.test_run_folder import corpus as images  # noqa: F401
-from tests.training.test_texts import corpus as texts  # noqa: F401
 
 COUNT = 2
 TRAIN = """
@@ -91,7 +89,7 @@ def same(found: Path, expected: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_two_processes_train_as_one(texts: str, images: str, tmp_path: Path) -> None:  # noqa: F811
+def test_two_processes_train_as_one(texts: str, images: str, tmp_path: Path) -> None:
     """Gradients of images with two captions in pieces; runs of texts with hard negatives, one of which stops once."""
     plan = {"steps": 4, "batch_size": 4, "negatives": 1, "warmup_steps": 1, "learning_rate": 0.01}
     pieces = image_recipe(images, piece=1)
@@ -119,7 +117,7 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class State:
         num_processes = 2
 

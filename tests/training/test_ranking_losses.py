@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from lexvl_anserini.training.objectives import OF_NEGATIVES
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.objectives.ranking_losses import (
+    distil,
     dpr,
     own_scores,
     splade_in_batch,
@@ -188,3 +189,31 @@ def test_a_batch_without_hard_negatives_raises(name):
 def test_a_batch_without_a_teacher_raises(function):
     with pytest.raises(ValueError, match="teacher"):
         function(Encoded(torch.eye(2), torch.ones(4, 2)))
+
+
+def test_distil_by_hand() -> None:
+    """Where the teacher knows nothing and scores are equal, the loss is ln 2 in each direction."""
+    vectors = torch.eye(2)
+    same = torch.zeros(2, 2)
+    loss = distil(Encoded(vectors * 0, vectors, taught=same))
+    torch.testing.assert_close(loss, 2 * torch.tensor(2.0).log())
+    certain = distil(Encoded(vectors, vectors, taught=vectors), model_temperature=0.01, teacher_temperature=0.01)
+    assert certain.item() < 1e-6
+    with pytest.raises(ValueError, match="needs the scores of a teacher"):
+        distil(Encoded(vectors, vectors))
+
+
+def test_distil_of_bags_by_hand() -> None:
+    """Bags that no document knows add ln 2 in each direction, times their weight."""
+    vectors, cold = torch.eye(3)[:2], {"model_temperature": 0.01, "teacher_temperature": 0.01}
+    encoded = Encoded(vectors, vectors, query_bag=torch.tensor([[False, False, True]] * 2), taught=vectors @ vectors.T)
+    assert distil(encoded, **cold).item() < 1e-6
+    loss = distil(encoded, nonparametric=0.5, **cold)
+    torch.testing.assert_close(loss, 0.5 * 2 * torch.tensor(2.0).log())
+    known = encoded._replace(query_bag=torch.tensor([[True, False, True], [False, True, True]]))
+    assert distil(known, nonparametric=0.5, **cold).item() < 1e-6
+    # Bags of unit length and their own temperature: scores [[1, 0], [0, 1]] / sqrt(2) / 0.5.
+    warm = distil(known, nonparametric=1.0, normalised=True, bag_temperature=0.5, **cold)
+    torch.testing.assert_close(warm, 2 * (1 + torch.tensor(-(2**0.5)).exp()).log())
+    with pytest.raises(ValueError, match="needs the own tokens"):
+        distil(Encoded(vectors, vectors, taught=vectors @ vectors.T), nonparametric=0.5)

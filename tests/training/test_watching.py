@@ -15,20 +15,19 @@ from safetensors.torch import load_model
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common import curve, loss
-from lexvl_anserini.training.common.active import alike, collapses, profile
+from lexvl_anserini.training import watching as curve
+from lexvl_anserini.training.common import learner as loss
+from lexvl_anserini.training.common.batches import TextStore
+from lexvl_anserini.training.common.evaluation import alike, collapses, profile
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import checked
 from lexvl_anserini.training.run_folder import TrainingState
 from lexvl_anserini.training.splits import Sources
-from lexvl_anserini.training.texts.batches import TextStore
 from lexvl_anserini.training.texts.material import TextMaterial, TextValidation
 from lexvl_anserini.training.watching import best_of
-from tests.training.test_run_folder import corpus as images  # noqa: F401
 from tests.training.test_run_folder import recipe_of as recipe_of_images
-from tests.training.test_texts import corpus as texts  # noqa: F401
-from tests.training.test_texts import loaded, recipe_of, weights
+from tests.training.test_texts import loaded, recipe_of
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
@@ -41,7 +40,7 @@ def regularised(corpus: str, **changes: Any) -> Any:
     return recipe_of(corpus, "splade", regularisers=[flops], **{"validate_every": 1, **changes})
 
 
-def test_the_log_names_losses_and_says_what_vectors_are_like(texts: str, tmp_path: Path) -> None:  # noqa: F811
+def test_the_log_names_losses_and_says_what_vectors_are_like(texts: str, tmp_path: Path) -> None:
     train(regularised(texts), tmp_path, device="cpu")
     rows = rows_of(tmp_path / "log.jsonl")
     steps = [row for row in rows if "loss" in row]
@@ -68,7 +67,7 @@ def test_the_panels_of_a_curve_by_hand() -> None:
     }
 
 
-def test_examples_have_their_heaviest_terms(texts: str, images: str, tmp_path: Path) -> None:  # noqa: F811
+def test_examples_have_their_heaviest_terms(texts: str, images: str, tmp_path: Path) -> None:
     folder = train(regularised(texts, validate_every=2), tmp_path / "texts", device="cpu")
     rows = rows_of(tmp_path / "texts/examples.jsonl")
     assert [row["step"] for row in rows] == [2] * 6 + [4] * 6  # three held-out queries, each with its positive
@@ -92,11 +91,7 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return coming
 
 
-def test_the_best_checkpoint_is_that_of_the_best_validation(
-    scores: list[float],
-    texts: str,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_the_best_checkpoint_is_that_of_the_best_validation(scores: list[float], texts: str, tmp_path: Path) -> None:
     recipe = regularised(texts)
     scores[:] = [0.1, 0.4, 0.4]
     train(recipe, tmp_path, device="cpu", stop_after=3)
@@ -122,10 +117,7 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(
 
 @pytest.mark.parametrize("stop", [None, 1, 2])
 def test_a_stage_ends_where_validation_does_not_improve(
-    stop: int | None,
-    scores: list[float],
-    texts: str,  # noqa: F811
-    tmp_path: Path,
+    stop: int | None, scores: list[float], texts: str, tmp_path: Path
 ) -> None:
     """The best is that of step 1; two more end the stage of four steps at step 3, and the next one begins at step 4."""
     plan = {"steps": 4, "batch_size": 3, "patience": 2}
@@ -147,7 +139,7 @@ def test_validations_since_the_best_one() -> None:
     assert (state.waited(0), state.waited(1), state.waited(5), state.waited(6)) == (4, 2, 0, 0)
 
 
-def test_patience_needs_a_validation(texts: str) -> None:  # noqa: F811
+def test_patience_needs_a_validation(texts: str) -> None:
     with pytest.raises(UsageError, match=r"tiny.yaml: optimisation.patience: nothing validates; set data.held_out"):
         recipe_of(texts, "dpr", data={"corpus": texts}, optimisation={"steps": 4, "patience": 1})
 
@@ -162,13 +154,9 @@ def failing(encoded: Encoded, gradient: bool = False) -> torch.Tensor:
     ("options", "found"), [({}, "the loss is nan"), ({"gradient": True}, "the gradients are not finite")]
 )
 def test_a_loss_of_no_number_stops_with_the_batch(
-    options: dict[str, Any],
-    found: str,
-    texts: str,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any], found: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for table in ("lexvl_anserini.training.common.loss", "lexvl_anserini.training.recipe"):
+    for table in ("lexvl_anserini.training.common.learner", "lexvl_anserini.training.recipe"):
         monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "failing": failing})
     recipe = recipe_of(texts, "dpr", objective={"name": "failing", "options": options})
     with pytest.raises(
@@ -182,7 +170,7 @@ def test_a_loss_of_no_number_stops_with_the_batch(
     assert batch["vectors that are not finite"] == {"query": [], "document": []}
 
 
-def test_weights_of_no_number_are_named(images: str, tmp_path: Path) -> None:  # noqa: F811
+def test_weights_of_no_number_are_named(images: str, tmp_path: Path) -> None:
     plan = {"steps": 4, "batch_size": 4, "warmup_steps": 1, "learning_rate": 1e30}
     with pytest.raises(UsageError, match="step 1: the loss is nan"):
         train(recipe_of_images(images, optimisation=plan), tmp_path, device="cpu")
@@ -218,22 +206,10 @@ def test_collapses_by_hand() -> None:
 
 
 def test_a_collapse_is_one_warning(
-    images: str,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("lexvl_anserini.training.watching.profile", lambda encoded, model: {"query_terms": 0.0})
     with caplog.at_level(logging.WARNING):
         train(recipe_of_images(images, log_every=1), tmp_path, device="cpu")
     found = [record.message for record in caplog.records if "vectors of" in record.message]
     assert found == ["step 1: vectors of queries are zero; lower the weights of regularisers, or the learning rate"]
-
-
-def test_a_resumed_run_has_the_same_examples_and_best_weights(texts: str, tmp_path: Path) -> None:  # noqa: F811
-    recipe = regularised(texts)
-    whole = train(recipe, tmp_path / "whole", device="cpu")
-    train(recipe, tmp_path / "part", device="cpu", stop_after=2)
-    assert weights(train(recipe, tmp_path / "part", device="cpu")) == weights(whole)
-    assert (tmp_path / "part/examples.jsonl").read_bytes() == (tmp_path / "whole/examples.jsonl").read_bytes()
-    assert (tmp_path / "part/best").exists() == (tmp_path / "whole/best").exists()

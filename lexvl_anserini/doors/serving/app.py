@@ -157,7 +157,7 @@ def add_errors(app: FastAPI) -> None:
         else:
             log.error("%s %s: %s", request.method, request.url.path, error)
             status, reason = 500, "an error of the server; its log says more"
-        return JSONResponse({"error": printable(reason)}, status)
+        return JSONResponse({"error": printable(reason)}, status, getattr(error, "headers", None))
 
     for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, Exception):
         app.add_exception_handler(kind, failed)

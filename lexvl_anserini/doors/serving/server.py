@@ -41,6 +41,9 @@ HEADERS: Mapping[bytes, bytes] = {
     b"cross-origin-opener-policy": b"same-origin",
 }
 
+# The rest of a body is not read after a refusal.
+CLOSE = {"connection": "close"}
+
 
 class Guard:
     """Refuses requests for other hosts, from other sites, and slow ones; adds headers of safety.
@@ -71,9 +74,9 @@ class Guard:
             size += length
             self.held += length
             if size > most:
-                raise HTTPException(413, f"a body of more than {most:,} bytes")
+                raise HTTPException(413, f"a body of more than {most:,} bytes", CLOSE)
             if self.held > limits.MOST_HELD:
-                raise HTTPException(503, "too many bodies at once; try again")
+                raise HTTPException(503, "too many bodies at once; try again", CLOSE)
             return message
 
         async def sending(message: Message) -> None:
@@ -94,7 +97,7 @@ class Guard:
             self.held -= size
         if refusal and not started:
             status, reason = refusal
-            await JSONResponse({"error": reason}, status, {"connection": "close"})(scope, receive, sending)
+            await JSONResponse({"error": reason}, status, CLOSE)(scope, receive, sending)
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason where the request names another host, or comes from a page of another site."""

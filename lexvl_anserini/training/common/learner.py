@@ -1,9 +1,10 @@
-"""A step of a stage: encodes a batch, and changes the weights by the gradients of its loss."""
+"""A step of a stage: encodes a batch, computes its loss, and changes the weights by the gradients."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,15 +12,16 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.batches import TrainingBatch
-from lexvl_anserini.training.common.encoding import encode
-from lexvl_anserini.training.common.loss import objective, penalty
-from lexvl_anserini.training.common.optimiser import make_accelerator, make_average, make_optimiser
+from lexvl_anserini.training.common.batches import AnyBatches, Details, TextBatch, TrainingBatch
+from lexvl_anserini.training.common.optimiser import make_average, make_optimiser
 from lexvl_anserini.training.common.pieces import Pieces
-from lexvl_anserini.training.common.stage import StageInputs
-from lexvl_anserini.training.common.tower_pair import TowerPair
-from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.recipe import Recipe, StageSettings
+from lexvl_anserini.training.common.processes import make_accelerator
+from lexvl_anserini.training.common.tower_pair import DetailedSide, Temperatures, TowerPair
+from lexvl_anserini.training.model_settings import AnyModel
+from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS
+from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
+from lexvl_anserini.training.objectives.regularisers import RAMPS, total_penalty
+from lexvl_anserini.training.recipe import Recipe, Regulariser, StageSettings
 
 
 class Taken(NamedTuple):
@@ -40,8 +42,8 @@ class Taken(NamedTuple):
 class NotFinite(ArithmeticError):
     """Loss or gradients of a step are not finite."""
 
-    def __init__(self, found: str, step: Taken):
-        super().__init__(found)
+    def __init__(self, problem: str, step: Taken):
+        super().__init__(problem)
         self.step = step
 
 
@@ -78,20 +80,15 @@ class Learner:
         pair: TowerPair = self.pair if self.average is None else self.average.module
         return pair
 
-    def step(self, recipe: Recipe, stage: StageSettings, inputs: StageInputs, step: int, done: int) -> Taken:
-        """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage.
-
-        Raises:
-            UsageError: options or data do not fit an objective.
-            NotFinite: loss or gradients are not finite; the weights did not change.
-        """
+    def step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> Taken:
+        """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage."""
         seed, plan = recipe.seed * 1_000_003 + step, stage.optimisation
         torch.manual_seed(seed)  # dropout, a function of the step alone
-        batch, pieces = inputs.batches[step], Pieces(self.accelerator, plan.piece, seed)
-        rounds, temperatures = encode(self.pair, batch, pieces)
-        rounds = inputs.add_to(rounds, batch.items, batch.texts)
+        batch, pieces = batches[step], Pieces(self.accelerator, plan.piece, seed)
+        rounds = encode(self.pair, batch, pieces)
         try:
-            main, extra = objective(stage, recipe.model, rounds, temperatures), penalty(stage, rounds, done)
+            main = objective(stage, recipe.model, rounds, self.pair.temperatures)
+            extra = penalty(stage, rounds, done)
         except UsageError as error:
             raise UsageError(f"recipe {recipe.name}: {error}") from error
         total, parts = main.total + extra.total, {**main.parts, **extra.parts}
@@ -126,25 +123,122 @@ class Learner:
             self.pair.load_state_dict(self.average.module.state_dict())
 
 
-def recompute(pair: TowerPair, wanted: bool) -> None:
-    """Lets the trained networks of transformers compute the states of their layers again for gradients, or not.
-
-    Raises:
-        UsageError: it is wanted, and no network that changes can do it.
-    """
-    vectors: list[Any] = [
+def recompute(pair: TowerPair, enabled: bool) -> None:
+    """Lets the trained networks of transformers compute the states of their layers again for gradients, or not."""
+    networks: list[Any] = [
         module
         for module in pair.modules()
         if getattr(module, "supports_gradient_checkpointing", False)
         and any(parameter.requires_grad for parameter in module.parameters())
     ]
-    if wanted and not vectors:
+    if enabled and not networks:
         raise UsageError("optimisation.checkpointing: no network of transformers changes; leave it out")
-    for network in vectors:
+    for network in networks:
         # Earlier versions of transformers 5 have the older name alone.
         new = hasattr(network, "activation_checkpointing_enable")
         name = "activation_checkpointing" if new else "gradient_checkpointing"
-        if wanted:
+        if enabled:
             getattr(network, f"{name}_enable")({"use_reentrant": False})
         else:
             getattr(network, f"{name}_disable")()
+
+
+def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encoded]:
+    """One `Encoded` per round of texts, all with the same documents: all that objectives read of a batch."""
+    # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
+    documents = pieces(details, pair.encoder_p, batch.documents)
+    queries = [pieces(details, pair.encoder_q, texts) for texts in batch.rounds]
+    fields: list[dict[str, Any]] = [{} for _ in queries]
+    with pieces.together():
+        for part in pair.active_parts():
+            computed = part.fields(pair, batch, documents)
+            fields = [{**known, **more} for known, more in zip(fields, computed, strict=True)]
+    codebook = getattr(pair.encoder_p, "codebook", None)
+    rounds = []
+    for number, (query, texts) in enumerate(zip(queries, batch.rounds, strict=True)):
+        both_dense = query.dense is not None and documents.dense is not None
+        encoded = Encoded(
+            query=query.vectors,
+            document=documents.vectors,
+            query_bag=texts.bag,
+            document_bag=batch.documents.bag if isinstance(batch.documents, TextBatch) else None,
+            named=batch.named,
+            frequency=batch.frequency,
+            taught=None if batch.taught is None else batch.taught[number],
+            dense=Dense(query.dense, documents.dense) if both_dense else None,  # type: ignore[arg-type]
+            expanded=batch.expanded,
+            codebook=None if codebook is None else codebook.rows,
+            # A caption's vector has its own terms alone.
+            caption=None if documents.logits is None else query.vectors * texts.bag,
+            logits=documents.logits,
+            **fields[number],
+        )
+        rounds.append(encoded)
+    return rounds
+
+
+def details(side: Any, inputs: Any) -> Details:
+    """What a side computes, in float32; a side without `details` has vectors alone."""
+    computed = side.details(inputs) if isinstance(side, DetailedSide) else Details(side(inputs))
+    return Details(*(None if part is None else part.float() for part in computed))  # type: ignore[arg-type]
+
+
+class Loss(NamedTuple):
+    """What a step minimises.
+
+    total  scalar
+    parts  scalars by the names of objectives and regularisers, each as it counts; their sum is the total, but for
+           `running_penalty`
+    """
+
+    total: Tensor
+    parts: Mapping[str, Tensor]
+
+
+def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures) -> Loss:
+    """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives."""
+    known = {
+        "temperature": temperatures.scores,
+        "model_temperature": temperatures.scores,
+        "bag_temperature": temperatures.bags,
+        "topk": model.kept_of_texts,
+    }
+
+    def mean(function: Callable[..., Tensor], role: str, options: Mapping[str, Any], offered: Sequence[str]) -> Tensor:
+        names = inspect.signature(function).parameters
+        ours = {key: known[key] for key in offered if key in names}
+        try:
+            return torch.stack([function(encoded, **{**ours, **options}) for encoded in rounds]).mean()
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{role}: {error}") from error
+
+    main = stage.objective
+    parts = {main.name: mean(OBJECTIVES[main.name], f"objective {main.name}", main.options, list(known))}
+    total = parts[main.name]
+    for auxiliary in stage.auxiliaries:
+        # `temperature` of an auxiliary objective is its own.
+        offered = ["model_temperature", "bag_temperature", "topk"]
+        value = mean(AUXILIARIES[auxiliary.name], f"auxiliary {auxiliary.name}", auxiliary.options, offered)
+        part = auxiliary.weight * value
+        total, parts[auxiliary.name] = total + part, parts.get(auxiliary.name, 0) + part
+    return Loss(total, parts)
+
+
+def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
+    """The weighted regularisers of a step, counted from 0 in its stage."""
+
+    def term(regulariser: Regulariser) -> Tensor:
+        function, share = REGULARISERS[regulariser.name], RAMPS[regulariser.ramp](step, regulariser.ramp_steps)
+        try:
+            values = [function(getattr(encoded, regulariser.side), **regulariser.options) for encoded in rounds]
+        except ValueError as error:
+            raise UsageError(f"regulariser {regulariser.name} of {regulariser.side}: {error}") from error
+        return regulariser.weight * share * torch.stack(values).mean()
+
+    totals: dict[str, Tensor] = {}
+    parts: dict[str, Tensor] = {}
+    for regulariser in stage.regularisers:
+        name, value = f"{regulariser.name}_{regulariser.side}", term(regulariser)
+        totals[regulariser.name] = totals.get(regulariser.name, 0) + value
+        parts[name] = parts.get(name, 0) + value
+    return Loss(total_penalty(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)

@@ -1,11 +1,7 @@
-"""What changes the weights: the accelerator, the optimiser with its groups of parameters, and its learning rate.
-
-Memory of a training: freed memory stays with the process; an error of too little names keys that need less.
-"""
+"""What changes the weights: the optimiser with its groups of parameters, its learning rate, and their average."""
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
@@ -24,32 +20,6 @@ DECAYS: Mapping[str, Callable[[float], float]] = {
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
     "linear": lambda progress: 1 - progress,
 }
-
-
-def make_accelerator(device: torch.device, precision: str) -> Any:
-    """An accelerator on this device.
-
-    Raises:
-        UsageError: the device does not compute in this precision, or the environment configures accelerate otherwise.
-    """
-    from accelerate import Accelerator, DataLoaderConfiguration
-    from accelerate.state import AcceleratorState
-
-    # This state keeps device and precision for the whole process; an earlier training may have used others.
-    AcceleratorState._reset_state(reset_partial_state=True)
-    if device.type == "cuda" and device.index is not None:
-        torch.cuda.set_device(device)
-    try:
-        # Batches are split over processes, so the learning rate has one step for all of them.
-        batches = DataLoaderConfiguration(split_batches=True)
-        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=precision, dataloader_config=batches)
-    except ValueError as error:
-        raise UsageError(f"precision {precision} on {device}: {error}") from error
-    if accelerator.device.type != device.type:
-        raise UsageError(f"accelerate is configured for {accelerator.device}, not {device}; unset its ACCELERATE_...")
-    if precision != "no" and not accelerator.native_amp:  # accelerate would silently compute in float32
-        raise UsageError(f"precision {precision}: {device} does not compute in it; expected no or bf16")
-    return accelerator
 
 
 def make_average(pair: TowerPair, plan: Optimisation) -> AveragedModel | None:
@@ -76,11 +46,7 @@ def adamw(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optim
 
 
 def lamb(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimizer:
-    """LAMB of timm; `plan.clip` clips the gradients, as for AdamW.
-
-    Raises:
-        InstallationError: timm is not installed, or does not work beside this torch.
-    """
+    """LAMB of timm; `plan.clip` clips the gradients, as for AdamW."""
     try:
         from timm.optim import Lamb
     except Exception as error:  # a torchvision of another torch raises what it likes
@@ -105,11 +71,7 @@ def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Opt
 
 
 def parameter_groups(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
-    """Matrices decay; biases, norms and the temperature do not. Weights of other learning rates have their own groups.
-
-    Raises:
-        UsageError: no weight that changes has a name that matches a pattern of `learning_rates`.
-    """
+    """Groups of weights by learning rate and decay: matrices decay; biases, norms and the temperature do not."""
     trained = [(name, parameter) for name, parameter in pair.named_parameters() if parameter.requires_grad]
     for pattern in plan.learning_rates:
         if not any(fnmatch(name, pattern) for name, _ in trained):
@@ -136,42 +98,3 @@ def learning_rate_shape(plan: Optimisation) -> Callable[[int], float]:
         return plan.last_learning_rate + (1 - plan.last_learning_rate) * left
 
     return factor
-
-
-# Parameters of glibc's mallopt, and the largest value of an int.
-M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MOST = -3, -1, 2**31 - 1
-# The largest threshold that glibc accepted before 2.35.
-MOST_OF_OLD = 32 << 20
-
-# What torch says on a CPU, where it has no error of its own.
-OF_CPU = ("can't allocate memory", "not enough memory")
-
-
-def keep_freed_memory() -> bool:
-    """Lets glibc keep freed memory for the next step; returns whether the C library is one that can.
-
-    By default, each large tensor is new memory from the system, which clears every page of it at each step.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):  # macOS, musl
-        return False
-    raised = mallopt(M_MMAP_THRESHOLD, MOST) or mallopt(M_MMAP_THRESHOLD, MOST_OF_OLD)
-    return bool(raised and mallopt(M_TRIM_THRESHOLD, MOST))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory is missing."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in OF_CPU)
-
-
-def out_of_memory(step: int, plan: Optimisation, error: BaseException) -> UsageError:
-    """The error of a step for which memory is missing: which keys of the recipe need less."""
-    advice = [f"set optimisation.piece below {min(plan.piece or plan.batch_size, plan.batch_size)}"]
-    if not plan.checkpointing:
-        advice.append("set optimisation.checkpointing")
-    advice += ["lower max_length of the model", f"lower optimisation.batch_size, {plan.batch_size}"]
-    said = (str(error).splitlines() or [type(error).__name__])[0]
-    return UsageError(f"step {step}: out of memory ({said}); {', or '.join(advice)}")

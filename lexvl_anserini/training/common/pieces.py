@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.training.common.inputs import ImageBatch, TextBatch
+from lexvl_anserini.training.common.batches import ImageBatch, TextBatch
 
 AnyBatch = ImageBatch | TextBatch
 # What a side computes: vectors, or a NamedTuple of vectors, some of which may be None; one row per row of the batch.
-Found = TypeVar("Found")
+Computed = TypeVar("Computed")
 
 
 class Passed(NamedTuple):
@@ -36,13 +36,7 @@ class Passed(NamedTuple):
 
 
 class Pieces:
-    """Encodes the batches of one step.
-
-    Args:
-        accelerator: of the learner.
-        size: the largest number of rows that pass a side together with a graph; 0 for all.
-        seed: of dropout.
-    """
+    """Encodes the batches of one step; at most `size` rows pass a side together with a graph, 0 for all."""
 
     def __init__(self, accelerator: Any, size: int, seed: int):
         self.accelerator, self.size = accelerator, size
@@ -50,10 +44,10 @@ class Pieces:
         self.seed, self.draws = seed, torch.Generator().manual_seed(seed)
         self.passed: list[Passed] = []
 
-    def __call__(self, compute: Callable[[Any, Any], Found], side: nn.Module, batch: AnyBatch) -> Found:
+    def __call__(self, compute: Callable[[Any, Any], Computed], side: nn.Module, batch: AnyBatch) -> Computed:
         """`compute(side, batch)` for the rows of all processes."""
 
-        def once(piece: AnyBatch) -> Found:
+        def once(piece: AnyBatch) -> Computed:
             # A context of its own: one that began without a graph would keep casts of weights without one.
             with self.accelerator.autocast():
                 return compute(side, piece)
@@ -62,12 +56,12 @@ class Pieces:
             return once(batch)
         (first, seed), *others = pieces = self.own(batch)
         torch.manual_seed(seed)
-        found = once(first)
-        graph, rows = tensors_of(found), [[tensor.detach()] for tensor in tensors_of(found)]
+        computed = once(first)
+        graph, rows = tensors_of(computed), [[tensor.detach()] for tensor in tensors_of(computed)]
         trained = any(tensor.requires_grad for tensor in graph)
         if others:
             graph = []  # frees that of the first piece, which only says whether the side has gradients
-            found = with_tensors(found, [tensor for (tensor,) in rows])
+            computed = with_tensors(computed, [tensor for (tensor,) in rows])
         with torch.no_grad():
             for piece, seed in others:
                 torch.manual_seed(seed)
@@ -76,7 +70,7 @@ class Pieces:
         leaves = [self.accelerator.gather(torch.cat(parts)).requires_grad_(trained) for parts in rows]
         if trained:
             self.passed.append(Passed(lambda piece: tensors_of(once(piece)), pieces, graph, leaves))
-        whole: Found = with_tensors(found, leaves)
+        whole: Computed = with_tensors(computed, leaves)
         return whole
 
     @contextmanager
@@ -150,14 +144,14 @@ def rows_of(batch: AnyBatch, rows: slice) -> AnyBatch:
     return some
 
 
-def tensors_of(found: Any) -> list[Tensor]:
+def tensors_of(computed: Any) -> list[Tensor]:
     """The tensors of what a side computed."""
-    return [found] if isinstance(found, Tensor) else [part for part in found if part is not None]
+    return [computed] if isinstance(computed, Tensor) else [part for part in computed if part is not None]
 
 
-def with_tensors(found: Any, tensors: Sequence[Tensor]) -> Any:
+def with_tensors(computed: Any, tensors: Sequence[Tensor]) -> Any:
     """What a side computed, with other tensors in the same order."""
-    if isinstance(found, Tensor):
+    if isinstance(computed, Tensor):
         return tensors[0]
     left = iter(tensors)
-    return type(found)(*(None if part is None else next(left) for part in found))
+    return type(computed)(*(None if part is None else next(left) for part in computed))

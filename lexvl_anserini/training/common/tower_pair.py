@@ -1,4 +1,4 @@
-"""A pair of towers in training: its two sides, its temperature, and what a stage lets change.
+"""A pair of towers in training: its two sides, its temperatures, and what a stage lets change.
 
 The vocabulary projection with gradients, computed without a tensor [B, L, V].
 """
@@ -8,38 +8,47 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fnmatch import fnmatch
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.sparsify import top_mask
-from lexvl_anserini.training.common.batches import TrainingBatch
+from lexvl_anserini.training.common.batches import Details, TrainingBatch
 from lexvl_anserini.training.model_settings import ImagePairSettings
-from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import StageSettings
 
 
-class WithCodebook:
-    """A side whose vectors are weights over the rows of a codebook (FDT)."""
+class Temperatures(NamedTuple):
+    """What divides scores: those of vectors, and those of bags of words where a stage learns one of their own."""
 
-    codebook: Any
+    scores: Tensor
+    bags: Tensor | None = None
 
-    def settle(self, steps: int) -> None:
-        """Follows steps of the optimiser."""
+
+class DetailedSide(nn.Module):
+    """A side that computes more than vectors."""
+
+    def details(self, batch: Any) -> Details:
+        """All that the side computes of a batch."""
         raise NotImplementedError
+
+    def forward(self, batch: Any) -> Tensor:
+        """Vectors before the sparsifier, [B, V]."""
+        return self.details(batch).vectors
 
 
 class TrainingPart(nn.Module):
-    """Adds to the rounds of a batch; a stage with its objective calls `begin` first, and `settle` after each step."""
+    """Computes more of a batch; a stage with its objective calls `begin` first, and `settle` after each step."""
 
     def begin(self, pair: Any, stage: StageSettings) -> None:
         """Prepares for a stage."""
         raise NotImplementedError
 
-    def add_to(self, pair: Any, batch: TrainingBatch, rounds: Sequence[Encoded]) -> list[Encoded]:
-        """The rounds with what the objective reads."""
+    def fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> Sequence[dict[str, Any]]:
+        """By round of the batch, fields of `Encoded` that the objective reads."""
         raise NotImplementedError
 
     def settle(self, pair: Any) -> None:
@@ -85,22 +94,32 @@ class TowerPair(nn.Module):
         self.active = tuple(name for name in self.parts if name in stage.names)
         for part in self.active_parts():
             part.begin(self, stage)
-        self.settle(steps=0)
+        self.limit_temperature()
 
     def active_parts(self) -> list[TrainingPart]:
         """The parts of this stage."""
         return [self.parts[name] for name in self.active]  # type: ignore[misc]
 
+    @property
+    def temperatures(self) -> Temperatures:
+        """The temperatures at this step."""
+        of_bags = self.log_bag_temperature
+        return Temperatures(self.log_temperature.exp(), None if of_bags is None else of_bags.exp())
+
     @torch.no_grad()
-    def settle(self, steps: int = 1) -> None:
-        """What follows the steps of the optimiser: the temperature returns into its limits, and sides may change."""
+    def limit_temperature(self) -> None:
+        """Puts the temperature back into its limits."""
         if self.limits is not None:
             low, high = self.limits
             self.log_temperature.clamp_(math.log(low), math.log(high))
-        for side in dict.fromkeys((self.encoder_q, self.encoder_p)):
-            if isinstance(side, WithCodebook):
-                side.settle(steps)
-        for part in self.active_parts() if steps else ():
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Follows a step of the optimiser: limits the temperature, counts the step of a codebook, tells the parts."""
+        self.limit_temperature()
+        if (codebook := getattr(self.encoder_p, "codebook", None)) is not None:
+            codebook.done += 1
+        for part in self.active_parts():
             part.settle(self)
 
 
@@ -159,10 +178,13 @@ class _ProjectMax(torch.autograd.Function):
 def project_max(features: Tensor, matrix: Tensor, masked: Tensor | None = None) -> Tensor:
     """max_i <features_i, matrix_v>, [B, V], from features [B, L, D] and a matrix [V, D].
 
-    Args:
-        features: states of all positions.
-        matrix: one row per dimension of the vocabulary.
-        masked: bool [B, L], True at positions to ignore; each row needs at least one other position.
+    `masked`, bool [B, L], is True at positions to ignore; each row needs at least one other position.
     """
     result: Tensor = _ProjectMax.apply(features, matrix, masked)
     return result
+
+
+def max_logits(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
+    """The logits of an encoder's head, [B, V], each at its best position: max_i <transform(h_i), E_v> + b_v."""
+    logits = project_max(head.transform(states), head.matrix, left_out)
+    return logits if head.bias is None else logits + head.bias

@@ -1,22 +1,29 @@
-"""Captioned images in memory: pixels once per image, token ids once per caption."""
+"""Captioned images in memory: read from a dataset, and drawn in batches with their terms and a teacher's scores."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
+from typing import Literal
 
 import numpy as np
 import orjson
+import torch
+from scipy import sparse
+from torch import Tensor
 
 from lexvl_anserini.data.corpora.embeddings import REFERENCE, read_embeddings
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import open_source
 from lexvl_anserini.encoders.parts.features import Embedded
-from lexvl_anserini.encoders.parts.tokens import TextReader
-from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.training.common.inputs import Tokens
+from lexvl_anserini.training.common.batches import TextStore, TrainingBatch
+from lexvl_anserini.training.images.stores import ImageStore
+from lexvl_anserini.training.objectives.joint_losses import mask_probability
+from lexvl_anserini.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,11 @@ class CaptionedImages:
         """All captions, image by image."""
         return [text for texts in self.captions for text in texts]
 
+    @property
+    def first(self) -> np.ndarray:
+        """Where the captions of each image begin among all: those of image i are first[i] to first[i + 1] - 1."""
+        return np.cumsum([0, *map(len, self.captions)], dtype=np.int64)
+
     def at(self, positions: Sequence[int]) -> CaptionedImages:
         """The images at some positions."""
         return CaptionedImages(
@@ -53,9 +65,6 @@ class CaptionedImages:
 
         Only the bytes of an image file count, not its name, folder or time: a copy elsewhere has the same digest, a
         replaced image has another.
-
-        Raises:
-            DataError: an image does not exist.
         """
         whole = sha256()
         for doc_id, image, texts in zip(self.ids, self.images, self.captions, strict=True):
@@ -76,11 +85,7 @@ def caption_of(topic: Topic) -> str:
 
 
 def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImages:
-    """The images of a dataset (direction text-to-image) that have captions, in the order of the dataset.
-
-    Raises:
-        DataError: a document has no image, or no image has a caption.
-    """
+    """The images of a dataset (direction text-to-image) that have captions, in the order of the dataset."""
     texts = {topic.query_id: caption_of(topic) for topic in dataset.topics()}
     captions: dict[str, list[str]] = {}
     for qrel in dataset.qrels():
@@ -103,12 +108,130 @@ def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImage
     return CaptionedImages(ids, images, chosen)
 
 
-def tokenise(captions: Sequence[Sequence[str]], reader: TextReader) -> Tokens:
-    """Tokenises all captions once; `captions` has the texts of each image."""
-    rows = reader([text for texts in captions for text in texts])
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    ids = np.full((len(rows), int(lengths.max())), reader.pad_id, dtype=np.int64)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = row
-    first = np.concatenate([[0], np.cumsum([len(texts) for texts in captions])])
-    return Tokens(ids, lengths, first.astype(np.int64))
+@dataclass(frozen=True)
+class Expansion:
+    """D2S' probabilistic expansion control: whether the texts of a batch are expanded, drawn once per batch.
+
+    rule       always, never, or controlled: rarely in the first epochs of a stage, always in its last
+    seed       of the draws
+    first      steps before the stage
+    per_epoch  steps of an epoch
+    epochs     of the stage
+    """
+
+    rule: Literal["always", "never", "controlled"] = "always"
+    seed: int = 0
+    first: int = 0
+    per_epoch: int = 1
+    epochs: int = 1
+
+    @classmethod
+    def of(cls, recipe: Recipe, number: int, items: int) -> Expansion:
+        """That of a stage with so many training items."""
+        plan = recipe.stages[number].optimisation
+        first, per_epoch = sum(stage.optimisation.steps for stage in recipe.stages[:number]), items // plan.batch_size
+        epochs = -(-plan.steps // per_epoch)
+        return cls(recipe.stages[number].expansion, recipe.seed, first, per_epoch, epochs)
+
+    def __call__(self, step: int) -> bool:
+        """Whether the batch of a step, counted from 0 over all stages, is expanded."""
+        if self.rule != "controlled":
+            return self.rule == "always"
+        epoch = 1 + (step - self.first) // self.per_epoch
+        draw = np.random.default_rng((self.seed, 5, step)).random()
+        return bool(draw >= mask_probability(epoch, self.epochs))
+
+
+@dataclass(frozen=True)
+class CaptionTerms:
+    """Which terms the captions of the training images contain.
+
+    shares     CSR [n images, V] float32: the share of an image's captions that contain a term
+    frequency  float32 [V], the mean of `shares` over all images, on the device of the batches
+    """
+
+    shares: sparse.csr_matrix
+    frequency: Tensor
+
+    @classmethod
+    def of(cls, texts: TextStore, first: np.ndarray) -> CaptionTerms:
+        """The terms of all captions of a split; image i has the captions first[i] to first[i + 1] - 1."""
+        counts, terms = np.diff(first), texts.columns.of_token[texts.ids]
+        caption = np.repeat(np.arange(len(texts)), texts.lengths)[terms >= 0]
+        held = np.unique(np.stack([caption, terms[terms >= 0]]), axis=1)  # a term that a caption repeats counts once
+        images = np.repeat(np.arange(len(counts)), counts)[held[0]]
+        parts = (1 / counts[images]).astype(np.float32)
+        shares = sparse.csr_matrix((parts, (images, held[1])), shape=(len(counts), len(texts.columns.vocabulary)))
+        mean = np.asarray(shares.mean(axis=0), dtype=np.float32)[0]
+        return cls(shares, torch.from_numpy(mean).to(texts.device))
+
+    def named(self, images: np.ndarray) -> Tensor:
+        """The shares of the images at some positions [B], float32 [B, V]."""
+        return torch.from_numpy(self.shares[images].toarray()).to(self.frequency.device)
+
+
+@dataclass(frozen=True)
+class Taught:
+    """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
+
+    images: Tensor
+    captions: Tensor
+
+    def scores(self, captions: np.ndarray, images: np.ndarray) -> Tensor:
+        """The scores of some captions [N] and images [M], float32 [N, M]."""
+        return self.captions[torch.from_numpy(captions)] @ self.images[torch.from_numpy(images)].T
+
+
+class Batches:
+    """Draws batches of images with captions.
+
+    Image i has the captions first[i] to first[i + 1] - 1, of which a batch draws `rounds`. `size` is the images per
+    batch; the remainder of an epoch is skipped.
+    """
+
+    def __init__(
+        self,
+        images: ImageStore,
+        captions: TextStore,
+        first: np.ndarray,
+        size: int,
+        rounds: int,
+        seed: int,
+        expansion: Expansion = Expansion(),  # noqa: B008 (frozen)
+        terms: CaptionTerms | None = None,
+        taught: Taught | None = None,
+    ):
+        if len(images) < size:
+            raise UsageError(f"batch_size {size} is more than the {len(images)} training images")
+        self.images, self.captions, self.first, self.size, self.rounds = images, captions, first, size, rounds
+        self.seed, self.expansion, self.terms, self.taught = seed, expansion, terms, taught
+        self.per_epoch = len(images) // size
+        # Steps run through few epochs at a time, so the orders of two epochs are enough to keep.
+        self._order = lru_cache(maxsize=2)(self._draw_order)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, step: int) -> TrainingBatch:
+        """The batch of a step, counted from 0 over all stages."""
+        epoch, number = divmod(step, self.per_epoch)
+        chosen = np.sort(self._order(epoch)[number * self.size : (number + 1) * self.size])
+        draws = np.random.default_rng((self.seed, 1, step))
+        inputs = self.images.views(chosen, draws)
+        first, counts = self.first[chosen], np.diff(self.first)[chosen]
+        # Distinct captions of an image where it has enough of them.
+        offsets = [draws.permutation(count)[np.arange(self.rounds) % count] for count in counts]
+        captions = (first[:, None] + np.stack(offsets)).T  # [rounds, B]
+        return TrainingBatch(
+            items=chosen,
+            documents=inputs,
+            texts=captions,
+            rounds=tuple(self.captions.batch(row) for row in captions),
+            taught=tuple(self.taught.scores(row, chosen) for row in captions) if self.taught else None,
+            named=self.terms.named(chosen) if self.terms else None,
+            frequency=self.terms.frequency if self.terms else None,
+            expanded=self.expansion(step),
+        )
+
+    def _draw_order(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.images))

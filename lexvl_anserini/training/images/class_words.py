@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.families.vdr_crossmodal import word_rows
-from lexvl_anserini.training.common.batches import CaptionStore
-from lexvl_anserini.training.common.stores import ImageStore
+from lexvl_anserini.training.common.batches import TextStore
 from lexvl_anserini.training.common.tower_pair import project_max
-from lexvl_anserini.training.images.pretrained_sides import VdrImageOver, VdrTextOver
+from lexvl_anserini.training.images.checkpoints import ClassWordWeights
+from lexvl_anserini.training.images.sides import VdrImageOver, VdrTextOver
+from lexvl_anserini.training.images.stores import ImageStore
 
 # Images, or texts, of one forward pass, and the largest number of texts.
 BATCH, TEXTS = 64, 6000
@@ -24,26 +25,11 @@ BATCH, TEXTS = 64, 6000
 LIGHTER = 4.0
 
 
-class ClassWordWeights(NamedTuple):
-    """What a checkpoint stores of class words, each [W] but for `rows`.
-
-    scale       a_w of the images' logits
-    image_bias  b_w
-    rows        [W, width], of the texts' logits
-    text_bias   of the texts' logits
-    """
-
-    scale: Tensor
-    image_bias: Tensor
-    rows: Tensor
-    text_bias: Tensor
-
-
 @torch.inference_mode()
 def weigh(
     text: VdrTextOver,
     image: VdrImageOver,
-    texts: CaptionStore,
+    texts: TextStore,
     images: ImageStore,
     classifier: Tensor,
     words: Mapping[str, list[int]],

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.parts.tokens import TokenColumns, token_strings
-from lexvl_anserini.training.common.batches import TrainingBatch
-from lexvl_anserini.training.common.inputs import TextBatch
+from lexvl_anserini.encoders.parts.tokens import token_strings
+from lexvl_anserini.training.common.batches import Details, TextBatch, TrainingBatch
 from lexvl_anserini.training.common.tower_pair import TrainingPart
-from lexvl_anserini.training.images.network_families import LexicalText
-from lexvl_anserini.training.images.pretrained_sides import TextNetwork
-from lexvl_anserini.training.objectives.contrastive import Encoded, Keys, Predicted
+from lexvl_anserini.training.images.networks import TextNetwork
+from lexvl_anserini.training.images.sides import LexicalText
+from lexvl_anserini.training.objectives.contrastive import Keys, Predicted
 from lexvl_anserini.training.objectives.lexlip_losses import (
     DECODER_SHARE,
     ENCODER_SHARE,
@@ -62,7 +61,7 @@ class MaskedWords(TrainingPart):
         continues = torch.tensor([token.startswith("##") for token in token_strings(tokenizer)])
         special = torch.zeros(self.size, dtype=torch.bool)
         special[list(tokenizer.all_special_ids)] = True
-        self.register_buffer("dimension", dimensions_of(text.columns), persistent=False)
+        self.register_buffer("dimension", torch.from_numpy(text.columns.of_token).clone(), persistent=False)
         self.register_buffer("continues", continues, persistent=False)
         self.register_buffer("special", special, persistent=False)
 
@@ -70,14 +69,12 @@ class MaskedWords(TrainingPart):
         """Lets the decoder train."""
         self.requires_grad_(True)
 
-    def add_to(self, pair: Any, batch: TrainingBatch, rounds: Sequence[Encoded]) -> list[Encoded]:
-        """The rounds with three predictions each."""
-        return [
-            encoded._replace(predicted=self.predictions(pair.encoder_q, texts, encoded))
-            for encoded, texts in zip(rounds, batch.rounds, strict=True)
-        ]
+    def fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> list[dict[str, Any]]:
+        """Three predictions for each round."""
+        assert documents.logits is not None, "lexical images keep their logits"
+        return [{"predicted": self.predictions(pair.encoder_q, texts, documents.logits)} for texts in batch.rounds]
 
-    def predictions(self, side: LexicalText, texts: TextBatch, encoded: Encoded) -> tuple[Predicted, ...]:
+    def predictions(self, side: LexicalText, texts: TextBatch, images: Tensor) -> tuple[Predicted, ...]:
         """Predictions of the encoder, of the decoder after the text, and of the decoder after the image."""
         padding: Tensor = texts.attention == 0
         network: Any = side.network
@@ -88,9 +85,8 @@ class MaskedWords(TrainingPart):
         weak_ids, weak_labels = self.masked(texts, DECODER_SHARE, generator)
         embedded = network.embeddings(input_ids=weak_ids)  # [B, L, D]
         words = network.get_input_embeddings().weight[self.terms]
-        assert encoded.logits is not None, "lexical images keep their logits"
         predicted = [Predicted(logits, labels)]
-        for first in (bottleneck(logits, words, padding), bottleneck(encoded.logits[:, None], words)):
+        for first in (bottleneck(logits, words, padding), bottleneck(images[:, None], words)):
             states = torch.cat([first[:, None], embedded[:, 1:]], dim=1)
             decoded = self.decoder(states, src_key_padding_mask=padding)
             predicted.append(Predicted(side.logits(decoded), weak_labels))
@@ -105,11 +101,6 @@ class MaskedWords(TrainingPart):
         labels = labels.to(texts.ids.device)
         terms = torch.where(labels == IGNORED, -1, self.dimension[labels.clamp(min=0)])
         return ids.to(texts.ids.device), terms.masked_fill(terms < 0, IGNORED)
-
-
-def dimensions_of(columns: TokenColumns) -> Tensor:
-    """The dimension of each token, int64 [tokens], -1 for none."""
-    return torch.from_numpy(columns.of_token).clone()
 
 
 class MomentumKeys(TrainingPart):
@@ -151,16 +142,13 @@ class MomentumKeys(TrainingPart):
                 own.copy_(value)
 
     @torch.no_grad()
-    def add_to(self, pair: Any, batch: TrainingBatch, rounds: Sequence[Encoded]) -> list[Encoded]:
-        """The rounds with keys; those of the last round join the queues after the step."""
-        documents = normalize(self.encoder_p(batch.documents).float(), dim=1)
+    def fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> list[dict[str, Any]]:
+        """Keys for each round; those of the last round join the queues after the step."""
+        images = normalize(self.encoder_p(batch.documents).float(), dim=1)
+        texts = [normalize(self.encoder_q(captions).float(), dim=1) for captions in batch.rounds]
+        self.latest = texts[-1], images
         held = int(self.held)
-        queues, found = (self.queries[:held], self.documents[:held]), []
-        for encoded, texts in zip(rounds, batch.rounds, strict=True):
-            queries = normalize(self.encoder_q(texts).float(), dim=1)
-            found.append(encoded._replace(keys=Keys(queries, documents, *queues)))
-            self.latest = queries, documents
-        return found
+        return [{"keys": Keys(keys, images, self.queries[:held], self.documents[:held])} for keys in texts]
 
     @torch.no_grad()
     def settle(self, pair: Any) -> None:
@@ -179,11 +167,11 @@ class MomentumKeys(TrainingPart):
 
 def parts_of(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, TrainingPart]:
     """The parts that the stages need, by the name of their objective."""
-    made: Mapping[str, Callable[[], TrainingPart]] = {
+    makers: Mapping[str, Callable[[], TrainingPart]] = {
         "masked_words": lambda: MaskedWords(text),
         "lexlip_momentum": lambda: MomentumKeys(
             pair, len(text.columns.vocabulary), max(stage.momentum.queue for stage in stages)
         ),
     }
     named = {name for stage in stages for name in stage.names}
-    return {name: make() for name, make in made.items() if name in named}
+    return {name: make() for name, make in makers.items() if name in named}

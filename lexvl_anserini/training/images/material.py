@@ -1,10 +1,13 @@
-"""What a run reads at each step: its vocabulary and networks, and per stage the stores of images and texts."""
+"""What a run over texts and images reads and writes: vocabulary, networks, inputs of stages, checkpoint; validation.
+
+Validation: hit rates over a split, with the vectors that search would use.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,16 @@ from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.batches import Batches, CaptionStore, TrainingBatch
-from lexvl_anserini.training.common.inputs import Tokens
-from lexvl_anserini.training.common.stage import StageInputs, Taught
-from lexvl_anserini.training.common.stores import (
+from lexvl_anserini.training.common.batches import TextStore, TrainingBatch, of_one_part
+from lexvl_anserini.training.common.evaluation import Examples, StageInputs, named, spread
+from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
+from lexvl_anserini.training.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
+from lexvl_anserini.training.images.checkpoints import ClassWordWeights, begin_with, save_pair
+from lexvl_anserini.training.images.class_words import weigh
+from lexvl_anserini.training.images.lexlip_parts import parts_of
+from lexvl_anserini.training.images.networks import Networks, load_networks
+from lexvl_anserini.training.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
+from lexvl_anserini.training.images.stores import (
     FeatureStore,
     ImageStore,
     PixelStore,
@@ -33,26 +42,17 @@ from lexvl_anserini.training.common.stores import (
     read_states,
     weights_digest,
 )
-from lexvl_anserini.training.common.tower_pair import TowerPair
-from lexvl_anserini.training.images.captioned import CaptionedImages, tokenise
-from lexvl_anserini.training.images.class_words import ClassWordWeights, weigh
-from lexvl_anserini.training.images.measuring import Validation, examples_of, listed_images
-from lexvl_anserini.training.images.network_families import NETWORK_FAMILIES
-from lexvl_anserini.training.images.pretrained_sides import (
-    ImageOver,
-    Networks,
-    TextOver,
-    VdrImageOver,
-    VdrTextOver,
-    load_networks,
+from lexvl_anserini.training.model_settings import (
+    OWN_TOWERS,
+    ImagePairSettings,
+    ImageSettings,
+    ModelSettings,
+    PretrainedImage,
+    TextSettings,
 )
-from lexvl_anserini.training.images.starting import begin_with
-from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage, TextSettings
-from lexvl_anserini.training.objectives.caption_terms import CaptionTerms
-from lexvl_anserini.training.pairs import KINDS, make_pair
+from lexvl_anserini.training.objectives.contrastive import bag_of, masked
 from lexvl_anserini.training.recipe import Augmentation, Recipe, StageSettings
 from lexvl_anserini.training.run_folder import WORDS
-from lexvl_anserini.training.saving import save_network_pair, save_pair
 from lexvl_anserini.training.splits import TRAINING, VALIDATION, Sources
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
 
@@ -73,7 +73,7 @@ class Material:
     data       images and captions by role
     tokenizer  of the texts
     columns    the dimension of each token
-    tokens     of the captions by role
+    captions   tokenised, by role
     prepare    how an image becomes pixels
     networks   of a pair over networks; None for a family with fresh towers of its own
     sources    which `data` is of
@@ -83,15 +83,38 @@ class Material:
     data: Mapping[str, CaptionedImages]
     tokenizer: Any
     columns: TokenColumns
-    tokens: Mapping[str, Tokens]
+    captions: Mapping[str, TextStore]
     prepare: Pixels
     networks: Networks | None
     sources: Sources
 
+    @classmethod
+    def read(cls, recipe: Recipe, output: Path, sources: Sources) -> Material:
+        """Learns the vocabulary, which it writes below `output`, loads the networks and tokenises the captions."""
+        model = recipe.model
+        assert isinstance(model, ModelSettings)
+        images = sources.images
+        text, image, captions = model.text, model.image, images[TRAINING].texts
+        networks = None
+        if isinstance(text, TextSettings) and isinstance(image, ImageSettings) and model.kind in OWN_TOWERS:
+            tokenizer = save_tokenizer(learn_words(captions, text.words), output / WORDS, text.max_length)
+            columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(image.resolution)
+        else:
+            torch.manual_seed(recipe.seed)  # of networks with random weights
+            networks = load_networks(model, captions, output / WORDS)
+            tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
+        stores = tokenised(images, TextReader(tokenizer, text.max_length), columns)
+        return cls(model, images, tokenizer, columns, stores, prepare, networks, sources)
+
     def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
         """The pair that the stages train; its new weights depend on the seed alone."""
         torch.manual_seed(recipe.seed)
-        pair = make_pair(recipe, self.model, self.columns, self.networks).to(device)
+        of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
+        sides = SIDES[self.model.kind](self.model, self.columns, self.networks)
+        pair = TowerPair(*sides, recipe.stages[0].objective.temperature, of_bags)
+        if self.networks is not None:
+            pair.parts.update(parts_of(pair, recipe.stages, self.networks.text))
+        pair.to(device)
         if self.model.start and self.networks:
             begin_with(pair, self.model.start, self.model, self.networks, self.tokenizer)
         else:
@@ -99,8 +122,12 @@ class Material:
         return pair
 
     def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
-        """The inputs of a stage."""
-        return stage_inputs(recipe, number, self, pair)
+        """The inputs of a stage; decodes its images and computes what its frozen networks make of them."""
+        stage, device = recipe.stages[number], pair.log_temperature.device
+        captions = {role: captions_of(role, self, pair) for role in self.data}
+        images = {role: images_of(role, recipe, number, self, pair) for role in self.data}
+        taught = taught_by(stage, self, device) if stage.teacher else None
+        return image_inputs(recipe, number, self.data, images, captions, taught)
 
     def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The images of a batch with the captions that were drawn, to look at."""
@@ -108,55 +135,63 @@ class Material:
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
-        kind, words = getattr(torch, recipe.weights), class_words_of(recipe, self, pair)
-        if self.networks is not None and self.model.kind in NETWORK_FAMILIES:
-            save_network_pair(pair, recipe, self.model, self.networks, folder, kind)
-        else:
-            save_pair(pair, self.model, self.tokenizer, folder, kind, self.networks, words)
+        words = class_words_of(recipe, self, pair)
+        save_pair(pair, recipe, self.model, self.tokenizer, folder, self.networks, words)
 
 
-def read_material(recipe: Recipe, output: Path, sources: Sources) -> Material:
-    """Learns the vocabulary, which it writes below `output`, loads the networks and tokenises the captions."""
-    model = recipe.model
-    assert isinstance(model, ModelSettings)
-    images = sources.images
-    text, image, captions = model.text, model.image, images[TRAINING].texts
-    networks = None
-    if isinstance(text, TextSettings) and isinstance(image, ImageSettings) and model.kind in KINDS:
-        tokenizer = save_tokenizer(learn_words(captions, text.words), output / WORDS, text.max_length)
-        columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(image.resolution)
-    else:
-        torch.manual_seed(recipe.seed)  # of networks with random weights
-        networks = load_networks(model, captions, output / WORDS)
-        tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
-    reader = TextReader(tokenizer, text.max_length)
-    tokens = {role: tokenise(captioned.captions, reader) for role, captioned in images.items()}
-    return Material(model, images, tokenizer, columns, tokens, prepare, networks, sources)
+def tokenised(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:
+    """All captions by role, tokenised once."""
+    return {
+        role: TextStore.of(of_one_part(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
+    }
 
 
-def stage_inputs(recipe: Recipe, number: int, material: Material, pair: TowerPair) -> StageInputs:
-    """The inputs of a stage; decodes its images and computes what its frozen networks make of them."""
+def image_inputs(
+    recipe: Recipe,
+    number: int,
+    data: Mapping[str, CaptionedImages],
+    images: Mapping[str, ImageStore],
+    captions: Mapping[str, TextStore],
+    taught: Taught | None = None,
+) -> StageInputs:
+    """The inputs of a stage from the stores of both roles."""
     stage, plan = recipe.stages[number], recipe.stages[number].optimisation
-    device = pair.log_temperature.device
-    captions = {role: captions_of(role, material, pair) for role in material.data}
-    images = {role: images_of(role, recipe, number, material, pair) for role in material.data}
-    batches = Batches(images[TRAINING], captions[TRAINING], plan.batch_size, plan.captions_per_image, recipe.seed)
-    validation = Validation(images[VALIDATION], captions[VALIDATION]) if VALIDATION in images else None
+    first = data[TRAINING].first
     names = any(auxiliary.name == "naming" for auxiliary in stage.auxiliaries)
-    terms = CaptionTerms.of(material.tokens[TRAINING], material.columns, device) if names else None
-    taught = taught_by(stage, material, device) if stage.teacher else None
-    shown = VALIDATION if VALIDATION in images else TRAINING
-    examples = examples_of(material.data[shown], images[shown], captions[shown])
-    return StageInputs(batches, terms, validation, taught, examples)
+    batches = Batches(
+        images[TRAINING],
+        captions[TRAINING],
+        first,
+        plan.batch_size,
+        plan.captions_per_image,
+        recipe.seed,
+        Expansion.of(recipe, number, len(images[TRAINING])),
+        CaptionTerms.of(captions[TRAINING], first) if names else None,
+        taught,
+    )
+    shown = TRAINING
+    validation = None
+    if VALIDATION in data:
+        shown = VALIDATION
+        validation = Validation(images[VALIDATION], captions[VALIDATION], data[VALIDATION].first)
+    return StageInputs(batches, validation, examples_of(data[shown], images[shown], captions[shown]))
 
 
-def captions_of(role: str, material: Material, pair: TowerPair) -> CaptionStore:
+def examples_of(data: CaptionedImages, images: ImageStore, captions: TextStore) -> Examples:
+    """Some images, each with its first caption as query."""
+    chosen = spread(len(data))
+    texts = [named(data.captions[place][0]) for place in chosen]
+    queries = captions.batch(data.first[chosen])
+    return Examples(queries, images.plain(chosen), texts, [data.ids[place] for place in chosen])
+
+
+def captions_of(role: str, material: Material, pair: TowerPair) -> TextStore:
     """The captions of a split, with the states of a frozen network where the texts have one."""
-    tokens, side = material.tokens[role], pair.encoder_q
-    states = None
+    texts, side = replace(material.captions[role], device=pair.log_temperature.device), pair.encoder_q
     if isinstance(side, TextOver) and not any(p.requires_grad for p in side.network.parameters()):
-        states = read_states(tokens, side, material.sources.cache, role, material.sources.digests[role])
-    return CaptionStore(tokens, material.columns, pair.log_temperature.device, states)
+        states = read_states(texts, side, material.sources.cache, role, material.sources.digests[role])
+        return replace(texts, states=states)
+    return texts
 
 
 def images_of(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
@@ -200,17 +235,17 @@ def standardise(pair: TowerPair, material: Material) -> None:
 
     def computed() -> Iterator[np.ndarray]:
         crops = read_images(some, prepare=material.prepare.crop)
-        found = []
+        cells = []
         while piece := list(islice(crops, PIECE)):
             pixels = torch.from_numpy(np.stack([image.value for image in piece])).to(device)
-            found.append(network(material.prepare.normalise(pixels)))
-        states = torch.cat(found).flatten(0, 1)
+            cells.append(network(material.prepare.normalise(pixels)))
+        states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
 
     made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, repr(material.prepare), weights_digest(network)]
     shape = (2, len(side.standard.mean))
-    found = material.sources.cache.array("standard", made_of, shape, np.dtype(np.float32), computed())
-    mean, std = torch.from_numpy(np.array(found)).to(device)
+    standard = material.sources.cache.array("standard", made_of, shape, np.dtype(np.float32), computed())
+    mean, std = torch.from_numpy(np.array(standard)).to(device)
     side.standard.mean.copy_(mean)
     side.standard.std.copy_(std)
 
@@ -232,3 +267,94 @@ def taught_by(stage: StageSettings, material: Material, device: torch.device) ->
 
     images, captions = as_dense(teacher.document), as_dense(teacher.query)
     return Taught(vectors("images", images, data.images), vectors("captions", captions, data.texts))
+
+
+# Images or texts of one forward pass of validation.
+BATCH = 256
+CUTS = (1, 5, 10)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A validation split: its images, all their captions, and where those of each image begin."""
+
+    images: ImageStore
+    captions: TextStore
+    first: np.ndarray
+
+    @torch.inference_mode()
+    def measure(self, pair: TowerPair, model: ImagePairSettings) -> dict[str, float]:
+        """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
+        pair.eval()
+        images = self._images(pair, model)
+        owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.first))).to(images.device)
+        texts, bags = self._texts(pair, model, len(owner))
+        pair.train()
+        figures = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
+        figures |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
+        if bags is not None:
+            alpha = hit_rates(bags @ images.T, owner)
+            figures |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
+            figures["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
+        return figures
+
+    def score(self, figures: Mapping[str, float]) -> float:
+        """The sum of R@1, R@5 and R@10 in both directions."""
+        return round(sum(figures[f"{direction}_R@{k}"] for direction in ("t2i", "i2t") for k in CUTS), 2)
+
+    def _images(self, pair: TowerPair, model: ImagePairSettings) -> Tensor:
+        """Vectors of all images for search, [n, words] or [n, D]."""
+        vectors = []
+        for start in range(0, len(self.images), BATCH):
+            chosen = np.arange(start, min(start + BATCH, len(self.images)))
+            encoded = as_encoded(pair.encoder_p(self.images.plain(chosen)), model)
+            vectors.append(masked(encoded, None, model.topk) if model.family.cut else encoded)
+        return torch.cat(vectors)
+
+    def _texts(self, pair: TowerPair, model: ImagePairSettings, count: int) -> tuple[Tensor, Tensor | None]:
+        """Vectors of all captions for search, [count, words] or [count, D]; of a lexical pair also the bags."""
+        vectors, bags = [], []
+        for start in range(0, count, BATCH):
+            chosen = np.arange(start, min(start + BATCH, count))
+            batch = self.captions.batch(chosen)
+            encoded, own = as_encoded(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
+            vectors.append(masked(encoded, own, model.kept_of_texts) if model.family.cut else encoded)
+            if model.lexical:
+                bags.append(bag_of(own, normalised=False))
+        return torch.cat(vectors), torch.cat(bags) if bags else None
+
+
+def hit_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
+    """Share in percent of queries [N] whose document `owner` [N] is among the first k by scores [N, M]."""
+    return _shares(ranks(scores, owner))
+
+
+def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
+    """Share in percent of images [M] that have one of their captions among the first k by scores [M, N]."""
+    own = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
+    best = scores.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
+    places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+    first = places.masked_fill(~own | (scores != best), scores.shape[1] - 1).amin(dim=1)
+    return _shares(ranks(scores, first))
+
+
+def ranks(scores: Tensor, place: Tensor) -> Tensor:
+    """The number of columns before column `place` [N] in each row of scores [N, M]; equal scores keep their order."""
+    if not torch.isfinite(scores).all():
+        raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
+    own = scores.gather(1, place[:, None])
+    before = torch.arange(scores.shape[1], device=scores.device) < place[:, None]
+    return ((scores > own) | ((scores == own) & before)).sum(dim=1)
+
+
+def _shares(rank: Tensor) -> dict[int, float]:
+    return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}
+
+
+def listed_images(data: CaptionedImages, batch: TrainingBatch) -> list[dict[str, Any]]:
+    """The images of a batch with the captions that were drawn."""
+    texts = data.texts
+    return [
+        {"id": data.ids[item], "image": data.images[item], "captions": [texts[caption] for caption in captions]}
+        for item, captions in zip(batch.items, batch.texts.T, strict=True)
+    ]

@@ -1,10 +1,10 @@
 """What training minimises: objectives, auxiliary objectives and regularisers, with the tables that recipes name.
 
-contrastive     VDR, SVDR and InfoNCE, and `Encoded`, the batch that they all read
-ranking_losses  DPR and SPLADE, over hard negatives
-stair_loss, lexlip_losses, fdt_losses, d2s_losses, joint_losses, caption_gate   one family each; the last is V-SPLADE
-caption_terms   `naming`: which terms the captions of an image contain
-distillation    `distil`: the scores of a teacher as targets
+contrastive     VDR, SVDR, InfoNCE, STAIR and FDT, and `Encoded`, the batch that they all read
+ranking_losses  DPR and SPLADE, over hard negatives; `distil`: the scores of a teacher as targets
+lexlip_losses   LexLIP's two phases
+joint_losses    D2S and Joint, over dense vectors
+caption_terms   `naming`, which terms the captions of an image contain; V-SPLADE
 regularisers    what keeps vectors sparse, and how its weight grows
 """
 
@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from lexvl_anserini.training.objectives.caption_terms import caption_gated, naming, v_splade
-from lexvl_anserini.training.objectives.contrastive import info_nce, stair, svdr, vdr
-from lexvl_anserini.training.objectives.fdt_losses import fdt
+from lexvl_anserini.training.objectives.contrastive import fdt, info_nce, stair, svdr, vdr
 from lexvl_anserini.training.objectives.joint_losses import d2s, joint
 from lexvl_anserini.training.objectives.lexlip_losses import lexlip, lexlip_momentum, masked_words
 from lexvl_anserini.training.objectives.ranking_losses import (

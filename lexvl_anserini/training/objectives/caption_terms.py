@@ -1,4 +1,4 @@
-"""The terms of an image's captions, and `naming`, the auxiliary objective that learns them.
+"""Objectives of images over the terms of their captions: `naming`, an auxiliary objective; and V-SPLADE.
 
 V-SPLADE: contrast of bags of words and images, and caption-gated supervision of terms.
 
@@ -12,59 +12,16 @@ holds down the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from lexvl_anserini.encoders.parts.tokens import TokenColumns
-from lexvl_anserini.training.common.inputs import Tokens
 from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, bag_of
 
 # Below the frequency of any term that occurs.
 RAREST = 1e-6
-
-
-@dataclass(frozen=True)
-class CaptionTerms:
-    """Which terms the captions of the training images contain.
-
-    shares     CSR [n images, V] float32, see `term_shares`
-    frequency  float32 [V], the mean of `shares` over all images, on the device of the batches
-    """
-
-    shares: sparse.csr_matrix
-    frequency: Tensor
-
-    @classmethod
-    def of(cls, tokens: Tokens, columns: TokenColumns, device: torch.device) -> CaptionTerms:
-        """The terms of all captions of a training split."""
-        shares = term_shares(tokens, columns)
-        mean = np.asarray(shares.mean(axis=0), dtype=np.float32)[0]
-        return cls(shares, torch.from_numpy(mean).to(device))
-
-    def add_to(self, rounds: Sequence[Encoded], images: np.ndarray) -> list[Encoded]:
-        """The rounds of a batch with the terms of its images, given by their positions [B] in the training split."""
-        named = torch.from_numpy(self.shares[images].toarray()).to(self.frequency.device)
-        return [encoded._replace(named=named, frequency=self.frequency) for encoded in rounds]
-
-
-def term_shares(tokens: Tokens, columns: TokenColumns) -> sparse.csr_matrix:
-    """CSR [n images, V] float32: the share of an image's captions that contain a term."""
-    counts = np.diff(tokens.first)
-    owner = np.repeat(np.arange(len(counts)), counts)
-    real = np.arange(tokens.ids.shape[1]) < tokens.lengths[:, None]
-    caption, place = np.nonzero(real & (columns.of_token[tokens.ids] >= 0))
-    terms = columns.of_token[tokens.ids[caption, place]]
-    held = np.unique(np.stack([caption, terms]), axis=1)  # a term that a caption repeats counts once
-    images = owner[held[0]]
-    shares = (1 / counts[images]).astype(np.float32)
-    return sparse.csr_matrix((shares, (images, held[1])), shape=(len(counts), len(columns.vocabulary)))
 
 
 def naming(encoded: Encoded, temperature: Temperature = 0.05, prior: float = 1.0) -> Tensor:
@@ -76,9 +33,6 @@ def naming(encoded: Encoded, temperature: Temperature = 0.05, prior: float = 1.0
     frequency is a prior (Menon et al., ICLR 2021): w_v / temperature tends to the pointwise mutual information of term
     and image, as in the contrastive losses, and common words do not become heavy. With a
     `prior` below 1 they become heavier, and the first terms of an image are more often words of its captions.
-
-    Raises:
-        ValueError: the batch has no terms of captions.
     """
     named, frequency = encoded.named, encoded.frequency
     if named is None or frequency is None:
@@ -103,9 +57,6 @@ def v_splade(
         encoded: queries and documents.
         temperature: divides scores.
         queries: their vectors as they are; own (learned weights of their own words only); or bag (all weights are 1).
-
-    Raises:
-        ValueError: the queries have no bags, and `queries` needs them.
     """
     query = encoded.query
     if queries != "vectors":
@@ -132,9 +83,6 @@ def caption_gated(
         alpha: share of the mean weight that every term gets.
         target: what the caption raises: log sigmoid of the logits, logits, or weights.
         focus: temperature of o; below 1, fewer terms count.
-
-    Raises:
-        ValueError: the batch has no captions, or no logits where `target` needs them.
     """
     if encoded.caption is None:
         raise ValueError("caption_gated needs lexical vectors of captions")

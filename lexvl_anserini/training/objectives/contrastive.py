@@ -10,6 +10,12 @@ The objective of STAIR (Chen et al., EMNLP 2023), from the paper; there is no pu
 Three stages: 1. `masked: true`, both encoders; 2. the image encoder frozen, without mask; 3. nothing frozen. All with
 the regulariser `flops` on both sides, weight 1e-3 each, quadratic. The paper leaves open the temperature, whether the
 loss has both directions, and whether the mask has [CLS] and [SEP].
+
+The objective of FDT (Chen et al., CVPR 2023; code yuxiaochen1103/FDT, commit ccf6983). Vectors are weights over the
+rows of a codebook C [16384, 512], which both modalities share. The objective sees features only: no term of it makes
+weights sparse, sparsemax does.
+
+    f = w C of unit length, S = F_text F_image^T, loss = 1/2 [CE(scale S) + CE(scale S^T)], scale = min(e^s, 100)
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from lexvl_anserini.encoders.parts.pooling import decayed
 from lexvl_anserini.encoders.parts.sparsify import top_mask
 
 # Dimensions that the loss keeps of a masked vector; the reference uses this number and ignores its configuration.
@@ -93,11 +100,7 @@ class Encoded(NamedTuple):
 
     @property
     def judged(self) -> Tensor:
-        """The teacher's scores of each query's own documents [N, 1 + K]: its positive, then its hard negatives.
-
-        Raises:
-            ValueError: there is no teacher, or there are no hard negatives.
-        """
+        """The teacher's scores of each query's own documents [N, 1 + K]: its positive, then its hard negatives."""
         if self.taught is None:
             raise ValueError(
                 "this objective needs the scores of a teacher; files of `mine`, and of DPR with `score`, have them"
@@ -114,11 +117,7 @@ class Encoded(NamedTuple):
 
     @property
     def negatives(self) -> Tensor:
-        """The hard negatives of all queries, [N K, V]; the view [N, K, V] has those of each query.
-
-        Raises:
-            ValueError: there are none, or not as many for each query.
-        """
+        """The hard negatives of all queries, [N K, V]; the view [N, K, V] has those of each query."""
         rows, others = len(self.query), self.document[len(self.query) :]
         if not len(others) or len(others) % rows:
             raise ValueError(f"{len(others)} hard negatives of {rows} queries, expected as many for each, at least one")
@@ -258,11 +257,7 @@ def without_own(weights: Tensor, mask: Tensor) -> Tensor:
 
 
 def present(bag: Tensor | None) -> Tensor:
-    """The bag, bool [n, V].
-
-    Raises:
-        ValueError: the side has no texts.
-    """
+    """The bag, bool [n, V]."""
     if bag is None:
         raise ValueError("this objective needs the own tokens of both sides, and one side has no texts")
     return bag
@@ -282,3 +277,38 @@ def stair(encoded: Encoded, temperature: Temperature = 0.07, masked: bool = Fals
     query, document = normalize(query, dim=1), normalize(encoded.document, dim=1)
     loss = contrastive(query, document, temperature, symmetric)
     return loss / 2 if symmetric else loss
+
+
+# Added to the norms of features of FDT.
+EPS = 1e-10
+# The least temperature of a forward pass of FDT, a scale of 100. Beyond it, the temperature gets no gradient.
+LEAST = 0.01
+
+
+def fdt(encoded: Encoded, temperature: Temperature = 0.07) -> Tensor:
+    """Symmetric InfoNCE of the cosines of features, the mean of the two directions.
+
+    Args:
+        encoded: weights [N, K] of both sides, with the codebook.
+        temperature: 1 / scale.
+    """
+    if encoded.codebook is None:
+        raise ValueError("fdt needs the codebook of its weights")
+    query, document = (features(weights, encoded.codebook) for weights in (encoded.query, encoded.document))
+    return contrastive(query, document, torch.as_tensor(temperature).clamp(min=LEAST)) / 2
+
+
+def features(weights: Tensor, codebook: Tensor) -> Tensor:
+    """The rows of the codebook [K, D], averaged by weights [N, K], of unit length: [N, D]."""
+    sums = weights @ codebook
+    return sums / (sums.norm(dim=1, keepdim=True) + EPS)
+
+
+def relevance_temperature(
+    done: float, first: float = 1000.0, decay: float = 1.0, every: int = 2700, least: float = 0.01
+) -> float:
+    """T, by which relevances are divided before sparsemax or softmax: max(first decay^(done // every), least).
+
+    A high T spreads the weights over many terms. The published run on CC3M has decay 1; the default of the code is 0.3.
+    """
+    return decayed(first, decay, done // every, least)

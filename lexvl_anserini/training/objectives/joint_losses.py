@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded, Temperature, present
-from lexvl_anserini.training.objectives.regularisers import l1, ramp
 
 # Limits of the temperature in each forward pass.
 LOWEST, HIGHEST = 0.001, 0.5
@@ -76,7 +75,7 @@ def nce(scores: Tensor) -> Tensor:
 
 def distillation(scores: Tensor, teacher: Tensor, transposed: Tensor) -> Tensor:
     """The mean of both directions' cross entropy; `teacher` for the scores' rows, `transposed` for their columns."""
-    return (soft_cross_entropy(scores, teacher) + soft_cross_entropy(scores.T, transposed)) / 2
+    return (cross_entropy(scores, teacher) + cross_entropy(scores.T, transposed)) / 2
 
 
 def clamped(temperature: Temperature) -> Tensor:
@@ -85,11 +84,7 @@ def clamped(temperature: Temperature) -> Tensor:
 
 
 def mix_of(name: str | Sequence[float]) -> Mix:
-    """The weights of a published configuration, or of four numbers: w1, w2, lam1, lam2.
-
-    Raises:
-        ValueError: another name, or not four numbers.
-    """
+    """The weights of a published configuration, or of four numbers: w1, w2, lam1, lam2."""
     if isinstance(name, str) and name in MIXES:
         return MIXES[name]
     if isinstance(name, str) or len(name) != len(Mix._fields):
@@ -104,11 +99,7 @@ def joint(
     transposed: bool = False,
     stop_gradient: bool = False,
 ) -> Tensor:
-    """The mean of both halves of the loss (see `halves`), with the temperature within its limits.
-
-    Raises:
-        ValueError: the batch has no dense vectors, or `mix` is none.
-    """
+    """The mean of both halves of the loss (see `halves`), with the temperature within its limits."""
     return halves(encoded, clamped(temperature), mix_of(mix), transposed, stop_gradient).total
 
 
@@ -138,15 +129,8 @@ def halves(
 
 # The authors' temperature of the teacher; the scores of the student are not divided.
 TEMPERATURE = 0.001
-# Share of all steps during which the regularisers and the learning rate grow.
-WARM_UP = 0.2
 # Share of the epochs after which every text is expanded.
 EXPANDED_AFTER = 0.95
-
-
-def soft_cross_entropy(scores: Tensor, teacher: Tensor) -> Tensor:
-    """Mean over rows of the cross entropy between the teacher's distribution [N, M] and softmax_rows(scores)."""
-    return cross_entropy(scores, teacher)
 
 
 def d2s(encoded: Encoded, teacher_temperature: float = TEMPERATURE, published: bool = False) -> Tensor:
@@ -157,16 +141,13 @@ def d2s(encoded: Encoded, teacher_temperature: float = TEMPERATURE, published: b
             texts keep only their own tokens.
         teacher_temperature: divides the dense scores; the lexical ones are not divided.
         published: repeat the error of the published code, whose expanded texts are the images of the batch.
-
-    Raises:
-        ValueError: the batch has no dense vectors, or no tokens of texts where it needs them.
     """
     dense = dense_of(encoded)
     scores = encoded.document @ texts_of(encoded, published).T  # [images, texts]
     with torch.no_grad():
         teacher = dense.document @ dense.query.T / teacher_temperature
-    there = soft_cross_entropy(scores, softmax(teacher, dim=1))
-    return (there + soft_cross_entropy(scores.T, softmax(teacher.T, dim=1))) / 2
+    there = cross_entropy(scores, softmax(teacher, dim=1))
+    return (there + cross_entropy(scores.T, softmax(teacher.T, dim=1))) / 2
 
 
 def texts_of(encoded: Encoded, published: bool = False) -> Tensor:
@@ -177,29 +158,10 @@ def texts_of(encoded: Encoded, published: bool = False) -> Tensor:
 
 
 def dense_of(encoded: Encoded) -> Dense:
-    """The dense vectors of a batch.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """The dense vectors of a batch."""
     if encoded.dense is None:
         raise ValueError("this objective needs the dense vectors of both sides")
     return encoded.dense
-
-
-def d2s_regulariser(sparse_texts: Tensor, sparse_images: Tensor, text_weight: float, image_weight: float) -> Tensor:
-    """The L1 norms of both sides times their weights at this step (see `regulariser_weight`), halved."""
-    return (text_weight * l1(sparse_texts) + image_weight * l1(sparse_images)) / 2
-
-
-def regulariser_weight(weight: float, done: int, warm_up: int) -> float:
-    """A regulariser's weight after `done` steps: quadratic up to `warm_up`, 0 in the very first step."""
-    return weight * ramp(done, warm_up)
-
-
-def warm_up_steps(steps: int) -> int:
-    """The number of warm-up steps; at least one."""
-    return max(1, int(WARM_UP * steps))
 
 
 def mask_probability(epoch: int, epochs: int) -> float:
@@ -208,8 +170,3 @@ def mask_probability(epoch: int, epochs: int) -> float:
     It falls linearly from 1 in the first epoch to 0 at 95 percent of the epochs.
     """
     return max(0.0, 1.0 - (epoch - 1) / (EXPANDED_AFTER * epochs))
-
-
-def draw_masked(epoch: int, epochs: int, generator: torch.Generator | None = None) -> bool:
-    """Whether the texts of one batch are masked: one draw for the whole batch. Images are never masked."""
-    return bool(torch.rand((), generator=generator) < mask_probability(epoch, epochs))

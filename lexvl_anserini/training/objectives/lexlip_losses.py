@@ -35,9 +35,6 @@ def lexlip_momentum(encoded: Encoded, temperature: Temperature = TEMPERATURE) ->
 
     For a text q_i with the key k_i of its image: -log softmax_0(<q_i, k_i> / t, <q_i, queue> / t), where the queue has
     image keys of earlier batches; for an image likewise with keys of texts.
-
-    Raises:
-        ValueError: the batch has no keys.
     """
     if encoded.keys is None:
         raise ValueError("lexlip_momentum needs the keys of momentum encoders")
@@ -54,36 +51,22 @@ def against_queue(vectors: Tensor, keys: Tensor, queue: Tensor, temperature: Tem
     return cross_entropy(scores, torch.zeros(len(scores), dtype=torch.long, device=scores.device))
 
 
-def enqueued(queue: Tensor, place: int, keys: Tensor, published: bool = False) -> tuple[Tensor, int]:
-    """The queue with keys written from a place on, and the next place. Its oldest keys go.
+def enqueued(queue: Tensor, place: int, keys: Tensor) -> tuple[Tensor, int]:
+    """The queue [Q, V] with keys [N, V] written from a place on, and the next place. Its oldest keys go.
 
-    Args:
-        queue: float32 [Q, V]; it does not change.
-        place: row of the oldest key.
-        keys: float32 [N, V], N at most Q.
-        published: at the end of the queue, drop the keys that do not fit, as the reference does; they go to its
-            beginning otherwise.
-
-    Raises:
-        ValueError: more keys than the queue has rows.
+    The reference drops keys that do not fit at the end of the queue; here they go to its beginning.
     """
     size, count = len(queue), len(keys)
     if count > size:
         raise ValueError(f"{count} keys for a queue of {size} rows; expected at most as many")
-    if published:
-        keys = keys[: size - place]
-    rows = (torch.arange(len(keys), device=queue.device) + place) % size
-    following = 0 if published and place + count >= size else (place + count) % size
-    return queue.index_copy(0, rows, keys.detach()), following
+    rows = (torch.arange(count, device=queue.device) + place) % size
+    return queue.index_copy(0, rows, keys.detach()), (place + count) % size
 
 
 def masked_words(encoded: Encoded) -> Tensor:
     """The sum over all predictions of the mean cross entropy of masked words (phase 1).
 
     In the reference: of the encoder, of the decoder after the text's bottleneck, and after the image's.
-
-    Raises:
-        ValueError: the batch has no predictions.
     """
     if not encoded.predicted:
         raise ValueError("masked_words needs predictions of masked words")

@@ -81,11 +81,7 @@ def splade_kl(encoded: Encoded, temperature: Temperature = 1.0, teacher_temperat
 
 
 def own_scores(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
-    """Scores of each query with its own documents [N, 1 + K], the positive first.
-
-    Raises:
-        ValueError: the batch has no hard negatives, or not as many for each query.
-    """
+    """Scores of each query with its own documents [N, 1 + K], the positive first."""
     query, positives = encoded.query, encoded.positives
     negatives = encoded.negatives.view(len(query), -1, query.shape[1])  # [N, K, V]
     own = torch.cat([positives[:, None], negatives], dim=1)  # [N, 1 + K, V]
@@ -118,9 +114,6 @@ def distil(
         normalised: bags have unit length.
         bag_temperature: of the scores of bags; default `model_temperature`.
         symmetric: both directions; BM25's scores of one document for different queries do not compare.
-
-    Raises:
-        ValueError: the batch has no scores of a teacher, or no bags where `nonparametric` needs them.
     """
     if encoded.taught is None:
         raise ValueError("distil needs the scores of a teacher; of texts, files of `mine` have them")

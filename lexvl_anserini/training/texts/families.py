@@ -26,17 +26,15 @@ from lexvl_anserini.encoders.parts.pretrained import bert_weights
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
-from lexvl_anserini.training.saving import TEXT_FOLDER, write_weights
-from lexvl_anserini.training.texts.dense_sides import (
+from lexvl_anserini.training.run_folder import TEXT_FOLDER, write_weights
+from lexvl_anserini.training.texts.sides import (
     TrainableDpr,
     TrainableSentence,
-    load_dpr_sides,
-    load_sentence_sides,
-)
-from lexvl_anserini.training.texts.sides import (
     TrainableSplade,
     TrainableText,
     TrainableVdr,
+    load_dpr_sides,
+    load_sentence_sides,
     load_splade_sides,
     load_vdr_sides,
 )
@@ -66,25 +64,17 @@ class Family(NamedTuple):
 def make_text_sides(model: TextPairSettings, texts: Texts, folder: Path) -> tuple[TrainableText, TrainableText]:
     """The sides of queries and of documents, which are one object where a model has one network.
 
-    New weights are drawn from the random state of torch.
-
-    Args:
-        model: of the recipe.
-        texts: starts a stream of the texts that the vocabulary of a fresh network is learned from.
-        folder: gets fresh networks before they are trained.
-
-    Raises:
-        CheckpointError: a checkpoint cannot be loaded, or is of another family.
-        UsageError: the two towers of a lexical model have different vocabularies, or dense ones different widths.
+    New weights are drawn from the random state of torch, the vocabulary of a fresh network is learned from `texts`, and
+    `folder` gets fresh networks before they are trained.
     """
     load = FAMILIES[model.kind].load
     sides = []
     for role, settings in zip(ROLES, model.towers, strict=False):
         checkpoint = tower_checkpoint(settings, texts, folder / role)
-        found = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
-        for side in found:
+        both = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
+        for side in both:
             set_dropout(side, settings.dropout)
-        sides.append(found)
+        sides.append(both)
     query, document = sides[0][0], sides[-1][1]
     if model.lexical and query.columns.vocabulary.digest != document.columns.vocabulary.digest:
         raise UsageError(f"kind {model.kind}: query and document have different vocabularies; name one tokenizer's")
@@ -140,12 +130,12 @@ def save_vdr(
             "topk": topk,
         }
         if not (shared and state):
-            own, about = changed(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
-            config[prefix] |= about
-            state |= {f"{prefix}.{key}": value for key, value in own.items()}
+            weights, entry = changed(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
+            config[prefix] |= entry
+            state |= {f"{prefix}.{key}": value for key, value in weights.items()}
     write_weights(state, folder, kind)
-    kept = {DOCUMENT_TOPK: model.kept[1]} if shared and model.kept[0] != model.kept[1] else {}
-    write_json(folder / "config.json", {"shared_encoder": shared, **kept, **config})
+    cut = {DOCUMENT_TOPK: model.kept[1]} if shared and model.kept[0] != model.kept[1] else {}
+    write_json(folder / "config.json", {"shared_encoder": shared, **cut, **config})
 
 
 def changed(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -17,17 +17,15 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.batches import TrainingBatch
-from lexvl_anserini.training.common.examples import Examples, named, spread
-from lexvl_anserini.training.common.stage import StageInputs
+from lexvl_anserini.training.common.batches import TextStore, Tokenised, TrainingBatch
+from lexvl_anserini.training.common.evaluation import Examples, StageInputs, named, spread
 from lexvl_anserini.training.common.tower_pair import TowerPair, sparsified
 from lexvl_anserini.training.model_settings import TextPairSettings
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import WORDS
 from lexvl_anserini.training.splits import TRAINING, VALIDATION, Sources
-from lexvl_anserini.training.texts.batches import QueryBatches, TextStore
 from lexvl_anserini.training.texts.families import FAMILIES, make_text_sides
-from lexvl_anserini.training.texts.query_passages import QueriesWithPassages
+from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, QueryBatches
 from lexvl_anserini.training.texts.sides import TrainableText
 
 log = logging.getLogger(__name__)
@@ -58,10 +56,9 @@ class TextMaterial:
         queries_of = sources.queries
         torch.manual_seed(recipe.seed)
         query, document = make_text_sides(model, queries_of[TRAINING].texts, output / WORDS)
-        cpu = torch.device("cpu")
 
-        def store(side: TrainableText, rows: list[tuple[list[int], list[int]]]) -> TextStore:
-            return TextStore.of(rows, side.columns, side.reader.pad_id, cpu)
+        def store(side: TrainableText, rows: list[Tokenised]) -> TextStore:
+            return TextStore.of(rows, side.columns, side.reader.pad_id)
 
         queries = {role: store(query, query.read_queries(items.queries)) for role, items in queries_of.items()}
         passages: dict[str, TextStore] = {}
@@ -97,7 +94,7 @@ class TextMaterial:
             validation = TextValidation(self.data[VALIDATION], queries[VALIDATION], passages[VALIDATION])
         shown = VALIDATION if VALIDATION in self.data else TRAINING
         examples = examples_of(self.data[shown], queries[shown], passages[shown])
-        return StageInputs(batches, None, validation, None, examples)
+        return StageInputs(batches, validation, examples)
 
     def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The queries of a batch with their positive and hard negatives, to look at."""
@@ -189,9 +186,6 @@ class TextValidation:
         """Means over queries, from scores [Q, n]; equal scores in the order of the passages' ids.
 
         A passage whose id is the query's does not count, as in BEIR.
-
-        Raises:
-            UsageError: a score is not finite.
         """
         if not torch.isfinite(scores).all():
             raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")

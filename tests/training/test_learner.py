@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.loss import Temperatures, objective, penalty
+from lexvl_anserini.training.common.learner import Temperatures, objective, penalty
 from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, MISSING, OBJECTIVES, OF_TEXTS
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import Recipe, read_recipe

@@ -20,16 +20,14 @@ from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.ground.files import atomic_write, disk_errors, reserve
-from lexvl_anserini.training.common.inputs import ImageBatch, Tokens
+from lexvl_anserini.training.common.batches import ImageBatch, StateStore, TextStore
 from lexvl_anserini.training.recipe import Augmentation
+from lexvl_anserini.training.run_folder import STORED
 
 if TYPE_CHECKING:
-    from lexvl_anserini.training.images.pretrained_sides import ImageOver, TextOver
+    from lexvl_anserini.training.images.sides import ImageOver, TextOver
 
 log = logging.getLogger(__name__)
-
-# Names of arrays in the folder of a run.
-STORED = "stored-*.npy"
 
 # Images, and texts, of one forward pass of a frozen network.
 IMAGES, TEXTS = PIECE, 64
@@ -51,15 +49,7 @@ class Cache:
     ) -> np.ndarray:
         """An array that is mapped into memory from its file, which `pieces` fill in order unless it exists.
 
-        Args:
-            what: begins the name of the file.
-            made_of: all that decides the content: digests, settings, seeds.
-            shape: of the array.
-            kind: of its numbers.
-            pieces: along its first dimension.
-
-        Raises:
-            ArtefactError: the disk has no room for it.
+        `made_of` has all that decides the content: digests, settings, seeds.
         """
         digest = sha256(orjson.dumps([*made_of, shape, kind.str], default=str)).hexdigest()[:16]
         return stored(self.folder / STORED.replace("*", f"{what}-{digest}"), shape, kind, pieces)
@@ -80,11 +70,7 @@ def augment(
 ) -> Tensor:
     """A random view of each image [B, 3, R, R]: a crop, shifted and mirrored; bilinear, the border is repeated.
 
-    Args:
-        pixels: of the images.
-        augmentation: bounds of the views.
-        draws: random numbers.
-        mirrored: bool [B], which images to mirror; None draws them if the augmentation mirrors.
+    `mirrored`, bool [B], are the images to mirror; None draws them if the augmentation mirrors.
     """
     if augmentation == Augmentation():
         return pixels
@@ -175,35 +161,8 @@ class FeatureStore:
         return ImageBatch(torch.from_numpy(values).to(self.device).float())
 
 
-@dataclass(frozen=True)
-class StateStore:
-    """The states of a frozen network for all captions, one after the other.
-
-    states  float16 (or float32) [tokens of all captions, D]
-    first   int64 [captions + 1]: caption i has the states first[i] to first[i + 1] - 1
-    device  of the batches
-    """
-
-    states: np.ndarray
-    first: np.ndarray
-    device: torch.device
-
-    def __getitem__(self, captions: np.ndarray) -> Tensor:
-        """States [B, L, D] of captions, padded with zeros to the longest of them."""
-        lengths = self.first[captions + 1] - self.first[captions]
-        padded = np.zeros((len(captions), int(lengths.max()), self.states.shape[1]), dtype=self.states.dtype)
-        for row, (caption, length) in enumerate(zip(captions, lengths, strict=True)):
-            padded[row, :length] = self.states[self.first[caption] : self.first[caption] + length]
-        return torch.from_numpy(padded).to(self.device).float()
-
-
 def read_pixels(images: Sequence[str], pixels: Pixels, cache: Cache, role: str, digest: str) -> np.ndarray:
-    """uint8 [n, R, R, 3]: images decoded once into a file that is mapped into memory; `digest` is that of the split.
-
-    Raises:
-        DataError: an image cannot be read.
-        ArtefactError: the disk has no room for all pixels.
-    """
+    """uint8 [n, R, R, 3]: images decoded once into a file that is mapped into memory; `digest` is that of the split."""
     shape = (len(images), pixels.resolution, pixels.resolution, 3)
     crops = (image.value[None] for image in read_images(images, prepare=pixels.crop))
     return cache.array(f"pixels-{role}", [digest, repr(pixels)], shape, np.dtype(np.uint8), crops)
@@ -224,10 +183,6 @@ def read_features(
     """float16 [n, views, cells, D]: what the frozen network of a side makes of the images of a split, computed once.
 
     The first view of an image is the image itself; the others are random and depend on the seed alone.
-
-    Raises:
-        DataError: an image cannot be read.
-        ArtefactError: the disk has no room for all features.
     """
     device, network = next(side.parameters()).device, side.frozen()
 
@@ -257,35 +212,23 @@ def read_features(
 
 
 @torch.inference_mode()
-def read_states(tokens: Tokens, side: TextOver, cache: Cache, role: str, digest: str) -> StateStore:
-    """The states of all captions of a split, computed once into a file.
-
-    Raises:
-        ArtefactError: the disk has no room for all states.
-    """
-    device = next(side.parameters()).device
-    first = np.concatenate([[0], np.cumsum(tokens.lengths)])
+def read_states(texts: TextStore, side: TextOver, cache: Cache, role: str, digest: str) -> StateStore:
+    """The states of all captions of a split, computed once into a file."""
 
     def batches() -> Iterator[np.ndarray]:
-        for start in range(0, len(tokens.ids), TEXTS):
-            lengths = tokens.lengths[start : start + TEXTS]
-            ids = tokens.ids[start : start + TEXTS, : int(lengths.max())]
-            real = np.arange(ids.shape[1]) < lengths[:, None]
-            inputs = (torch.from_numpy(values).to(device) for values in (ids, real.astype(np.int64)))
-            states: Any = side.network(*inputs).last_hidden_state
-            yield states.half().cpu().numpy()[real]
+        for start in range(0, len(texts), TEXTS):
+            batch = texts.batch(np.arange(start, min(start + TEXTS, len(texts))))
+            states: Any = side.network(batch.ids, batch.attention).last_hidden_state
+            yield states.half().cpu().numpy()[batch.attention.cpu().numpy() == 1]
 
-    shape = (int(first[-1]), side.config.hidden_size)
-    made_of = [digest, sha256(tokens.ids.tobytes()).hexdigest(), weights_digest(side.network)]
-    return StateStore(cache.array(f"states-{role}", made_of, shape, np.dtype(np.float16), batches()), first, device)
+    tokens = sha256(texts.ids.tobytes() + texts.first.tobytes()).hexdigest()
+    made_of, shape = [digest, tokens, weights_digest(side.network)], (int(texts.first[-1]), side.config.hidden_size)
+    states = cache.array(f"states-{role}", made_of, shape, np.dtype(np.float16), batches())
+    return StateStore(states, texts.first, texts.device)
 
 
 def stored(path: Path, shape: tuple[int, ...], kind: np.dtype[Any], pieces: Iterator[np.ndarray]) -> np.ndarray:
-    """An array that is mapped into memory from its file, which `pieces` fill in order unless it has that shape.
-
-    Raises:
-        ArtefactError: the disk has no room for it.
-    """
+    """An array that is mapped into memory from its file, which `pieces` fill in order unless it has that shape."""
     if path.is_file():
         array = np.load(path, mmap_mode="r")
         if array.shape == shape and array.dtype == kind:

@@ -1,14 +1,18 @@
-"""What the vectors of a batch are like as search would keep them, and whether they have collapsed."""
+"""What a run is judged by: validation, figures of the vectors of a batch, and the heaviest terms of some examples."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from lexvl_anserini.training.common.tower_pair import as_encoded, sparsified
+from lexvl_anserini.training.common.batches import AnyBatches, ImageBatch, TextBatch
+from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded, sparsified
 from lexvl_anserini.training.model_settings import ImagePairSettings, TextPairSettings
 from lexvl_anserini.training.objectives.contrastive import Encoded, masked
 from lexvl_anserini.training.objectives.regularisers import flops
@@ -18,6 +22,78 @@ HEAVIEST = 10
 # Vectors have collapsed if on average more than this share of all terms is active, or if neighbours in a batch are more
 # alike than this.
 DENSE, ALIKE = 0.5, {True: 0.9, False: 0.99}
+# The number of examples, and of the characters of a text that names one.
+COUNT, NAME = 4, 60
+
+
+class AnyValidation(Protocol):
+    """What validates during a run."""
+
+    def measure(self, pair: TowerPair, model: Any) -> dict[str, float]:
+        """Figures by name, of a pair with the settings of its model."""
+        ...
+
+    def score(self, figures: Mapping[str, float]) -> float:
+        """The one figure by which checkpoints are compared; more is better."""
+        ...
+
+
+class Examples(NamedTuple):
+    """A few fixed queries and documents, the same number of each, whose terms show what a lexical pair learns.
+
+    queries, documents        as a side reads them
+    query_names, document_names  a text, or the id of an image
+    """
+
+    queries: TextBatch
+    documents: ImageBatch | TextBatch
+    query_names: Sequence[str]
+    document_names: Sequence[str]
+
+    @torch.inference_mode()
+    def rows(
+        self, pair: TowerPair, model: ImagePairSettings | TextPairSettings, terms: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
+        """One row per example: its side and name, the number of its active terms, the heaviest with their weights."""
+        encoded = Encoded(pair.encoder_q(self.queries), pair.encoder_p(self.documents), self.queries.bag)
+        vectors = searched(encoded, model)
+        for side, names in (("query", self.query_names), ("document", self.document_names)):
+            for name, weights in zip(names, getattr(vectors, side), strict=True):
+                active = int((weights > 0).sum())
+                top = weights.topk(min(HEAVIEST, active))
+                heaviest = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+                terms_of_row = [[terms[place], shortened(weight)] for place, weight in heaviest]
+                yield {"side": side, "name": name, "active": active, "terms": terms_of_row}
+
+
+@dataclass(frozen=True)
+class StageInputs:
+    """What a stage reads.
+
+    batches     of the training split
+    validation  None where the recipe has no validation split
+    examples    of the validation split, or of the training split where there is none
+    """
+
+    batches: AnyBatches
+    validation: AnyValidation | None
+    examples: Examples
+
+
+def spread(items: int) -> np.ndarray:
+    """Positions of the examples among all items, evenly spread, int64."""
+    return np.unique(np.linspace(0, items - 1, min(COUNT, items)).astype(np.int64))
+
+
+def named(text: str) -> str:
+    """The beginning of a text on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= NAME else line[: NAME - 1] + "…"
+
+
+def shortened(value: float) -> float:
+    """A number with four digits, for the log."""
+    return float(f"{value:.4g}")
 
 
 def searched(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> Encoded:
@@ -52,7 +128,7 @@ def profile(encoded: Encoded, model: ImagePairSettings | TextPairSettings) -> di
 def alike(weights: Tensor, lexical: bool) -> float:
     """How alike each vector [N, V] is to the next one: the share of common terms among the ten heaviest, or the cosine.
 
-    Of vectors with fewer terms, the share is of those of the vector that has more.
+    If vectors have fewer terms, the share is of those of the vector that has more.
     """
     following = weights.roll(1, dims=0)
     if not lexical:
@@ -65,15 +141,11 @@ def alike(weights: Tensor, lexical: bool) -> float:
 
 
 def collapses(
-    found: Mapping[str, float], terms: int, model: ImagePairSettings | TextPairSettings, settled: bool
+    figures: Mapping[str, float], terms: int, model: ImagePairSettings | TextPairSettings, settled: bool
 ) -> dict[str, str]:
     """What is wrong with the vectors of a profile: lines by side and kind.
 
-    Args:
-        found: of `profile`.
-        terms: number of all terms.
-        model: of the pair.
-        settled: whether warm-up and ramps are over; before, vectors may be dense and alike.
+    Before warm-up and ramps are over (`settled`), vectors may be dense and alike.
     """
     limits: tuple[int | None, int | None]
     if isinstance(model, TextPairSettings):
@@ -82,7 +154,7 @@ def collapses(
         limits = (model.kept_of_texts, model.topk) if model.family.cut else (None, None)
     wrong = {}
     for side, name, limit in zip(("query", "document"), ("queries", "documents"), limits, strict=True):
-        active, near = found.get(f"{side}_terms"), found.get(f"{side}_alike", 0.0)
+        active, near = figures.get(f"{side}_terms"), figures.get(f"{side}_alike", 0.0)
         if active is not None and active < 0.5:
             advice = "lower the weights of regularisers, or the learning rate"
             wrong[f"{side} zero"] = f"vectors of {name} are zero; {advice}"
@@ -93,8 +165,3 @@ def collapses(
             what = "the same heaviest terms" if model.lexical else "the same vector"
             wrong[f"{side} alike"] = f"{name} have {what} ({side}_alike {near:g}); lower the learning rate"
     return wrong
-
-
-def shortened(value: float) -> float:
-    """A number with four digits, for the log."""
-    return float(f"{value:.4g}")

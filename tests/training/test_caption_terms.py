@@ -1,13 +1,14 @@
-"""V-SPLADE: its two losses by hand, and against the equations written as loops."""
+"""V-SPLADE's two losses and `naming`: by hand, and against the equations written as loops."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from lexvl_anserini.training.objectives.caption_terms import caption_gated, v_splade
+from lexvl_anserini.training.objectives.caption_terms import caption_gated, naming, v_splade
 from lexvl_anserini.training.objectives.contrastive import Encoded
 
 
@@ -92,3 +93,58 @@ def test_what_is_missing_is_named():
         caption_gated(Encoded(torch.eye(2), torch.eye(2)))
     with pytest.raises(ValueError, match="target 'logits' needs the logits"):
         caption_gated(Encoded(torch.eye(2), torch.eye(2), caption=torch.eye(2)), target="logits")
+
+
+# ---- naming
+
+
+def test_naming_by_hand() -> None:
+    images, named = torch.tensor([[2.0, 0.0, 0.0]]), torch.tensor([[1.0, 0.5, 0.0]])
+    encoded = Encoded(images, images, named=named, frequency=torch.tensor([0.5, 0.25, 0.25]))
+    # Shares 2/3 and 1/3; softmax of (1 + ln 1/2, ln 1/4, ln 1/4).
+    whole = math.e / 2 + 0.5
+    expected = -(2 * math.log(math.e / 2 / whole) + math.log(0.25 / whole)) / 3
+    assert naming(encoded, temperature=2.0).item() == pytest.approx(expected)
+
+
+def test_naming_is_least_where_weights_are_the_mutual_information_of_term_and_image() -> None:
+    named = torch.tensor([[1.0, 0.5, 0.0, 0.5], [1.0, 0.0, 1.0, 0.25]])
+    frequency = named.mean(dim=0)
+    weights = torch.zeros(2, 4, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12)
+
+    def loss() -> torch.Tensor:
+        optimiser.zero_grad()
+        value = naming(Encoded(weights, weights, named=named, frequency=frequency), temperature=1.0)
+        value.backward()
+        return value
+
+    optimiser.step(loss)  # type: ignore[arg-type]
+    information = (named / frequency).log()  # up to a constant per image
+    there = named > 0
+    for row, expected, held in zip(weights.detach(), information, there, strict=True):
+        difference = (row - expected)[held]
+        torch.testing.assert_close(difference, difference.mean().expand_as(difference), atol=1e-3, rtol=0)
+        assert row[~held].max() < row[held].min()
+
+
+def test_naming_needs_captions() -> None:
+    with pytest.raises(ValueError, match="captions"):
+        naming(Encoded(torch.eye(2), torch.eye(2)))
+
+
+def test_a_smaller_prior_asks_more_of_common_terms() -> None:
+    """Two terms, both named; without a prior the common one must be as heavy as the rare one, with it lighter."""
+    frequency = torch.tensor([0.5, 0.05])
+    named = torch.tensor([[1.0, 1.0]])
+
+    def gradient(prior: float) -> list[float]:
+        weights = torch.zeros(1, 2, requires_grad=True)
+        encoded = Encoded(torch.zeros(1, 2), weights, named=named, frequency=frequency)
+        naming(encoded, temperature=1.0, prior=prior).backward()
+        assert weights.grad is not None
+        return weights.grad[0].tolist()
+
+    assert gradient(0.0) == [0.0, 0.0]
+    common, rare = gradient(1.0)  # softmax of (log .5, log .05) is 10/11 and 1/11, the target 1/2 each
+    np.testing.assert_allclose([common, rare], [10 / 11 - 1 / 2, 1 / 11 - 1 / 2], rtol=1e-5)

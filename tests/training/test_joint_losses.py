@@ -1,4 +1,4 @@
-"""The objectives of D2S and Joint against the reference (shared golden data), and by hand."""
+"""D2S and Joint against the reference (shared golden data), and by hand."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.families.d2s import D2SHead
 from lexvl_anserini.encoders.families.joint import JointHead
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
+from lexvl_anserini.training.images.captioned import Expansion
 from lexvl_anserini.training.objectives import REGULARISERS
 from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
 from lexvl_anserini.training.objectives.joint_losses import (
@@ -20,18 +21,24 @@ from lexvl_anserini.training.objectives.joint_losses import (
     Mix,
     clamped,
     d2s,
-    d2s_regulariser,
     distillation,
-    draw_masked,
     halves,
     joint,
     mask_probability,
     mix_of,
     nce,
-    regulariser_weight,
     texts_of,
-    warm_up_steps,
 )
+from lexvl_anserini.training.objectives.regularisers import l1, ramp
+
+
+def regulariser_weight(weight, done, warm_up):
+    return weight * ramp(done, warm_up)
+
+
+def d2s_regulariser(texts, images, text_weight, image_weight):
+    """The L1 norms of both sides times their weights at this step, halved."""
+    return (text_weight * l1(texts) + image_weight * l1(images)) / 2
 
 
 def tensors(path):
@@ -102,10 +109,9 @@ def test_nce_and_distillation_by_hand():
 def test_mask_probability():
     assert mask_probability(1, 200) == 1 and mask_probability(200, 200) == 0
     assert mask_probability(96, 100) == 0 and mask_probability(95, 100) == pytest.approx(1 / 95)
-    generator = torch.Generator().manual_seed(0)
-    assert all(draw_masked(1, 10, generator) for _ in range(20))
-    assert not any(draw_masked(200, 200, generator) for _ in range(20))
-    draws = sum(draw_masked(5, 10, generator) for _ in range(2000))
+    stage = Expansion("controlled", seed=0, first=7, per_epoch=2000, epochs=10)
+    assert not any(stage(step) for step in range(7, 27)) and all(stage(20_007 + step) for step in range(20))
+    draws = sum(not stage(7 + 4 * 2000 + step) for step in range(2000))
     assert abs(draws / 2000 - mask_probability(5, 10)) < 0.05
 
 
@@ -197,7 +203,6 @@ def test_a_training_of_d2s(shared, variant):
     old = [*head.vocab_layer_norm.parameters(), *head.vocab_projector.parameters()]
     optimiser = torch.optim.AdamW([{"params": old, "lr": 5e-5}, {"params": new, "lr": 1e-3}], eps=1e-8, weight_decay=0)
     schedule = linear(optimiser, golden["num_warm_up"], golden["num_training_steps"])
-    assert warm_up_steps(golden["num_training_steps"]) == golden["num_warm_up"]
     own = _own_tokens(shared, about["texts"], len(start["vocab_projector.weight"]))
     rounds = [piece for _ in range(4) for piece in batches(about, 4)]
     for n, ((texts, images), draw) in enumerate(zip(rounds, golden["train_mask_draws"], strict=True)):
@@ -317,7 +322,7 @@ def test_a_training_of_joint(shared):
     parameters = [temperature, *head.parameters()]
     optimiser = torch.optim.AdamW(parameters, golden["overrides"]["lr"], eps=1e-8, weight_decay=0.05)
     steps = golden["steps"]
-    schedule = linear(optimiser, warm_up_steps(len(steps)), len(steps))
+    schedule = linear(optimiser, len(steps) // 5, len(steps))
     rounds = [piece for _ in range(golden["overrides"]["epochs"]) for piece in batches(about, 4)]
     for n, ((texts, images), expected) in enumerate(zip(rounds, steps, strict=True)):
         assert temperature.item() == pytest.approx(expected["temp"], rel=1e-4)

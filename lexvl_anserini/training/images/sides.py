@@ -1,0 +1,392 @@
+"""Sides of a pair of texts and images: each reads a network, whose states pass the head of the family's encoder.
+
+VDR and its dense twin have towers of their own (`VdrText`, ...), or new heads over networks, as STAIR, LexLIP and FDT
+always have. Of networks only what a stage names changes; what a stage leaves frozen is not computed at each step: a
+side goes on from what is stored (see `stores`). Lexical vectors of STAIR and LexLIP have not unit length here: FLOPS
+reads them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, normalize
+
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import mean_state
+from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
+from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
+from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
+from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
+from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
+from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu
+from lexvl_anserini.encoders.parts.pretrained import (
+    CellsOf,
+    Standard,
+    StatesHead,
+    VectorHead,
+    all_cells,
+    folded,
+    layers_of,
+)
+from lexvl_anserini.encoders.parts.stair_network import TokenHead
+from lexvl_anserini.encoders.parts.tokens import TokenColumns
+from lexvl_anserini.training.common.batches import Details, ImageBatch, TextBatch
+from lexvl_anserini.training.common.tower_pair import DetailedSide, max_logits
+from lexvl_anserini.training.images.networks import INITIAL_STD, Networks, TextNetwork, bert_config, cells_settings
+from lexvl_anserini.training.model_settings import (
+    CodebookSettings,
+    ImageSettings,
+    ModelSettings,
+    PretrainedImage,
+    TextSettings,
+)
+from lexvl_anserini.training.objectives.contrastive import relevance_temperature
+
+
+class OwnText(nn.Module):
+    """A BERT with random weights, without pooler; subclasses add the head. Keys as in published checkpoints."""
+
+    def __init__(self, settings: TextSettings, tokens: int):
+        super().__init__()
+        import transformers
+
+        self.config = bert_config(settings, tokens)
+        self.bert_model = transformers.BertModel(self.config, add_pooling_layer=False)
+
+    def states(self, batch: TextBatch) -> Tensor:
+        """Last hidden states [B, L, D]."""
+        states: Tensor = self.bert_model(input_ids=batch.ids, attention_mask=batch.attention).last_hidden_state
+        return states
+
+
+class OwnImage(PatchTransformer):
+    """A patch transformer with random weights and `rows` rows of a projection; subclasses add the equation."""
+
+    def __init__(self, settings: ImageSettings, rows: int, std: float):
+        super().__init__(**settings.shape)
+        self.proj = nn.Parameter(torch.randn(rows, settings.width) * std)
+        nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
+
+    def states(self, batch: ImageBatch) -> Tensor:
+        """Patch states [B, P, D]."""
+        return PatchTransformer.forward(self, batch.values)
+
+
+class OverNetwork(nn.Module):
+    """A side whose network computes as in use: no dropout, batch norms with their own means."""
+
+    network: nn.Module
+
+    def train(self, mode: bool = True) -> OverNetwork:
+        """As `nn.Module.train` for all but the network."""
+        super().train(mode)
+        self.network.eval()
+        return self
+
+
+class TextOver(OverNetwork):
+    """The states of a BERT; subclasses add the head."""
+
+    def __init__(self, text: TextNetwork, dropout: float):
+        super().__init__()
+        self.network, self.config, self.dropout = text.bert, text.bert.config, dropout
+
+    def states(self, batch: TextBatch) -> Tensor:
+        """Last hidden states [B, L, D], with dropout in training."""
+        states = batch.states
+        if states is None:
+            states = self.network(input_ids=batch.ids, attention_mask=batch.attention).last_hidden_state
+        return dropout(states, self.dropout, self.training)
+
+
+class ImageOver(OverNetwork):
+    """The cells of an image network; subclasses add the head."""
+
+    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage):
+        super().__init__()
+        self.network, self.settings = backbone.network, settings
+        self.standard = Standard(backbone.width)
+
+    def frozen(self) -> CellsOf:
+        """A copy of the network that gives the cells, not standardised, as fast as it can."""
+        network = folded(deepcopy(self.network)).eval()
+        return CellsOf(network, self.settings.grid, Standard(len(self.standard.mean))).to(self.standard.mean.device)
+
+    def states(self, batch: ImageBatch) -> Tensor:
+        """Standardised cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
+        cells = batch.values if batch.computed else all_cells(layers_of(self.network, batch.values), self.settings.grid)
+        return dropout(self.standard(cells), self.settings.dropout, self.training)
+
+    def left_out(self, states: Tensor) -> Tensor | None:
+        """The cells that a step of training leaves out, bool [B, 1 + grid^2]; None for none."""
+        if not (self.training and self.settings.cells):
+            return None
+        left_out = torch.rand(states.shape[:2], device=states.device) < self.settings.cells
+        left_out[:, 0] &= ~left_out.all(dim=1)  # one cell is always left, the mean
+        return left_out
+
+
+def vdr_weights(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
+    """Weights [B, V] of VDR before the sparsifier, w = elu1p(max_i <f(h_i), E_v> + b_v), of unit length."""
+    return normalize(elu1p(max_logits(head, states, left_out)), dim=1)
+
+
+class VdrText(OwnText):
+    """`vdr_weights` with f = ln; E are the input embeddings of the words."""
+
+    tokens: Tensor
+
+    def __init__(self, settings: TextSettings, columns: TokenColumns):
+        super().__init__(settings, len(columns.of_token))
+        self.ln = nn.LayerNorm(self.config.hidden_size, eps=VDR_EPS)
+        self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Weights before the sparsifier, [B, V]."""
+        embeddings = self.bert_model.embeddings.word_embeddings.weight[self.tokens]
+        return vdr_weights(Head(self.ln, embeddings), self.states(batch), batch.attention == 0)
+
+
+class VdrTextOver(TextOver):
+    """`vdr_weights` with f(h) = ln(T h); T begins as the identity, E is the image side's."""
+
+    def __init__(self, text: TextNetwork, dropout: float, rows: nn.Parameter):
+        super().__init__(text, dropout)
+        self.head = StatesHead(self.config.hidden_size, rows.shape[1])
+        nn.init.eye_(self.head.linear.weight)
+        self.bias = nn.Parameter(torch.zeros(len(rows)))
+        self.rows = (rows,)  # in a tuple, so that it is a parameter of the image side alone
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Weights before the sparsifier, [B, V]."""
+        return vdr_weights(Head(self.head, self.rows[0], self.bias), self.states(batch), batch.attention == 0)
+
+
+class VdrImage(OwnImage):
+    """`vdr_weights` over the patches, whose states have no transform."""
+
+    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
+        """Weights before the sparsifier, [B, V]."""
+        return vdr_weights(Head(nn.Identity(), self.proj), self.states(batch))
+
+
+class VdrImageOver(ImageOver):
+    """`vdr_weights` with f(s) = ln(W s) over the cells; E begins as the words' input embeddings."""
+
+    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, embeddings: Tensor):
+        super().__init__(backbone, settings)
+        self.head = StatesHead(backbone.width, embeddings.shape[1])
+        self.proj = nn.Parameter(normalize(embeddings, dim=1))
+        self.bias = nn.Parameter(torch.zeros(len(embeddings)))
+
+    def forward(self, batch: ImageBatch) -> Tensor:
+        """Weights before the sparsifier, [B, V]."""
+        states = self.states(batch)
+        return vdr_weights(Head(self.head, self.proj, self.bias), states, self.left_out(states))
+
+
+class DenseText(OwnText):
+    """v = W mean_i h_i over the tokens of a text, of unit length."""
+
+    def __init__(self, settings: TextSettings, columns: TokenColumns, dimensions: int):
+        super().__init__(settings, len(columns.of_token))
+        self.proj = nn.Parameter(torch.randn(dimensions, settings.width) * settings.width**-0.5)
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Vectors [B, D]."""
+        return normalize(mean_state(self.states(batch), batch.attention) @ self.proj.T, dim=1)
+
+
+class DenseTextOver(TextOver):
+    """v = W_2 gelu(W_1 mean_i h_i), of unit length."""
+
+    def __init__(self, text: TextNetwork, dropout: float, model: ModelSettings):
+        super().__init__(text, dropout)
+        self.head = VectorHead(self.config.hidden_size, model.hidden, model.dimensions)
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Vectors [B, D]."""
+        return normalize(self.head(mean_state(self.states(batch), batch.attention)), dim=1)
+
+
+class DenseImage(OwnImage):
+    """v = W mean_p h_p over the patches, of unit length."""
+
+    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
+        """Vectors [B, D]."""
+        return normalize(self.states(batch).mean(dim=1) @ self.proj.T, dim=1)
+
+
+class DenseImageOver(ImageOver):
+    """v = W_2 gelu(W_1 mean_p s_p), of unit length."""
+
+    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, model: ModelSettings):
+        super().__init__(backbone, settings)
+        self.head = VectorHead(backbone.width, model.hidden, model.dimensions)
+
+    def forward(self, batch: ImageBatch) -> Tensor:
+        """Vectors [B, D]."""
+        return normalize(self.head(self.states(batch)[:, 0]), dim=1)
+
+
+def lexical_details(head: Head, states: Tensor, left_out: Tensor | None) -> Details:
+    """Weights [B, V] of STAIR and LexLIP, w = log(1 + relu(max_i <TRANSFORM(h_i), e_v> + b_v)), and their logits."""
+    logits = max_logits(head, states, left_out)
+    return Details(log1p_relu(logits), logits)
+
+
+class LexicalText(DetailedSide, TextOver):
+    """`lexical_details`; e are rows of its own, or those of the image side."""
+
+    def __init__(self, text: TextNetwork, dropout: float, rows: nn.Parameter, shared: bool):
+        super().__init__(text, dropout)
+        self.head = TokenHead(self.config.hidden_size, rows.shape[1], len(rows), bridge=False, eps=HEAD_EPS)
+        if not shared:
+            self.proj = nn.Parameter(rows.detach().clone())
+        self.shared = (rows,) if shared else ()  # in a tuple, so that it is a parameter of the image side alone
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows of the vocabulary, [V, D]."""
+        return self.shared[0] if self.shared else self.proj
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Logits of all positions, [B, L, V], of states [B, L, D]."""
+        logits: Tensor = self.head(states) @ self.rows.T + self.head.bias
+        return logits
+
+    def details(self, batch: TextBatch) -> Details:
+        """Weights and logits, [B, V]."""
+        return lexical_details(Head(self.head, self.rows, self.head.bias), self.states(batch), batch.attention == 0)
+
+
+class LexicalImage(DetailedSide, ImageOver):
+    """`lexical_details` over the cells; e begin as the words' input embeddings."""
+
+    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, embeddings: Tensor):
+        super().__init__(backbone, settings)
+        self.head = TokenHead(backbone.width, embeddings.shape[1], len(embeddings), bridge=False, eps=HEAD_EPS)
+        self.proj = nn.Parameter(normalize(embeddings, dim=1))
+
+    def details(self, batch: ImageBatch) -> Details:
+        """Weights and logits, [B, V]."""
+        states = self.states(batch)
+        return lexical_details(Head(self.head, self.proj, self.head.bias), states, self.left_out(states))
+
+
+class Codebook(nn.Module):
+    """FDT's codebook: w = attention(max_i <q_map(h_i), C_k> / (sqrt(d) T)).
+
+    rows  [K, d], begin as N(0, 1)
+    done  steps of training, from which T follows
+    """
+
+    done: Tensor
+
+    def __init__(self, settings: CodebookSettings):
+        super().__init__()
+        self.settings = settings
+        self.rows = nn.Parameter(torch.randn(settings.terms, settings.width))
+        self.register_buffer("done", torch.zeros((), dtype=torch.long))
+
+    @property
+    def temperature(self) -> float:
+        """T at this step."""
+        chosen = self.settings
+        return relevance_temperature(int(self.done), chosen.temperature, chosen.decay, chosen.every, chosen.least)
+
+    def forward(self, head: QueryMap, states: Tensor, left_out: Tensor | None = None) -> Tensor:
+        """Weights [B, K] of states [B, L, D]; positions that `left_out`, bool [B, L], marks do not count."""
+        relevances = max_logits(Head(head, self.rows), states, left_out)
+        scaled = relevances / self.rows.shape[1] ** 0.5 / self.temperature
+        return ATTENTIONS[self.settings.attention](scaled)
+
+
+class FdtText(TextOver):
+    """The weights of `Codebook` over the tokens of a text; padding does not count."""
+
+    def __init__(self, text: TextNetwork, dropout: float, codebook: Codebook):
+        super().__init__(text, dropout)
+        self.head = QueryMap(self.config.hidden_size, codebook.settings.width)
+        self.shared = (codebook,)  # in a tuple, so that it is a part of the image side alone
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Weights [B, K]."""
+        weights: Tensor = self.shared[0](self.head, self.states(batch), batch.attention == 0)
+        return weights
+
+
+class FdtImage(ImageOver):
+    """The weights of `Codebook` over the cells of an image."""
+
+    def __init__(self, backbone: ImageBackbone, settings: PretrainedImage, codebook: Codebook):
+        super().__init__(backbone, settings)
+        self.head = QueryMap(backbone.width, codebook.settings.width)
+        self.codebook = codebook
+
+    def forward(self, batch: ImageBatch) -> Tensor:
+        """Weights [B, K]."""
+        states = self.states(batch)
+        weights: Tensor = self.codebook(self.head, states, self.left_out(states))
+        return weights
+
+
+# The sides of texts and of images, whose new weights are drawn from the random state of torch in this order.
+Sides = tuple[nn.Module, nn.Module]
+
+
+def vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+    """VDR: over networks, the sides share the rows of the vocabulary."""
+    if networks is None:
+        text, image = own_settings(model)
+        return VdrText(text, columns), VdrImage(image, len(columns.vocabulary), INITIAL_STD)
+    images = VdrImageOver(networks.image, cells_settings(model.image), word_embeddings(networks.text))
+    return VdrTextOver(networks.text, model.text.dropout, images.proj), images
+
+
+def dense_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+    """VDR's dense twin."""
+    if networks is None:
+        text, image = own_settings(model)
+        return DenseText(text, columns, model.dimensions), DenseImage(image, model.dimensions, image.width**-0.5)
+    texts = DenseTextOver(networks.text, model.text.dropout, model)
+    return texts, DenseImageOver(networks.image, cells_settings(model.image), model)
+
+
+def lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+    """STAIR, whose sides share the rows of the vocabulary, or LexLIP, whose two matrices begin equal."""
+    assert networks is not None
+    images = LexicalImage(networks.image, cells_settings(model.image), word_embeddings(networks.text))
+    return LexicalText(networks.text, model.text.dropout, images.proj, shared=model.kind == "stair"), images
+
+
+def fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+    """FDT: one codebook for both sides."""
+    assert networks is not None
+    codebook = Codebook(model.codebook)
+    texts = FdtText(networks.text, model.text.dropout, codebook)
+    return texts, FdtImage(networks.image, cells_settings(model.image), codebook)
+
+
+def own_settings(model: ModelSettings) -> tuple[TextSettings, ImageSettings]:
+    """The settings of both sides of a pair with towers of its own."""
+    assert isinstance(model.text, TextSettings) and isinstance(model.image, ImageSettings)
+    return model.text, model.image
+
+
+def word_embeddings(text: TextNetwork) -> Tensor:
+    """The input embeddings of the terms, [V, D]."""
+    embeddings: Tensor = text.bert.get_input_embeddings().weight.detach()[text.columns.tokens]
+    return embeddings
+
+
+SIDES: Mapping[str, Callable[[ModelSettings, TokenColumns, Networks | None], Sides]] = {
+    "vdr-crossmodal": vdr_sides,
+    "dense-crossmodal": dense_sides,
+    "stair": lexical_sides,
+    "lexlip": lexical_sides,
+    "fdt": fdt_sides,
+}

@@ -1,0 +1,18 @@
+"""Corpora that no test of training changes."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_training import write_pairs, write_plain_squares
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Twelve queries, each with a passage and a hard negative."""
+    return write_pairs(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Four images for training and four for validation, one caption each."""
+    return write_plain_squares(tmp_path_factory.mktemp("images"))
