@@ -136,7 +136,7 @@ def test_packaging():
     for package in ("lexvl_anserini", "eval"):
         folders = {path.parent for path in (ROOT / package).rglob("*.py")}
         assert all((folder / "__init__.py").is_file() for folder in folders), "a folder of modules is no package"
-    assert (ROOT / "lexvl_anserini/py.typed").is_file()
+        assert (ROOT / package / "py.typed").is_file()
     assert "lexvl = lexvl_anserini.cli:main" in setup["options.entry_points"]["console_scripts"]
 
 
@@ -371,7 +371,7 @@ def test_docstrings_and_comments_are_sentences():
 
 
 # Words that name no thing: a manifest is `manifest`, what a search returns `hits`, what a caller chose `options`.
-NAMELESS = {"told"}
+NAMELESS = {"asked", "kept", "made", "told"}
 
 
 def test_variables_name_things():

@@ -122,9 +122,9 @@ def check_arguments(about: Mapping[str, Any], path: Path) -> None:
     for key, value in about.items():
         if not ARGUMENTS.fullmatch(key) or not value:
             continue
-        asked = sorted(value.keys() - set(PASSED_ON)) if isinstance(value, Mapping) else [str(value)]
-        if asked:
-            raise CheckpointError(f"{path}: {key} asks for {asked[0]!r:.80}, which a checkpoint may not choose")
+        unknown = sorted(value.keys() - set(PASSED_ON)) if isinstance(value, Mapping) else [str(value)]
+        if unknown:
+            raise CheckpointError(f"{path}: {key} asks for {unknown[0]!r:.80}, which a checkpoint may not choose")
 
 
 def write_modules(types: Mapping[str, str], folder: Path) -> None:

@@ -110,8 +110,8 @@ class PassageReader:
         parts = whole_encodings(tokenizer, readable(tokenizer, [title, text], length))
         if len(parts[0]) >= room:  # then it matters which of the whole parts is longer
             parts = whole_encodings(tokenizer, [title, text])
-        kept = longest_first(len(parts[0]), len(parts[1]), room)
-        rows = [truncated(tokenizer, part.ids, most) for part, most in zip(parts, kept, strict=True)]
+        lengths = longest_first(len(parts[0]), len(parts[1]), room)
+        rows = [truncated(tokenizer, part.ids, most) for part, most in zip(parts, lengths, strict=True)]
         return placed(places(tokenizer, 2), rows)
 
 

@@ -197,15 +197,15 @@ def captions_of(role: str, material: Material, pair: TowerPair) -> TextStore:
 def images_of(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
     """The images of a split: stored views of a frozen network, or pixels."""
     stage, side, images = recipe.stages[number], pair.encoder_p, material.data[role].images
-    device, cached = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
+    device, stored = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
     if not stage.views:
-        pixels = read_pixels(images, material.prepare, *cached)
+        pixels = read_pixels(images, material.prepare, *stored)
         return PixelStore(pixels, material.prepare, stage.augmentation, device)
     assert isinstance(side, ImageOver)
     if any(parameter.requires_grad for parameter in side.network.parameters()):
         raise UsageError(f"recipe {recipe.name}: stage {number} has stored views, and its image network changes")
     views, augmentation = (stage.views, stage.augmentation) if role == TRAINING else (1, Augmentation())
-    features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, *cached)
+    features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, *stored)
     return FeatureStore(features, device)
 
 
