@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.ground.errors import LexvlError
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
-    from lexvl_anserini.runs.frames import as_frame
+    from lexvl_anserini.runs.order import as_frame
     from lexvl_anserini.searching.building import build_index
     from lexvl_anserini.searching.retrieval import search_index
     from lexvl_anserini.searching.searcher import Searcher
@@ -43,7 +43,7 @@ _HOMES = {
     "ScoredDoc": "ground.records",
     "Searcher": "searching.searcher",
     "Topic": "ground.records",
-    "as_frame": "runs.frames",
+    "as_frame": "runs.order",
     "build_index": "searching.building",
     "load_dataset": "data.dataset",
     "load_encoder": "encoders.loading",

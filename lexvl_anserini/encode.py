@@ -349,7 +349,7 @@ def command(
 
 def encode_corpus(work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | None) -> dict[str, Any]:
     """Encodes a corpus or a part of it, and returns the rows of the command."""
-    from lexvl_anserini.shards.resuming import SKIPPED
+    from lexvl_anserini.shards.request import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
     started, corpus_plan = time.perf_counter(), work.parts.corpus_plan()

@@ -24,7 +24,7 @@ from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
 from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
 from lexvl_anserini.data.checks import unescape_id
-from lexvl_anserini.data.left_out import printable
+from lexvl_anserini.data.entries import printable
 from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest

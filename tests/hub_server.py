@@ -25,6 +25,11 @@ def git_sha1(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
+def digest_of(data: bytes, large: bool) -> str:
+    """The digest by which the hub names the content of a file."""
+    return hashlib.sha256(data).hexdigest() if large else git_sha1(data)
+
+
 class HubServer(ThreadingHTTPServer):
     """Serves repositories, which are folders by name; its attributes make it fail or lie.
 
@@ -111,26 +116,20 @@ class Hub(BaseHTTPRequestHandler):
                 return self.refuse(404, "RevisionNotFound")
             siblings = [self.sibling(folder, file) for file in files]
             if rest[:1] == ["tree"]:
-                tree = [
-                    {"type": "file", "path": s["rfilename"], "size": s["size"], "oid": s["blobId"]} for s in siblings
-                ]
+                names = {"path": "rfilename", "size": "size", "oid": "blobId"}
+                tree = [{"type": "file"} | {key: entry[name] for key, name in names.items()} for entry in siblings]
                 return self.send(tree, body)
             listed = self.server.listed(siblings)
             return self.send({"id": name, "modelId": name, "sha": self.server.sha, "siblings": listed}, body)
         if rest[2:] == [self.server.broken]:
             return self.refuse(404, "EntryNotFound")
         data = (folder / "/".join(rest[2:])).read_bytes()
-        digest = hashlib.sha256(data).hexdigest() if rest[-1].endswith(LARGE) else git_sha1(data)
+        digest = digest_of(data, rest[-1].endswith(LARGE))
         commit = {"X-Repo-Commit": str(self.server.sha)}
         if target := self.server.redirects.get("/".join(rest[2:])):
             linked = {"X-Linked-Etag": f'"{digest}"', "X-Linked-Size": str(len(data)), **commit}
             return self.send(b"", False, 302, Location=target, **linked)
-        headers = {
-            "ETag": f'"{digest}"',
-            "X-Repo-Commit": self.server.sha,
-            "Accept-Ranges": "bytes",
-            **self.server.headers,
-        }
+        headers = {"ETag": f'"{digest}"', **commit, "Accept-Ranges": "bytes", **self.server.headers}
         data = self.server.body("/".join(rest[2:]), data)
         if rest[2:] == [self.server.damaged]:
             data = data[:-1] + bytes([data[-1] ^ 1])
@@ -139,13 +138,9 @@ class Hub(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         if rest[2:] == [self.server.cut] and body:
             self.server.ranges.append(start)
-            self.send_response(206 if start else 200)
-            for key, value in {**headers, "Content-Length": str(len(data) - start)}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            self.wfile.write(data[start : len(data) // 2])
             self.close_connection = True
-            return None
+            headers["Content-Length"] = str(len(data) - start)
+            data = data[: len(data) // 2]
         return self.send(data[start:], body, 206 if start and body else 200, **headers)
 
     def writer(self) -> str | None:
@@ -214,23 +209,17 @@ class Hub(BaseHTTPRequestHandler):
         for file in json.loads(data)["files"]:
             large = file["path"].endswith(LARGE)
             there = folder / file["path"]
-            oid = self.oid(there, large) if there.is_file() else None
+            oid = digest_of(there.read_bytes(), large) if there.is_file() else None
             mode = "lfs" if large else "regular"
             files.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         return self.send({"files": files}, True)
 
-    @staticmethod
-    def oid(path: Path, large: bool) -> str:
-        data = path.read_bytes()
-        return hashlib.sha256(data).hexdigest() if large else git_sha1(data)
-
-    def batch(self, asked: dict[str, Any]) -> None:
-        wanted = []
-        for one in asked["objects"]:
-            action = {"upload": {"href": f"{self.server.address}/lfs/{one['oid']}"}}
-            known = one["oid"] in self.server.objects
-            wanted.append({**one, **({} if known else {"actions": action})})
-        return self.send({"transfer": "basic", "objects": wanted}, True)
+    def batch(self, request: dict[str, Any]) -> None:
+        objects = []
+        for item in request["objects"]:
+            action = {"upload": {"href": f"{self.server.address}/lfs/{item['oid']}"}}
+            objects.append(item if item["oid"] in self.server.objects else {**item, "actions": action})
+        return self.send({"transfer": "basic", "objects": objects}, True)
 
     def commit(self, name: str, data: bytes) -> None:
         lines = [json.loads(line) for line in data.splitlines()]

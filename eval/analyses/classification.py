@@ -104,8 +104,8 @@ def in_pieces(
         own = on_error.fresh()
         vectors = encode_inputs(model.document, piece, batch_size, progress, own)
         on_error.skipped.extend(skipped._replace(position=start + skipped.position) for skipped in own.skipped)
-        kept = np.setdiff1d(np.arange(len(piece)), [skipped.position for skipped in own.skipped])
-        yield start + kept, vectors[kept]
+        readable = np.setdiff1d(np.arange(len(piece)), [skipped.position for skipped in own.skipped])
+        yield start + readable, vectors[readable]
     if on_error.skipped:
         reasons = "; ".join(skipped.reason for skipped in on_error.skipped[:NAMED])
         log.warning("%d of %d images cannot be read and do not count: %s", len(on_error.skipped), len(images), reasons)

@@ -27,7 +27,6 @@ import numpy as np
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
-from lexvl_anserini.data.lines import LISTS, read_rows
 from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
@@ -36,6 +35,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from .. import options
 from ..report.render import Table, check_format, render
 from ..report.tables import COMPLETENESS
+from .classes.labelled import LISTS, read_rows
 from .classification import Vectors
 from .interpretability import words_of
 

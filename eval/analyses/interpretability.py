@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
-from lexvl_anserini.data.lines import function_words
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
+from lexvl_anserini.training.words import function_words
 
 from .. import options
 from ..report.render import Table, check_format, render

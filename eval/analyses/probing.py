@@ -114,12 +114,12 @@ def image_vectors(
     from scipy import sparse
 
     pieces = list(in_pieces(model, labelled.images, batch_size, progress, on_error))
-    kept = np.concatenate([positions for positions, _ in pieces])
-    if not len(kept):
+    places = np.concatenate([positions for positions, _ in pieces])
+    if not len(places):
         raise DataError(f"{labelled.name}: none of its {len(labelled.images):,} images can be read")
     rows = [vectors for _, vectors in pieces]
     stacked = sparse.vstack(rows, format="csr") if sparse.issparse(rows[0]) else np.concatenate(rows)
-    return stacked, labelled._replace(images=[labelled.images[i] for i in kept], labels=labelled.labels[kept])
+    return stacked, labelled._replace(images=[labelled.images[i] for i in places], labels=labelled.labels[places])
 
 
 def linear_probe(

@@ -102,8 +102,8 @@ def indexed(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
 
 def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
     """The run of all topics."""
-    kept = document_options(work.system.encoder, work.weights.options)
-    changes = {name: value for name, value in work.weights.options.items() if name not in kept}
+    of_documents = document_options(work.system.encoder, work.weights.options)
+    changes = {name: value for name, value in work.weights.options.items() if name not in of_documents}
     search = IndexSearch(
         index, EncoderChanges(options=changes, device=place.device), SearchSettings(batch_size=place.batch_size)
     )
@@ -143,21 +143,21 @@ def measure_name(name: str) -> str:
 
 def limited(dataset: Dataset, number: int) -> Dataset:
     """A part of a dataset: that many documents, relevant ones first, and the topics that have one among them."""
-    kept = set(islice(dict.fromkeys(qrel.doc_id for qrel in dataset.qrels() if qrel.relevance > 0), number))
+    doc_ids = set(islice(dict.fromkeys(qrel.doc_id for qrel in dataset.qrels() if qrel.relevance > 0), number))
     for document in dataset.documents():
-        if len(kept) >= number:
+        if len(doc_ids) >= number:
             break
-        kept.add(document.doc_id)
-    answered = {qrel.query_id for qrel in dataset.qrels() if qrel.doc_id in kept and qrel.relevance > 0}
+        doc_ids.add(document.doc_id)
+    answered = {qrel.query_id for qrel in dataset.qrels() if qrel.doc_id in doc_ids and qrel.relevance > 0}
 
     def documents() -> Iterator[Document]:
-        return (document for document in dataset.documents() if document.doc_id in kept)
+        return (document for document in dataset.documents() if document.doc_id in doc_ids)
 
     def topics() -> Iterator[Topic]:
         return (topic for topic in dataset.topics() if topic.query_id in answered)
 
     def qrels() -> Iterator[Qrel]:
-        return (qrel for qrel in dataset.qrels() if qrel.query_id in answered and qrel.doc_id in kept)
+        return (qrel for qrel in dataset.qrels() if qrel.query_id in answered and qrel.doc_id in doc_ids)
 
     return replace(dataset, documents=documents, topics=topics, qrels=qrels)
 

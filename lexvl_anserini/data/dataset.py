@@ -68,9 +68,6 @@ def begun(dataset: Dataset) -> Dataset:
     """The dataset with its first read begun, so that documents that cannot be read fail here.
 
     The first call of `documents` continues that read; each other call starts a new stream.
-
-    Raises:
-        DataError: the first document cannot be read.
     """
     stream = dataset.documents()
     started = [chain(list(islice(stream, 1)), stream)]
@@ -113,11 +110,7 @@ def load_dataset(
 
 
 def dataset_of(ref: CorpusRef) -> Dataset:
-    """Loads the dataset of a reference, for example of `manifest.corpus.ref`.
-
-    Raises:
-        LexvlError: as `load_dataset`.
-    """
+    """Loads the dataset of a reference, for example of `manifest.corpus.ref`."""
     family = ref.name.split(":", 1)[0].split("/", 1)[0]
     if family not in DATASETS and Path(ref.name).expanduser().exists():
         raise UsageError(
@@ -129,11 +122,7 @@ def dataset_of(ref: CorpusRef) -> Dataset:
 
 
 def checked_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
-    """The split of the reference, or the one that follows the name, as in `coco/val`; None if neither is given.
-
-    Raises:
-        UsageError: both are given and differ.
-    """
+    """The split of the reference, or the one that follows the name, as in `coco/val`; None if neither is given."""
     if ref.split and split_in_name and ref.split != split_in_name:
         raise UsageError(
             f"{ref.name}: the name says split {split_in_name!r}, the split option {ref.split!r}; give one of them"

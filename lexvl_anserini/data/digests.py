@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from lexvl_anserini.data.corpora.embeddings import REFERENCE
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.data.file_state import FileState, state_of
+from lexvl_anserini.data.entries import FileState, state_of
 from lexvl_anserini.data.pictures.archives import MEMBER, open_archive
 from lexvl_anserini.ground.errors import DataError
 

@@ -12,41 +12,26 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import disk_errors, part_of, publish, sole_writer
 
 log = logging.getLogger(__name__)
 
+_PLAIN = (
+    *("arguana", "climate-fever", "dbpedia-entity", "fever", "fiqa", "hotpotqa", "msmarco", "nfcorpus", "nq", "quora"),
+    *("scidocs", "scifact", "trec-covid"),
+)
+_FORUMS = (
+    *("android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats", "tex", "unix"),
+    *("webmasters", "wordpress"),
+)
+
 # Data set -> its row in ir_datasets' list of downloads, which keeps address and MD5. Touché is v2, as in BEIR's own
 # archive and in Pyserini. BioASQ, Robust04, Signal-1M and TREC-NEWS have no public archive.
 BEIR_ARCHIVES: Mapping[str, str] = {
-    "arguana": "arguana",
-    "climate-fever": "climate-fever",
-    "cqadupstack/android": "cqadupstack",
-    "cqadupstack/english": "cqadupstack",
-    "cqadupstack/gaming": "cqadupstack",
-    "cqadupstack/gis": "cqadupstack",
-    "cqadupstack/mathematica": "cqadupstack",
-    "cqadupstack/physics": "cqadupstack",
-    "cqadupstack/programmers": "cqadupstack",
-    "cqadupstack/stats": "cqadupstack",
-    "cqadupstack/tex": "cqadupstack",
-    "cqadupstack/unix": "cqadupstack",
-    "cqadupstack/webmasters": "cqadupstack",
-    "cqadupstack/wordpress": "cqadupstack",
-    "dbpedia-entity": "dbpedia-entity",
-    "fever": "fever",
-    "fiqa": "fiqa",
-    "hotpotqa": "hotpotqa",
-    "msmarco": "msmarco",
-    "nfcorpus": "nfcorpus",
-    "nq": "nq",
-    "quora": "quora",
-    "scidocs": "scidocs",
-    "scifact": "scifact",
-    "trec-covid": "trec-covid",
+    **{name: name for name in _PLAIN},
+    **{f"cqadupstack/{forum}": "cqadupstack" for forum in _FORUMS},
     "webis-touche2020": "webis-touche2020/v2",
 }
 
@@ -73,40 +58,33 @@ def fetch_beir(name: str, root: Path) -> Path:
     target = root / "beir" / name.split("/")[0]
     if target.is_dir() and any(target.iterdir()):
         raise DataError(f"{target}: no corpus.jsonl in it; complete the folder, or move it away to fetch it again")
-    source = archive_of(name)
-    log.info("fetching %s into %s", source.url, target)
+    url, md5 = archive_of(name)
+    log.info("fetching %s into %s", url, target)
     with disk_errors(target), sole_writer(target, folder=True):
         unpacked, archive = part_of(target) / target.name, part_of(target) / "archive.zip"
         shutil.rmtree(unpacked, ignore_errors=True)
         try:
-            _download(source, archive)
+            _download(url, md5, archive)
             _unpack(archive, unpacked.parent)
             _put_in_place(unpacked, target)
         except _NotFetchedError as problem:
-            raise DataError(_by_hand(name, source.url, target, root / "beir" / name, problem)) from problem
+            raise DataError(_by_hand(name, url, target, root / "beir" / name, problem)) from problem
     return root / "beir" / name
 
 
-class ArchiveSource(NamedTuple):
-    """Where an archive is, and its MD5 (hex)."""
-
-    url: str
-    md5: str
-
-
-def archive_of(name: str) -> ArchiveSource:
-    """The source of a BEIR dataset's archive, as ir_datasets lists it."""
+def archive_of(name: str) -> tuple[str, str]:
+    """The address and the MD5 (hex) of a BEIR dataset's archive, as ir_datasets lists them."""
     from ir_datasets.util import DownloadConfig
 
     row = DownloadConfig.context("beir").contents()[BEIR_ARCHIVES[name]]
-    return ArchiveSource(row["url"], row["expected_md5"])
+    return row["url"], row["expected_md5"]
 
 
 class _NotFetchedError(Exception):
     """Why the archive is not here."""
 
 
-def _download(source: ArchiveSource, path: Path) -> None:
+def _download(url: str, md5: str, path: Path) -> None:
     """Downloads an archive and compares it with its MD5."""
     import pooch
     import requests
@@ -115,20 +93,19 @@ def _download(source: ArchiveSource, path: Path) -> None:
     pooch.get_logger().setLevel(logging.WARNING)
     downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=CHUNK, timeout=(TIMEOUT_S, SILENCE_S))
     try:
-        pooch.retrieve(source.url, f"md5:{source.md5}", path.name, path.parent, downloader=downloader)
+        pooch.retrieve(url, f"md5:{md5}", path.name, path.parent, downloader=downloader)
     except requests.exceptions.RequestException as problem:
         raise _NotFetchedError(f"{type(problem).__name__}: the network or the server refused") from problem
     except ValueError as problem:  # another hash
-        raise _NotFetchedError(f"what the server sent has another MD5, expected {source.md5}") from problem
+        raise _NotFetchedError(f"what the server sent has another MD5, expected {md5}") from problem
 
 
 def _unpack(archive: Path, folder: Path) -> None:
     try:
         with zipfile.ZipFile(archive) as source:
-            members = source.infolist()
-            if outside := [one.filename for one in members if {"..", ""} & set(one.filename.rstrip("/").split("/"))]:
+            if outside := [name for name in source.namelist() if {"..", ""} & set(name.rstrip("/").split("/"))]:
                 raise _NotFetchedError(f"the archive has the member {outside[0]!r:.80}, which leads out of its folder")
-            unpacked = sum(one.file_size for one in members)
+            unpacked = sum(member.file_size for member in source.infolist())
             if unpacked > MOST_UNPACKED * archive.stat().st_size:
                 raise _NotFetchedError(f"the archive's {archive.stat().st_size} bytes unpack to {unpacked}")
             source.extractall(folder)

@@ -59,9 +59,6 @@ def parquet_errors(path: Path, failure: Failure) -> Iterator[None]:
     """Turns what Arrow raises for damaged files into an error of one line.
 
     Arrow raises its own exceptions, but also the system's for what it cannot decompress or deserialise.
-
-    Raises:
-        LexvlError: the file is not readable.
     """
     import pyarrow as pa
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lexvl_anserini.data.checks import checked_id, shown
-from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.data.lines import PACKED, Line, decode, parse_object, plain_suffix, read_lines, string_field
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Qrel, Topic
@@ -129,11 +129,7 @@ def _is_header(columns: list[str]) -> bool:
 
 
 def _layout(columns: list[str], where: str) -> tuple[int, int, int]:
-    """The positions of query id, document id and relevance, from the columns of a file's first line.
-
-    Raises:
-        DataError: no layout has such columns.
-    """
+    """The positions of query id, document id and relevance, from the columns of a file's first line."""
     if len(columns) == 3:
         return 0, 1, 2
     if len(columns) == 4:

@@ -91,9 +91,6 @@ def over_run(path: Path, use: Callable[[Iterable[Hits]], T]) -> T:
     Args:
         path: a run of six or three columns, plain, `.gz` or `.zst`, see `read_run`.
         use: reads hits; each part has all lines of its topics.
-
-    Raises:
-        DataError: the file cannot be read, or a line is malformed; see `read_run`.
     """
     try:
         return use(regular_hits(path))
@@ -171,11 +168,7 @@ def _taken(texts: pyarrow.Array, places: np.ndarray) -> pyarrow.Array:
 
 
 def regular_hits(path: Path) -> Iterator[Hits]:
-    """The hits of a regular file, some topics at a time.
-
-    Raises:
-        Irregular: the file is not regular, or has any error.
-    """
+    """The hits of a regular file, some topics at a time; raises Irregular for any other file and any error."""
     np.empty(KEPT_BYTES, np.uint8)
     seen: set[str] = set()
     try:
@@ -215,11 +208,7 @@ def _form(lines: bytes) -> tuple[bytes, int]:
 
 
 def _parse(lines: bytes, delimiter: bytes, width: int) -> Hits:
-    """Whole lines as columns.
-
-    Raises:
-        Irregular: as `regular_hits`.
-    """
+    """Whole lines as columns."""
     import pyarrow
     from pyarrow import compute, csv
 

@@ -22,7 +22,7 @@ from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.runs.order import ranked
-from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, read_run
+from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, lists_of
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +91,7 @@ class Fusion:
             raise UsageError(f"k {self.k} and weights {list(self.weights)}: expected numbers from 0 to 1e30")
 
     def of_runs(self, runs: int) -> tuple[float, ...]:
-        """The weight of each run.
-
-        Raises:
-            UsageError: there are more or fewer weights than runs.
-        """
+        """The weight of each run."""
         if not self.weights:
             return (1.0 if self.method == "rrf" else 1 / runs,) * runs
         if len(self.weights) != runs:
@@ -124,30 +120,20 @@ def fuse_lists(query_id: str, rankings: Sequence[Ranking], fusion: Fusion, hits:
 
 
 def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) -> Iterator[list[ScoredDoc]]:
-    """The fused lists of all topics, in the order in which the runs first name them.
-
-    Raises:
-        DataError: a run cannot be read.
-        UsageError: weights that do not fit the runs.
-    """
+    """The fused lists of all topics, in the order in which the runs first name them."""
     check_count("hits", hits)
     fusion.of_runs(len(runs))
     yield from fuse_rankings(read_rankings(runs), fusion, hits)
 
 
 def read_rankings(runs: Sequence[Path]) -> list[dict[str, list[ScoredDoc]]]:
-    """Per run the ranked list of each topic.
-
-    Raises:
-        DataError: a run cannot be read.
-    """
+    """Per run the ranked list of each topic."""
     rankings: list[dict[str, list[ScoredDoc]]] = []
     for path in runs:
-        lists: dict[str, list[ScoredDoc]] = {}
-        for document in read_run(path):
-            if not abs(document.score) < LARGEST:
-                raise DataError(f"{path}: score {document.score} of topic {document.query_id!r}, expected below 1e30")
-            lists.setdefault(document.query_id, []).append(document)
+        lists = lists_of(path)
+        for query_id, score in ((hit.query_id, hit.score) for hits in lists.values() for hit in hits):
+            if not abs(score) < LARGEST:
+                raise DataError(f"{path}: score {score} of topic {query_id!r}, expected below 1e30")
         if not lists:
             log.warning("%s: no hits in it; the other runs are fused without it", path)
         rankings.append(lists)
@@ -178,8 +164,8 @@ def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManife
         if name == "topics_sha256" and len(values) > 1:
             values.pop("", None)  # a run of a dataset's topics that an older version wrote
         if len(values) > 1 and name != "data_dir":
-            (one, of_one), (other, of_other) = list(values.items())[:2]
-            raise UsageError(f"{of_one} has {name} {one!r}, {of_other} has {other!r}; fuse runs of the same topics")
+            (value, run), (other, other_run) = list(values.items())[:2]
+            raise UsageError(f"{run} has {name} {value!r}, {other_run} has {other!r}; fuse runs of the same topics")
         shared[name] = next(iter(values), None)
     if not known:
         shared = {**dict.fromkeys(SHARED, ""), "data_dir": None, "remove_query": False}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from lexvl_anserini.data.corpora.dpr_json import HARD_NEGATIVES, POSITIVES, SCORE
+from lexvl_anserini.data.corpora.text_pairs import HARD_NEGATIVES, POSITIVES, SCORE
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import atomic_write, packed

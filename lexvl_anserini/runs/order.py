@@ -1,4 +1,4 @@
-"""The order of a ranked list, defined once: score descending, then doc_id ascending by code points.
+"""The order of ranked lists, defined once: score descending, then doc_id ascending by code points; lists as a frame.
 
 Integer scores tie often, so every list of this package breaks ties in this way, and a cut at k hits is well defined.
 Lucene and Java follow the same rule by sorting on the field `id`.
@@ -6,16 +6,17 @@ Lucene and Java follow the same rule by sorting on the field `id`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from heapq import merge
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.ground.records import ScoredDoc
 
 if TYPE_CHECKING:
     import numpy as np
+    from pandas import DataFrame
 
 # NamedTuple's own constructor without its Python frame.
 _scored = partial(tuple.__new__, ScoredDoc)
@@ -41,11 +42,6 @@ def merged_by_score(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[Sco
     return list(islice(merge(*lists, key=lambda document: (-document.score, document.doc_id)), hits))
 
 
-def score_positions(scores: Sequence[float], doc_ids: Sequence[str]) -> list[int]:
-    """The positions of parallel columns in order."""
-    return sorted(range(len(doc_ids)), key=lambda i: (-scores[i], doc_ids[i]))
-
-
 def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
     """Positions of the `hits` largest positive scores, in order, where documents ascend by their ids.
 
@@ -65,6 +61,18 @@ def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
 def with_ranks(documents: Iterable[ScoredDoc], start: int = 1) -> list[ScoredDoc]:
     """The documents in the given order, with ranks that count from `start`."""
     return [document._replace(rank=rank) for rank, document in enumerate(documents, start=start)]
+
+
+def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> DataFrame:
+    """A list, or several, with the columns query_id, doc_id, rank (from 1) and score; one line per document.
+
+    >>> as_frame([[ScoredDoc("q", "d1", 1, 3.0)], []]).values.tolist()
+    [['q', 'd1', 1, 3.0]]
+    """
+    from pandas import DataFrame
+
+    lists = ([ranking] if isinstance(ranking, ScoredDoc) else ranking for ranking in rankings)
+    return DataFrame(list(chain.from_iterable(lists)), columns=list(ScoredDoc._fields))
 
 
 def hit_list(query_id: str, lines: bytes, scores: np.ndarray) -> list[ScoredDoc]:

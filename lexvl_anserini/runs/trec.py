@@ -63,9 +63,6 @@ def ensure_run(output: Path, planned: RunManifest, overwrite: bool, write: Calla
     """The manifest of the run that is wanted: of the finished one, or what `write` returns after writing it.
 
     Nobody else writes the run from the look at it until it is written, so that nothing is computed in vain.
-
-    Raises:
-        LexvlError: as `is_finished` and `write`, or another process is writing the run.
     """
     return ensure(output, lambda: read_run_manifest(output) if is_finished(output, planned, overwrite) else None, write)
 
@@ -76,10 +73,6 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
     Args:
         unscored: an MS MARCO run (query-id, doc-id, rank) is read too. Each document's score is 1 / rank, as in the
             conversion that MS MARCO's tools make; no two documents of a topic have the same.
-
-    Raises:
-        DataError: the file is absent, or a line is malformed or names a document twice for one topic;
-            the message names file and line.
     """
     if unscored and len(next((line for line in _lines(path) if line.strip()), b"").split()) == 3:
         return _checked(path, _parse_unscored, distinct_ranks=True)
@@ -87,11 +80,7 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
 
 
 def _checked(path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False) -> Iterator[ScoredDoc]:
-    """The lines of a run, each document once for a topic.
-
-    Raises:
-        DataError: as `read_run`.
-    """
+    """The lines of a run, each document once for a topic."""
     seen: dict[str, set[str | int]] = {}
     for number, line in enumerate(_lines(path), start=1):
         if line.strip():
@@ -114,11 +103,7 @@ def _checked(path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_rank
 
 
 def lists_of(path: Path) -> dict[str, list[ScoredDoc]]:
-    """Per topic the documents of a run, in rank order.
-
-    Raises:
-        DataError: the run cannot be read.
-    """
+    """Per topic the documents of a run, in rank order."""
     lists: dict[str, list[ScoredDoc]] = {}
     for document in read_run(path):
         lists.setdefault(document.query_id, []).append(document)

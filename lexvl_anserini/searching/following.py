@@ -29,7 +29,7 @@ from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, metadata_texts
-from lexvl_anserini.shards.covered import UNREADABLE
+from lexvl_anserini.shards.corpus_reading import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _encode(
 ) -> list[UnreadablePicture]:
     """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
     from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.resuming import SKIPPED
+    from lexvl_anserini.shards.request import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
     quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
@@ -219,7 +219,7 @@ def _into_index(album: Album, manifest: Manifest | None) -> Manifest:
 
 def _clear_incoming(album: Album) -> None:
     """Removes the shards; a call that is killed meanwhile leaves a folder that the next one clears."""
-    from lexvl_anserini.shards.resuming import clear
+    from lexvl_anserini.shards.request import clear
 
     if album.incoming.is_dir():
         clear(album.incoming)

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, cast
 
-from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report

@@ -88,16 +88,14 @@ def explain(
     check_count("hits", hits)
     built = located(index, manifest)
     expect_lexical(built.path, built.manifest.kind, "only the score of an impact index is a sum over terms")
-    topic = Topic(TYPED, query) if isinstance(query, str) else query
-    if isinstance(topic, Topic):
-        model = model or EncoderChanges(device=device).load(built.manifest)
-        vector = encoded(topic, model, built.manifest)
-    else:
-        vector = topic
+    if isinstance(query, str):
+        query = Topic(TYPED, query)
+    if isinstance(query, Topic):
+        query = encoded(query, model or EncoderChanges(device=device).load(built.manifest), built.manifest)
     with verified(open_impact_index(built.path, built.manifest)) as engine:
         if doc_ids is None:
-            doc_ids = [document.doc_id for document in next(engine.search([vector], hits))]
-        return explained(engine, vector, list(doc_ids))
+            doc_ids = [document.doc_id for document in next(engine.search([query], hits))]
+        return explained(engine, query, list(doc_ids))
 
 
 def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:

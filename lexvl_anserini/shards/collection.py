@@ -24,6 +24,17 @@ from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.places import fetched_file
 from lexvl_anserini.shards.layout import Part
 
+log = logging.getLogger(__name__)
+
+# Missing parts that a warning names.
+NAMED = 5
+
+# Counts of a manifest that add up.
+SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
+
+# Keys of a corpus that distinguish it from another.
+IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
+
 COLLECTION = "collection.json"
 FORMAT = "lexvl-collection/1"
 
@@ -51,11 +62,7 @@ class EncodedCollection(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path) -> EncodedCollection:
-        """The collection of a folder.
-
-        Raises:
-            ArtefactError: none, or not of this version.
-        """
+        """The collection of a folder."""
         path = folder / COLLECTION
         content = read_json(path, "collection")
         try:
@@ -73,28 +80,12 @@ def part_name(part: Part) -> str:
 
 
 def part_folders(folder: Path) -> list[Path]:
-    """The folders of shards that a name stands for: of a collection all its parts, else the folder itself.
-
-    Raises:
-        ArtefactError: parts that are not all encoded.
-    """
+    """The folders of shards that a name stands for: of a collection all its parts, else the folder itself."""
     if fetched_file(folder / COLLECTION).is_file():
         return EncodedCollection.read(folder).folders(folder)
     if next(folder.glob("part-*-of-*"), None) is not None:
         raise ArtefactError(f"{folder}: parts that are not all encoded; run the same encode command again")
     return [folder]
-
-
-log = logging.getLogger(__name__)
-
-# Missing parts that a warning names.
-NAMED = 5
-
-# Counts of a manifest that add up.
-SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
-
-# Keys of a corpus that distinguish it from another.
-IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
 
 
 def source_digest(manifest: Manifest) -> str:
@@ -126,11 +117,7 @@ def _same_scale(manifest: Manifest) -> str:
 
 
 def combined(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
-    """The manifest of several corpora in one index, in their order.
-
-    Raises:
-        ArtefactError: as `check_same_meaning`, or the same shards are given twice.
-    """
+    """The manifest of several corpora in one index, in their order."""
     first = manifests[0]
     digests: dict[str, Path] = {}
     for manifest, folder in zip(manifests, folders, strict=True):
@@ -154,9 +141,10 @@ def combined_corpus(corpora: Sequence[EncodedCorpus], documents: int) -> Encoded
     """The entry of the whole: all parts of one corpus are that corpus, others are listed one by one."""
     base = {key: value for key, value in corpora[0].items() if key not in ("part", "parts", "contents")}
     parts = [EncodedCorpus(entry) for corpus in corpora for entry in corpus.get("parts", [corpus])]
-    if are_whole(parts):
+    missing = missing_parts(parts)
+    if missing == []:
         return EncodedCorpus({**base, "documents": parts[0].documents, "digest": parts[0].digest, **contents_of(parts)})
-    if missing := missing_parts(parts):
+    if missing:
         log.warning(
             "parts %s of %d of %s are not among these folders; the index lacks their documents",
             ", ".join(map(str, missing[:NAMED])) + (", ..." if len(missing) > NAMED else ""),
@@ -168,23 +156,17 @@ def combined_corpus(corpora: Sequence[EncodedCorpus], documents: int) -> Encoded
     return EncodedCorpus({**base, "documents": documents, "digest": digest, "parts": listed})
 
 
-def missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int]:
-    """The numbers of the parts of one corpus that are not there; none where these are not parts of one corpus."""
+def missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int] | None:
+    """The numbers of the parts of one corpus that are not there; None where these are not its parts, each once."""
     parts = [corpus.part for corpus in corpora if corpus.part]
-    if len(parts) < len(corpora) or len({(corpus.digest, corpus["part"]["num"]) for corpus in corpora}) > 1:
-        return []
-    return sorted(set(range(parts[0].num)) - {part.id for part in parts})
+    numbers = {part.id for part in parts}
+    wholes = {(corpus.digest, part.num) for corpus, part in zip(corpora, parts, strict=False)}
+    if len(numbers) < len(corpora) or len(wholes) > 1:
+        return None
+    return sorted(set(range(parts[0].num)) - numbers)
 
 
 def contents_of(parts: Sequence[EncodedCorpus]) -> dict[str, str]:
     """The entry `contents` of parts together; none if a part has none."""
     contents = [part.contents for part in sorted(parts, key=lambda part: part.part.id if part.part else 0)]
     return {} if None in contents else {"contents": sha256("".join(map(str, contents)).encode()).hexdigest()}
-
-
-def are_whole(corpora: Sequence[EncodedCorpus]) -> bool:
-    """True if these are all the parts of one corpus, each once."""
-    parts = [corpus.part for corpus in corpora if corpus.part]
-    if len(parts) < len(corpora) or len({corpus.digest for corpus in corpora}) > 1:
-        return False
-    return sorted(part.id for part in parts) == list(range(parts[0].num))

@@ -60,11 +60,7 @@ def encode_readable(
     progress: Progress = silent,
     on_error: OnError = FAIL,
 ) -> tuple[list[Document], Any, list[SkippedDocument]]:
-    """Documents, the vector of each, and the documents that the policy skipped because their image is unreadable.
-
-    Raises:
-        DataError: an image cannot be read, and the policy is "fail".
-    """
+    """Documents, the vector of each, and the documents that the policy skipped because their image is unreadable."""
     policy = on_error.fresh()
     inputs = [model.document.read(document) for document in documents]
     vectors = encode_inputs(model.document, inputs, batch_size, progress, policy)

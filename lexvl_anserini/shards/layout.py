@@ -128,14 +128,8 @@ def write_impact_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, lay
     for row, doc_id in enumerate(shard.ids):
         span = slice(vectors.indptr[row], vectors.indptr[row + 1])
         vector = dict(zip(terms[vectors.indices[span]].tolist(), vectors.data[span].tolist(), strict=True))
-        line: dict[str, Any] = {
-            "id": doc_id,
-            "contents": shard.contents[row] if layout.contents else "",
-            "vector": vector,
-        }
-        if layout.metadata:
-            line["metadata"] = dict(shard.metadata[row])
-        out.write(orjson.dumps(line) + b"\n")
+        contents = shard.contents[row] if layout.contents else ""
+        _write_line(out, {"id": doc_id, "contents": contents, "vector": vector}, shard, row, layout)
 
 
 def write_impact_parquet(out: IO[bytes], shard: Shard, vocabulary: Vocabulary, layout: Layout) -> None:
@@ -176,10 +170,12 @@ def write_parquet(out: IO[bytes], columns: dict[str, Any], shard: Shard, layout:
 def write_text_jsonl(out: IO[bytes], shard: Shard, vocabulary: Vocabulary | None, layout: Layout) -> None:
     """`{"id","contents"}` per line: Anserini's JsonCollection; `metadata` as the layout says."""
     for row, (doc_id, text) in enumerate(zip(shard.ids, shard.contents, strict=True)):
-        line: dict[str, Any] = {"id": doc_id, "contents": text}
-        if layout.metadata:
-            line["metadata"] = dict(shard.metadata[row])
-        out.write(orjson.dumps(line) + b"\n")
+        _write_line(out, {"id": doc_id, "contents": text}, shard, row, layout)
+
+
+def _write_line(out: IO[bytes], line: dict[str, Any], shard: Shard, row: int, layout: Layout) -> None:
+    metadata = {"metadata": dict(shard.metadata[row])} if layout.metadata else {}
+    out.write(orjson.dumps({**line, **metadata}) + b"\n")
 
 
 SHARD_WRITERS: Mapping[tuple[str, str], Callable[[IO[bytes], Shard, Any, Layout], None]] = {

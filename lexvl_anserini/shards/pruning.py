@@ -138,10 +138,6 @@ def prune_shards(
 
     Returns:
         The manifest of the new shards; `layout.pruning` says what was done.
-
-    Raises:
-        UsageError: the shards hold no impacts.
-        ArtefactError: they are damaged, or the output holds something else.
     """
     manifest = read_manifest(shards)
     expect_lexical(shards, manifest.kind, "only impacts are pruned")
@@ -156,11 +152,7 @@ def prune_shards(
 
 
 def finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
-    """The manifest of shards that are finished as wanted; None if they are to be written.
-
-    Raises:
-        ArtefactError: the output holds something else, and `overwrite` is false.
-    """
+    """The manifest of shards that are finished as wanted; None if they are to be written."""
     clear_remains(output)
     manifest = read_manifest(output) if output.exists() else None
     decision = claim(output, "shards", request.request(), manifest.request() if manifest else None, overwrite)
@@ -192,11 +184,7 @@ def prune_shard(
     cuts: TermCuts | None,
     vocabulary: Vocabulary,
 ) -> dict[str, Any]:
-    """Writes one shard anew and returns its entry for the manifest.
-
-    Raises:
-        ArtefactError: the shard is malformed, or its counts differ from its entry.
-    """
+    """Writes one shard anew and returns its entry for the manifest."""
     before = {"documents": 0, "empty": 0, "postings": 0}
     counts: list[dict[str, int]] = []
     for document in read_shard(path, vocabulary):

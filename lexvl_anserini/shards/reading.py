@@ -75,11 +75,7 @@ class Columns(NamedTuple):
 
 
 def check_distinct(seen: SeenIds, again: Callable[[], Iterator[str]]) -> None:
-    """Checks the ids of all documents; `again` streams them once more.
-
-    Raises:
-        ArtefactError: an id occurs twice.
-    """
+    """Refuses ids that occur twice; `again` streams the ids of all documents once more."""
     for doc_id in seen.repeated(again):
         raise ArtefactError(f"document id {doc_id!r} occurs twice in the shards; ids must be distinct")
 
@@ -107,11 +103,7 @@ def checked_shards(shards: Path, manifest: Manifest) -> Iterator[tuple[Path, Map
 
 
 def expect_counts(where: str, counts: Mapping[str, int], expected: Mapping[str, Any]) -> None:
-    """Compares counts by name.
-
-    Raises:
-        ArtefactError: one differs.
-    """
+    """Refuses counts that differ from the expected ones of their names."""
     wrong = [f"{n} {name}, expected {expected[name]}" for name, n in counts.items() if expected.get(name, n) != n]
     if wrong:
         raise ArtefactError(f"{where}: {'; '.join(wrong)}; encode and index again")
@@ -137,11 +129,7 @@ def read_vocabulary(folder: Path, manifest: Manifest) -> Vocabulary:
 
 
 def read_impacts(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
-    """Streams all documents of impact shards, JSON lines or parquet; an empty document has an empty vector.
-
-    Raises:
-        ArtefactError: a shard is damaged, a document malformed, or the counts differ from the manifest's.
-    """
+    """Streams all documents of impact shards, JSON lines or parquet; an empty document has an empty vector."""
     for path, entry in checked_shards(shards, manifest):
         counts = {"documents": 0, "empty": 0, "postings": 0}
         for document in read_shard(path, vocabulary):
@@ -153,20 +141,12 @@ def read_impacts(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> It
 
 
 def read_shard(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
-    """Streams the documents of one impact shard.
-
-    Raises:
-        ArtefactError: a document is malformed; the message says where and how.
-    """
+    """Streams the documents of one impact shard."""
     yield from (_impacts_from_parquet if path.suffix == ".parquet" else _impacts_from_json)(path, vocabulary)
 
 
 def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
-    """The documents of one impact shard in pieces for Java: whole lines of JSON, or columns; checks no values.
-
-    Raises:
-        ArtefactError: a parquet shard is not readable.
-    """
+    """The documents of one impact shard in pieces for Java: whole lines of JSON, or columns; checks no values."""
     if path.suffix == ".parquet":
         yield from _columns(path)
         return
@@ -176,11 +156,7 @@ def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
 
 
 def read_metadata(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The metadata of each document of a shard; empty for one without.
-
-    Raises:
-        ArtefactError: it is not an object.
-    """
+    """The metadata of each document of a shard; empty for one without."""
     if path.suffix == ".parquet":
         yield from _metadata_from_parquet(path)
     else:
@@ -189,11 +165,7 @@ def read_metadata(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def read_texts(shards: Path, manifest: Manifest) -> Iterator[TextDocument]:
-    """Streams all documents of text shards.
-
-    Raises:
-        ArtefactError: a shard is damaged, a document malformed, or the counts differ from the manifest's.
-    """
+    """Streams all documents of text shards."""
     for path, entry in checked_shards(shards, manifest):
         documents = 0
         for row, where in _json_rows(path):
@@ -206,11 +178,7 @@ def read_texts(shards: Path, manifest: Manifest) -> Iterator[TextDocument]:
 
 
 def read_vectors(shards: Path, manifest: Manifest) -> Iterator[DenseBatch]:
-    """Streams all documents of dense shards in batches.
-
-    Raises:
-        ArtefactError: a shard is damaged, vectors differ in length or are not finite, or the counts differ.
-    """
+    """Streams all documents of dense shards in batches."""
     import numpy as np
 
     width: int | None = None
@@ -248,11 +216,7 @@ def _kind(value: Any) -> str:
 
 
 def _checked_id(doc_id: Any, where: str) -> str:
-    """The id of a document.
-
-    Raises:
-        ArtefactError: it is not a text, is empty, or contains white space, which a run cannot store.
-    """
+    """The id of a document."""
     if not isinstance(doc_id, str) or not doc_id or doc_id.split() != [doc_id] or not fits_index(doc_id):
         raise ArtefactError(
             f"{where}: document id {shown(doc_id)}, expected a text without white space, of at most "
@@ -281,11 +245,7 @@ def _parsed(data: bytes | str, where: str) -> Any:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a shard of JSON lines, plain or gzip.
-
-    Raises:
-        ArtefactError: the file cannot be read, or is a damaged gzip file.
-    """
+    """The bytes of a shard of JSON lines, plain or gzip."""
     try:
         with open_packed(path) as source:
             yield source
@@ -298,11 +258,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _parquet_batches(path: Path, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Any]:
-    """Record batches of the named columns, and of the optional columns that exist.
-
-    Raises:
-        ArtefactError: the file is damaged, a column is missing or of another type, or a row lacks a value.
-    """
+    """Record batches of the named columns, and of the optional columns that exist."""
     types = {name: _TYPES[name] for name in columns}
     for batch in read_batches(path, types, optional, Failure(ArtefactError, "encode again")):
         for name in columns:
@@ -369,11 +325,7 @@ def _no_impact(where: str, doc_id: Any, term: str, impact: Any) -> ArtefactError
 
 
 def _object(metadata: Any, where: str) -> Mapping[str, Any]:
-    """A document's metadata.
-
-    Raises:
-        ArtefactError: it is not an object.
-    """
+    """A document's metadata."""
     if isinstance(metadata, str):
         metadata = _parsed(metadata, where)
     if isinstance(metadata, list) and all(isinstance(pair, tuple) for pair in metadata):
@@ -429,11 +381,7 @@ def _utf8(values: list[Any], where: str) -> tuple[bytes, bytes]:
 
 
 def _json(value: Any, where: str) -> bytes:
-    """Metadata as a JSON object without null values.
-
-    Raises:
-        ArtefactError: it is not an object, or has a value that JSON does not have.
-    """
+    """Metadata as a JSON object without null values."""
     pairs = _object(value, where)
     try:
         return orjson.dumps({key: item for key, item in pairs.items() if item is not None})

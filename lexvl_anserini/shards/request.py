@@ -1,23 +1,41 @@
-"""The request of one call of encode: the manifest, as far as it is known before anything is encoded."""
+"""The request of a call of encode, and what an earlier call left in its folder.
+
+OUT/manifest.json     the shards are finished
+OUT/unfinished.json   the plan of a call that was killed, with the shards that it finished
+"""
 
 from __future__ import annotations
 
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.encoder import as_lexical
+from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import file_sha256, publish, read_json
 from lexvl_anserini.ground.installed import versions_of
-from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest
+from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.shards.corpus_reading import CheckedCorpus
 from lexvl_anserini.shards.layout import Layout, Part
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
+log = logging.getLogger(__name__)
+
 # Packages whose versions decide the bytes of a shard.
 VERSIONED = ("lexvl-anserini", "numpy", "sentence-transformers", "tokenizers", "torch", "transformers")
+
+SKIPPED = "skipped.jsonl"
+
+# What the second digest of a corpus covers, in words.
+CONTENTS = "pictures, vectors or metadata"
 
 
 def requested(
@@ -71,3 +89,112 @@ def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
     device, runtime = getattr(model, "device", None), getattr(model, "options", {}).get("runtime")
     last_bits = {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
     return {**last_bits, **versions_of(["onnxruntime"] if runtime == "onnx" else [])}
+
+
+def earlier(output: Path, request: Manifest, overwrite: bool, on_error: str = "fail") -> tuple[Claim, Manifest | None]:
+    """What to do with a folder; the shards of another request are removed, if they may be.
+
+    Returns:
+        The claim, and the manifest of finished shards or the plan of unfinished ones; None if the folder is empty now.
+
+    Raises:
+        ArtefactError: the folder holds shards of another request and `overwrite` is False, or something else.
+    """
+    names = {path.name for path in output.iterdir()}
+    state = next((name for name in (MANIFEST, UNFINISHED) if name in names), None)
+    if state is None:
+        if names - {f"{UNFINISHED}.part"}:
+            raise ArtefactError(f"{output}: not empty and not written by encode; name another --output")
+        return Claim.FRESH, None
+    manifest = Manifest.from_json(read_json(output / state, "manifest"), str(output / state))
+    if state == MANIFEST and not all(sized(output, shard) for shard in manifest.shards):
+        publish(output / MANIFEST, output / UNFINISHED)
+        state = UNFINISHED
+    finished = state == MANIFEST
+    # A plan without a finished shard has cost no time: another request replaces it.
+    replaceable = overwrite or not finished and not manifest.shards
+    requests = comparable(request, manifest, finished, on_error)
+    if request.corpus.contents and not manifest.corpus.contents:
+        log.info("%s: an older version wrote it, whose digest does not cover pixels, vectors and metadata", output)
+    decision = claim(output, "shards" if finished else "unfinished shards", *requests, replaceable, finished)
+    if decision is Claim.FRESH:
+        clear(output)
+        return decision, None
+    if finished and (output / UNFINISHED).exists():
+        # Only what is there: on a read-only disk a removal fails even of nothing.
+        (output / UNFINISHED).unlink()
+    return decision, manifest
+
+
+def comparable(
+    request: Manifest, manifest: Manifest, finished: bool, on_error: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The request of this call and of the earlier one, with entries whose names a user understands."""
+    requested, earlier = request.request(), manifest.request()
+    if request.corpus.contents and not manifest.corpus.contents:
+        del requested["corpus"]["contents"]
+    for entries in (requested, earlier):
+        entries["texts"], entries[CONTENTS] = (entries["corpus"].pop(key, None) for key in ("digest", "contents"))
+    if not finished:
+        requested["versions"], earlier["versions"] = request.versions, manifest.versions
+        if all(shard.get("contents") for shard in manifest.shards):
+            earlier[CONTENTS] = requested[CONTENTS]  # compared shard by shard, when the shards are filled
+    if on_error == "fail" and (without := sum(shard.get("skipped", 0) for shard in manifest.shards)):
+        requested["skipped"] = "no document"
+        earlier["skipped"] = (
+            f"{without} documents whose images cannot be read, see {SKIPPED}; --on-error skip accepts it"
+        )
+    return requested, earlier
+
+
+def still_valid(
+    output: Path, unfinished: Manifest | None, quantiser: Mapping[str, Any], overwrite: bool
+) -> tuple[Mapping[str, Any], ...]:
+    """The shards of an unfinished folder that still count although pictures, vectors or metadata changed since then.
+
+    Those whose own documents changed are encoded again later. None counts if the scale of the impacts changed.
+
+    Raises:
+        ArtefactError: the scale changed, and `overwrite` is False.
+    """
+    if unfinished is None or not unfinished.shards:
+        return ()
+    if unfinished.quantiser == quantiser:
+        return unfinished.shards
+    if not overwrite:
+        raise ArtefactError(
+            f"{output}: {CONTENTS} of the sample that calibrates impacts changed, and with them the scale of the "
+            "unfinished shards; --overwrite replaces these"
+        )
+    clear(output)
+    return ()
+
+
+def clear(output: Path) -> None:
+    """Removes what encode writes; if it is interrupted, the folder counts as unfinished, not as finished or foreign."""
+    if (output / MANIFEST).is_file():
+        publish(output / MANIFEST, output / UNFINISHED)
+    if (output / "docs").is_dir():
+        shutil.rmtree(output / "docs")
+    for part in output.glob("*.part"):
+        part.unlink()
+    for name in (VOCABULARY, SKIPPED, UNFINISHED):
+        (output / name).unlink(missing_ok=True)
+
+
+def sized(output: Path, shard: Mapping[str, Any]) -> bool:
+    """True if a recorded shard is on disk with its number of bytes."""
+    path = output / shard["name"]
+    return path.is_file() and path.stat().st_size == shard["bytes"]
+
+
+def as_recorded(output: Path, shard: Mapping[str, Any]) -> bool:
+    """True if a recorded shard is on disk as recorded; a complete `.part` file of the shard gets its name first."""
+    path = output / shard["name"]
+    part = output / (path.name + ".part")
+    if not path.is_file() and part.is_file() and file_sha256(part) == shard["sha256"]:
+        publish(part, path)
+    if sized(output, shard) and file_sha256(path) == shard["sha256"]:
+        return True
+    log.warning("%s: not as recorded; encoding it again", path)
+    return False

@@ -84,12 +84,7 @@ def _check_all(shards: Path, rows: Mapping[str, int], places: Sequence[int]) -> 
 
 
 def shards_of_runs(runs: Sequence[tuple[Path, RunManifest]], folders: Sequence[Path]) -> list[Path | None]:
-    """For each run the folder that its index was built from, among some folders; None where there is none.
-
-    Raises:
-        UsageError: a folder that belongs to no run, or two that a run may belong to.
-        ArtefactError: a folder is not one of finished shards.
-    """
+    """For each run the folder that its index was built from, among some folders; None where there is none."""
     manifests = {folder: read_manifest(folder) for folder in folders}
     chosen = [
         [folder for folder, manifest in manifests.items() if _made(manifest, run_manifest)] for _, run_manifest in runs

@@ -40,20 +40,16 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_anserini.shards.corpus_reading import CorpusReading, PartOfPlan, reading_of
-from lexvl_anserini.shards.covered import Covered, CoveredDigest
+from lexvl_anserini.shards.collection import SUMMED
+from lexvl_anserini.shards.corpus_reading import CorpusReading, Covered, CoveredDigest, PartOfPlan, reading_of
 from lexvl_anserini.shards.encoding import encode_shard
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
-from lexvl_anserini.shards.request import requested
-from lexvl_anserini.shards.resuming import SKIPPED, as_recorded, clear, earlier, still_valid
+from lexvl_anserini.shards.request import SKIPPED, as_recorded, clear, earlier, requested, still_valid
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
 
 log = logging.getLogger(__name__)
-
-# Counts of each shard that the manifest sums.
-COUNTED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
 
 
 def write_impacts(
@@ -110,22 +106,21 @@ def write_impacts(
                 progress(request.documents)
                 return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
-                scaled = with_scale(request, reading, model, batch_size, policy)
-                plan = replace(scaled, shards=still_valid(output, plan, scaled, overwrite))
+                scale = quantiser_of(request, reading, model, batch_size, policy)
+                plan = replace(request, quantiser=scale, shards=still_valid(output, plan, scale, overwrite))
                 write_json(output / UNFINISHED, plan.to_json())
             shards = UnfinishedShards(output, plan, model, layout, covered)
             shards.fill(reading, batch_size, progress, policy)
             return shards.finish()
 
 
-def with_scale(
+def quantiser_of(
     request: Manifest, reading: CorpusReading, model: Encoder, batch_size: int, on_error: OnError
-) -> Manifest:
-    """The request with the scale of its impacts, if it has impacts."""
+) -> Mapping[str, Any]:
+    """The quantiser of the request with the scale of the corpus; empty for shards without impacts."""
     if not request.quantiser:
-        return request
-    quantiser = reading.calibrated(Quantiser.from_json(request.quantiser), model, batch_size, on_error)
-    return replace(request, quantiser=quantiser.to_json())
+        return request.quantiser
+    return reading.calibrated(Quantiser.from_json(request.quantiser), model, batch_size, on_error).to_json()
 
 
 @dataclass
@@ -171,7 +166,7 @@ class UnfinishedShards:
                 shard = encode_shard(batch, self.model, quantiser, batch_size, progress, on_error)
             digest = contents.add(batch) if self.plan.corpus.contents else None
             if shard is not None:
-                add_shard(self, name, shard, digest)
+                self.add(name, shard, digest)
         if not reading.is_unchanged() or contents.hexdigest() != self.plan.corpus.contents:
             clear(self.output)
             raise ArtefactError(
@@ -182,7 +177,24 @@ class UnfinishedShards:
     def _covers(self, name: str, batch: list[Any]) -> bool:
         return self.records[name].get("contents") in (None, CoveredDigest(self.covered).add(batch))
 
-    def recorded(self) -> tuple[Mapping[str, Any], ...]:
+    def add(self, name: str, shard: Shard, contents: str | None) -> None:
+        """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
+        vocabulary = self.model.vocabulary if self.model.kind == "impact" else None
+        part = self.output / (Path(name).name + ".part")
+        with disk_errors(part):
+            try:
+                with shard_stream(part, name.endswith(".gz")) as out:
+                    SHARD_WRITERS[self.model.kind, self.layout.shard_format](out, shard, vocabulary, self.layout)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+        list_skipped(self.output / SKIPPED, name, shard.skipped)
+        record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
+        self.records[name] = record | ({"contents": contents} if contents else {})
+        write_json(self.output / UNFINISHED, replace(self.plan, shards=self._recorded()).to_json())
+        publish(part, self.output / name)
+
+    def _recorded(self) -> tuple[Mapping[str, Any], ...]:
         """The finished shards in the order of their names."""
         return tuple(self.records[name] for name in sorted(self.records))
 
@@ -192,8 +204,8 @@ class UnfinishedShards:
         Raises:
             DataError: no document can be read.
         """
-        shards = self.recorded()
-        keys = [key for key in COUNTED if any(key in shard for shard in shards)]
+        shards = self._recorded()
+        keys = [key for key in SUMMED if any(key in shard for shard in shards)]
         counts = Counts({key: sum(shard.get(key, 0) for shard in shards) for key in keys})
         if any("max_impact" in shard for shard in shards):
             counts["max_impact"] = max(shard["max_impact"] for shard in shards)
@@ -205,25 +217,6 @@ class UnfinishedShards:
         write_json(self.output / MANIFEST, manifest.to_json())
         (self.output / UNFINISHED).unlink()
         return manifest
-
-
-def add_shard(shards: UnfinishedShards, name: str, shard: Shard, contents: str | None) -> None:
-    """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
-    output, model, layout = shards.output, shards.model, shards.layout
-    vocabulary = model.vocabulary if model.kind == "impact" else None
-    part = output / (Path(name).name + ".part")
-    with disk_errors(part):
-        try:
-            with shard_stream(part, name.endswith(".gz")) as out:
-                SHARD_WRITERS[model.kind, layout.shard_format](out, shard, vocabulary, layout)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-    list_skipped(output / SKIPPED, name, shard.skipped)
-    record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
-    shards.records[name] = record | ({"contents": contents} if contents else {})
-    write_json(output / UNFINISHED, replace(shards.plan, shards=shards.recorded()).to_json())
-    publish(part, output / name)
 
 
 def list_skipped(path: Path, shard: str, skipped: Iterable[SkippedDocument]) -> None:

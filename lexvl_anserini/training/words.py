@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.lines import function_words, left_out_words
 from lexvl_anserini.ground.errors import UsageError, reason_of
+
+FOLDER = Path(__file__).parents[1] / "assets" / "words"
+FUNCTION_WORDS, LEFT_OUT = FOLDER / "function-words.txt", FOLDER / "left-out-words.txt"
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -141,3 +144,20 @@ def save_core(core: Any, folder: Path, max_length: int) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(str(folder))
     return tokenizer
+
+
+def function_words() -> frozenset[str]:
+    """Words that name nothing in an image: articles, pronouns, prepositions, conjunctions, auxiliaries and so on."""
+    return read_words(FUNCTION_WORDS)
+
+
+def left_out_words() -> frozenset[str]:
+    """Words that name something, and that a model must not say of a picture: people's descent, and monkeys."""
+    return read_words(LEFT_OUT)
+
+
+@cache
+def read_words(path: Path) -> frozenset[str]:
+    """The words of a list, in lower case."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())

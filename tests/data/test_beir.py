@@ -42,7 +42,7 @@ def beir_folder(folder, corpus=CORPUS, queries=QUERIES, test="q1\td1\t1\nq2\td2\
 
 @pytest.fixture
 def no_network(monkeypatch):
-    def refuse(source, path):
+    def refuse(url, md5, path):
         raise fetch._NotFetchedError("ConnectionError: the network or the server refused")
 
     monkeypatch.setattr(fetch, "_download", refuse)
@@ -73,7 +73,7 @@ def served(tmp_path, monkeypatch):
                 out.writestr(member, content, zipfile.ZIP_DEFLATED)
         right = md5(archive.read_bytes()).hexdigest()
         url = f"http://127.0.0.1:{server.server_port}/{name}.zip"
-        monkeypatch.setattr(fetch, "archive_of", lambda _: fetch.ArchiveSource(url, checksum or right))
+        monkeypatch.setattr(fetch, "archive_of", lambda _: (url, checksum or right))
 
     yield put
     server.shutdown()
@@ -312,7 +312,7 @@ def test_an_archive_that_unpacks_to_more_or_elsewhere(tmp_path, served, settings
 
 
 def test_a_refusing_server(tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "archive_of", lambda _: fetch.ArchiveSource("http://127.0.0.1:9/scifact.zip", "0" * 32))
+    monkeypatch.setattr(fetch, "archive_of", lambda _: ("http://127.0.0.1:9/scifact.zip", "0" * 32))
     with pytest.raises(DataError, match=r"could not be fetched \(ConnectionError: the network or the server refused\)"):
         load_dataset("beir/scifact", data_dir=str(tmp_path))
 
@@ -336,7 +336,7 @@ def test_a_server_that_falls_silent(tmp_path, monkeypatch):
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(fetch, "SILENCE_S", 0.2)
-    source = fetch.ArchiveSource(f"http://127.0.0.1:{server.server_port}/scifact.zip", "0" * 32)
+    source = (f"http://127.0.0.1:{server.server_port}/scifact.zip", "0" * 32)
     monkeypatch.setattr(fetch, "archive_of", lambda _: source)
     with pytest.raises(DataError, match=r"could not be fetched \(ConnectionError: the network or the server refused\)"):
         load_dataset("beir/scifact", data_dir=str(tmp_path))
@@ -366,9 +366,9 @@ def test_a_damaged_zip_is_not_unpacked(tmp_path, at):
 
 def test_every_known_name_has_an_address():
     for name in fetch.BEIR_ARCHIVES:
-        source = fetch.archive_of(name)
-        assert source.url.endswith(f"{name.split('/')[0]}.zip")
-        assert len(source.md5) == 32
+        url, md5 = fetch.archive_of(name)
+        assert url.endswith(f"{name.split('/')[0]}.zip")
+        assert len(md5) == 32
 
 
 def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):

@@ -12,7 +12,7 @@ from PIL import Image
 from lexvl_anserini.data.corpora import samples
 from lexvl_anserini.data.corpora.samples import SAMPLES, Sample
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UsageError
 

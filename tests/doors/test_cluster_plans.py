@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.data.lines import LinePlace, read_lines, read_placed_lines
-from lexvl_anserini.data.listing import read_listing
-from lexvl_anserini.doors.cluster.plans import CorpusPlan, plan_corpus
+from lexvl_anserini.doors.cluster.plans import CorpusPlan, plan_corpus, read_listing
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.shards import writing
 from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.writing import write_impacts
+from lexvl_anserini.shards.writing import UnfinishedShards, write_impacts
 from tests.shards.test_writing import ToyModel
 
 SMALL = Layout(shard_size=4)
@@ -131,7 +129,7 @@ def test_a_document_that_changed_since_the_plan_is_found(dataset: Dataset, tmp_p
 def test_a_killed_part_resumes(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(dataset, 2)
     expected = encode(dataset, tmp_path / "whole", part=plan.part(Part(1, 2)))
-    real, calls = writing.add_shard, []
+    real, calls = UnfinishedShards.add, []
 
     def killed(*arguments: Any) -> Any:
         calls.append(1)
@@ -140,7 +138,7 @@ def test_a_killed_part_resumes(dataset: Dataset, tmp_path: Path, monkeypatch: py
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "add_shard", killed)
+        patch.setattr(UnfinishedShards, "add", killed)
         with pytest.raises(KeyboardInterrupt):
             encode(dataset, tmp_path / "out", part=plan.part(Part(1, 2)))
     assert encode(dataset, tmp_path / "out", part=plan.part(Part(1, 2))) == expected

@@ -14,7 +14,7 @@ from lexvl_anserini.encoders.inputs import OtherModality, inputs_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.runs.frames import as_frame
+from lexvl_anserini.runs.order import as_frame
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from tests.shards.test_reading import write_shards

@@ -23,7 +23,7 @@ from lexvl_anserini.ground.manifest import EncodedCorpus, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards.collection import combined_corpus
-from lexvl_anserini.shards.covered import UNREADABLE, Covered
+from lexvl_anserini.shards.corpus_reading import UNREADABLE, Covered
 from lexvl_anserini.shards.layout import Part
 
 

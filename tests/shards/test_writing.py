@@ -139,6 +139,49 @@ def lines(path):
     return [json.loads(line) for line in data.decode().splitlines()]
 
 
+def rows_of(folder):
+    """All rows of all shards of either format."""
+    paths = sorted((folder / "docs").iterdir())
+    return [row for p in paths for row in (lines(p) if p.suffix == ".jsonl" else parquet.read_table(p).to_pylist())]
+
+
+def same_as_fresh(output, *arguments, **options):
+    """True if the folder has the bytes of an encoding that nothing disturbed."""
+    fresh = output.with_name(f"{output.name}-fresh")
+    encode(fresh, *arguments, **options)
+    return tree(output) == tree(fresh)
+
+
+ENCODE_SHARD = writing.encode_shard
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """First ids of the shards that were encoded."""
+    calls = []
+
+    def counted(batch, *rest):
+        calls.append(batch[0].doc_id)
+        return ENCODE_SHARD(batch, *rest)
+
+    monkeypatch.setattr(writing, "encode_shard", counted)
+    return calls
+
+
+def stopped(output, after, **options):
+    """Encodes until `after` shards are finished, then fails."""
+    counted = iter(range(after))
+
+    def limited(*arguments):
+        if next(counted, None) is None:
+            raise MemoryError
+        return ENCODE_SHARD(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(writing, "encode_shard", limited)
+        encode(output, **options)
+
+
 def expected_vector(document):
     """Counts / 2; the most frequent term of the sample occurs `top` times and becomes 255."""
     top = max(d.text.split().count(t) for d in DOCUMENTS for t in TERMS)
@@ -212,8 +255,6 @@ def test_gzip_holds_the_same_and_no_time(tmp_path, monkeypatch):
 
 
 def test_parquet(tmp_path):
-    from pyarrow import parquet
-
     encode(tmp_path / "out", layout=replace(SMALL, shard_format="parquet", contents=True, compress=True))
     table = parquet.read_table(tmp_path / "out/docs/shard-00001.parquet")
     assert {f.name: str(f.type).replace("element", "item") for f in table.schema} == {
@@ -229,8 +270,6 @@ def test_parquet(tmp_path):
 
 
 def test_dense_parquet(tmp_path):
-    from pyarrow import parquet
-
     manifest = encode(tmp_path / "out", model=DENSE)
     assert manifest.kind == "dense" and manifest.counts == {"documents": 30, "empty": 0} | {
         "empty": manifest.counts["empty"]
@@ -244,8 +283,7 @@ def test_dense_parquet(tmp_path):
 
 def test_text_jsonl(tmp_path):
     manifest = encode(tmp_path / "out", model=TEXT, layout=replace(SMALL, shard_format="parquet"))
-    found = [line for path in sorted((tmp_path / "out/docs").iterdir()) for line in lines(path)]
-    assert found == [{"id": document.doc_id, "contents": document.text} for document in DOCUMENTS]
+    assert rows_of(tmp_path / "out") == [{"id": document.doc_id, "contents": document.text} for document in DOCUMENTS]
     assert manifest.counts == {"documents": 30, "empty": sum(not document.text for document in DOCUMENTS)}
 
 
@@ -322,8 +360,7 @@ def test_a_corpus_that_changes_meanwhile(tmp_path, changed):
         write_impacts(dataset, ToyModel(), tmp_path / "out", layout=SMALL)
     assert tree(tmp_path / "out") == {}
     encode(tmp_path / "out")
-    encode(tmp_path / "undisturbed")
-    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+    assert same_as_fresh(tmp_path / "out")
 
 
 # ---- what an output may hold
@@ -356,8 +393,7 @@ def test_another_making_is_refused_unless_told(tmp_path, change, told):
         encode(tmp_path / "out", **change)
     assert tree(tmp_path / "out") == before
     encode(tmp_path / "out", **change, overwrite=True)
-    encode(tmp_path / "fresh", **change)
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert same_as_fresh(tmp_path / "out", **change)
 
 
 def test_where_a_part_lies_is_no_difference(tmp_path):
@@ -466,6 +502,11 @@ def pictured(tmp_path):
     return [Document(f"d{number:02d}", image=str(folder / f"{number}.png")) for number in range(30)]
 
 
+def readable(documents):
+    """Those whose pictures are in order."""
+    return [document for number, document in enumerate(documents) if number not in BROKEN]
+
+
 @pytest.mark.parametrize("model", [PICTURES, ToyModel("dense", DensePictureTower(), DensePictureTower())])
 def test_broken_pictures_fail_unless_skipped(tmp_path, pictured, model):
     with pytest.raises(DataError, match=r"pictures.(3|4|9|17|25)\.png: "):
@@ -489,20 +530,16 @@ def test_broken_pictures_fail_unless_skipped(tmp_path, pictured, model):
 
 def test_what_is_left_is_what_a_corpus_without_them_gives(tmp_path, pictured):
     encode(tmp_path / "out", pictured, PICTURES, on_error="skip")
-    whole = [document for number, document in enumerate(pictured) if number not in BROKEN]
+    whole = readable(pictured)
     encode(tmp_path / "whole", whole, PICTURES)
-    found, expected = (
-        [line for path in sorted((tmp_path / name / "docs").iterdir()) for line in lines(path)]
-        for name in ("out", "whole")
-    )
-    assert found == expected
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name,checkpoint", [("vdr-crossmodal", "demo-vdr"), ("dense-crossmodal", "demo-dense")])
 def test_skipping_reads_and_encodes_each_picture_once(tmp_path, pictured, name, checkpoint, monkeypatch):
     model = load_encoder(name, checkpoint, device="cpu")
     fixed = Quantiser.named("fixed", scale=100)  # calibrating would encode its sample once more
-    whole = [document for number, document in enumerate(pictured) if number not in BROKEN]
+    whole = readable(pictured)
     encode(tmp_path / "whole", whole, model, quantiser=fixed, batch_size=1)
     opened, forwarded = [], []
     open_image, normalise = images.open_image, Pixels.normalise
@@ -511,12 +548,6 @@ def test_skipping_reads_and_encodes_each_picture_once(tmp_path, pictured, name, 
     manifest = encode(tmp_path / "out", pictured, model, quantiser=fixed, batch_size=1, on_error="skip")
     assert (len(opened), len(forwarded), manifest.counts["skipped"]) == (30, 25, 5)
     assert rows_of(tmp_path / "out") == rows_of(tmp_path / "whole")
-
-
-def rows_of(folder):
-    """All rows of all shards of either format."""
-    paths = sorted((folder / "docs").iterdir())
-    return [row for p in paths for row in (lines(p) if p.suffix == ".jsonl" else parquet.read_table(p).to_pylist())]
 
 
 @pytest.mark.parametrize("name", ["bag-of-tokens", "splade"])
@@ -528,7 +559,7 @@ def test_texts_have_nothing_to_skip(tmp_path, load, name):
 
 
 def test_skipping_nothing_is_no_difference(tmp_path, pictured):
-    whole = [document for number, document in enumerate(pictured) if number not in BROKEN]
+    whole = readable(pictured)
     encode(tmp_path / "fail", whole, PICTURES)
     manifest = encode(tmp_path / "skip", whole, PICTURES, on_error="skip")
     assert "skipped" not in manifest.counts
@@ -557,18 +588,17 @@ def test_what_lacks_pictures_is_refused_when_they_are_wanted(tmp_path, pictured)
     encode(tmp_path / "out", pictured, PICTURES, on_error="skip")
     with pytest.raises(ArtefactError, match=r"5 documents .* see skipped\.jsonl; --on-error skip accepts it"):
         encode(tmp_path / "out", pictured, PICTURES)
-    whole = [document for number, document in enumerate(pictured) if number not in BROKEN]
+    whole = readable(pictured)
     encode(tmp_path / "out", whole, PICTURES, overwrite=True)
     assert not (tmp_path / "out/skipped.jsonl").exists()
 
 
 def test_a_shard_encoded_again_is_listed_once(tmp_path, pictured):
-    encode(tmp_path / "fresh", pictured, PICTURES, on_error="skip")
-    shutil.copytree(tmp_path / "fresh", tmp_path / "out")
+    encode(tmp_path / "out", pictured, PICTURES, on_error="skip")
     for name in ("shard-00000.jsonl", "shard-00002.jsonl"):
         (tmp_path / "out/docs" / name).unlink()
     encode(tmp_path / "out", pictured, PICTURES, on_error="skip")
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert same_as_fresh(tmp_path / "out", pictured, PICTURES, on_error="skip")
 
 
 def test_a_list_that_a_killed_run_left_is_mended(tmp_path, pictured):
@@ -618,14 +648,7 @@ def test_parts_are_the_whole_with_one_scale(tmp_path, of):
     """The largest weight of the corpus lies in one part; the other parts use its scale all the same."""
     whole = encode(tmp_path / "whole")
     parts = [encode(tmp_path / str(number), part=Part(number, of)) for number in range(of)]
-    found = [
-        line
-        for number in range(of)
-        for path in sorted((tmp_path / str(number) / "docs").iterdir())
-        for line in lines(path)
-    ]
-    expected = [line for path in sorted((tmp_path / "whole/docs").iterdir()) for line in lines(path)]
-    assert found == expected
+    assert [row for number in range(of) for row in rows_of(tmp_path / str(number))] == rows_of(tmp_path / "whole")
     assert all(part.quantiser == whole.quantiser and part.vocabulary == whole.vocabulary for part in parts)
     assert all(part.corpus["digest"] == whole.corpus["digest"] and part.corpus["documents"] == 30 for part in parts)
     assert [part.corpus["part"]["id"] for part in parts] == list(range(of))
@@ -636,20 +659,10 @@ def test_parts_are_the_whole_with_one_scale(tmp_path, of):
 
 
 def test_a_part_is_resumed_and_is_no_other_part(tmp_path, encoded):
-    encode(tmp_path / "fresh", part=Part(1, 2))
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryError):
-        counted = iter([1])
-
-        def limited(*arguments):
-            if next(counted, None) is None:
-                raise MemoryError
-            return ENCODE_SHARD(*arguments)
-
-        patch.setattr(writing, "encode_shard", limited)
-        encode(tmp_path / "out", part=Part(1, 2))
+    stopped(tmp_path / "out", after=1, part=Part(1, 2))
     encoded.clear()
     encode(tmp_path / "out", part=Part(1, 2))
-    assert encoded == ["d23"] and tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert encoded == ["d23"] and same_as_fresh(tmp_path / "out", part=Part(1, 2))
     for other in (Part(0, 2), Part(1, 3), None):
         with pytest.raises(ArtefactError, match="corpus: .* requested"):
             encode(tmp_path / "out", part=other)
@@ -707,49 +720,17 @@ def replace_device(model, device):
 # ---- damage
 
 
-def stopped(output, after):
-    """Encodes until `after` shards are finished, then fails."""
-    counted = iter(range(after))
-
-    def limited(*arguments):
-        if next(counted, None) is None:
-            raise MemoryError
-        return ENCODE_SHARD(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(writing, "encode_shard", limited)
-        encode(output)
-
-
-ENCODE_SHARD = writing.encode_shard
-
-
-@pytest.fixture
-def encoded(monkeypatch):
-    """First ids of the shards that were encoded."""
-    calls = []
-
-    def counted(batch, *rest):
-        calls.append(batch[0].doc_id)
-        return ENCODE_SHARD(batch, *rest)
-
-    monkeypatch.setattr(writing, "encode_shard", counted)
-    return calls
-
-
 def test_only_what_is_missing_is_encoded(tmp_path, encoded):
-    encode(tmp_path / "fresh")
     stopped(tmp_path / "out", after=2)
     encoded.clear()
     encode(tmp_path / "out")
     assert encoded == ["d16", "d24"]
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert same_as_fresh(tmp_path / "out")
 
 
 @pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_damaged_shard_is_encoded_again(tmp_path, encoded, damage, finished):
-    encode(tmp_path / "fresh")
     if finished:
         encode(tmp_path / "out")
     else:
@@ -762,17 +743,16 @@ def test_a_damaged_shard_is_encoded_again(tmp_path, encoded, damage, finished):
     encoded.clear()
     encode(tmp_path / "out")
     assert encoded == (["d08"] if finished else ["d08", "d24"])
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert same_as_fresh(tmp_path / "out")
 
 
 def test_changed_bytes_of_an_unfinished_folder_are_seen(tmp_path, encoded):
-    encode(tmp_path / "fresh")
     stopped(tmp_path / "out", after=3)
     path = tmp_path / "out/docs/shard-00001.jsonl"
     path.write_bytes(path.read_bytes().replace(b"255", b"254"))
     encoded.clear()
     encode(tmp_path / "out")
-    assert encoded == ["d08", "d24"] and tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert encoded == ["d08", "d24"] and same_as_fresh(tmp_path / "out")
 
 
 def test_an_unfinished_folder_of_another_making(tmp_path):
@@ -780,16 +760,14 @@ def test_an_unfinished_folder_of_another_making(tmp_path):
     with pytest.raises(ArtefactError, match="unfinished shards of another request"):
         encode(tmp_path / "out", DOCUMENTS[:9])
     encode(tmp_path / "out", DOCUMENTS[:9], overwrite=True)
-    encode(tmp_path / "fresh", DOCUMENTS[:9])
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert same_as_fresh(tmp_path / "out", DOCUMENTS[:9])
 
 
 def test_a_plan_by_which_nothing_was_encoded_is_no_loss(tmp_path):
     """For example because the encoder cannot read the corpus: the next one may have the folder."""
     stopped(tmp_path / "out", after=0)
     encode(tmp_path / "out", DOCUMENTS[:9])
-    encode(tmp_path / "fresh", DOCUMENTS[:9])
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert same_as_fresh(tmp_path / "out", DOCUMENTS[:9])
 
 
 def test_other_versions_do_not_continue_a_folder(tmp_path, monkeypatch):
@@ -806,7 +784,6 @@ def test_other_versions_do_not_continue_a_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("call", range(8))
 def test_no_space_at_any_write(tmp_path, monkeypatch, number, call):
     """Every file goes through fsync once; the disk is full at the n-th."""
-    encode(tmp_path / "fresh")
     counted = iter(range(call))
     sync = files.sync_to
 
@@ -822,7 +799,7 @@ def test_no_space_at_any_write(tmp_path, monkeypatch, number, call):
     assert not (tmp_path / "out/manifest.json").exists()
     assert not list((tmp_path / "out/docs").glob("*.part"))
     encode(tmp_path / "out")
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert same_as_fresh(tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -833,7 +810,6 @@ def test_no_space_at_any_write(tmp_path, monkeypatch, number, call):
 @pytest.mark.parametrize("limit", [64, 200, 450])
 def test_files_that_may_not_grow(tmp_path, layout, limit):
     """A real refusal of the kernel in the middle of a write."""
-    encode(tmp_path / "fresh", layout=layout)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
@@ -843,7 +819,7 @@ def test_files_that_may_not_grow(tmp_path, layout, limit):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not (tmp_path / "out/manifest.json").exists()
     encode(tmp_path / "out", layout=layout)
-    assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
+    assert same_as_fresh(tmp_path / "out", layout=layout)
 
 
 def test_a_full_file_system(tmp_path):
@@ -1022,13 +998,13 @@ def test_manifests_of_other_versions(tmp_path):
             Manifest.from_json({**about, **change}, "here")
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-
-
 def test_an_impact_beyond_2_to_the_24_is_named_before_it_is_written(tmp_path):
     documents = [*DOCUMENTS[:3], Document("large", text="dog cat cat cat")]
     beyond = SideQuantiser("fixed", None, 1.2e7)
     with pytest.raises(LexvlError, match=r"^document 'large', term 'cat': an impact of 18000000 reaches 2\^24"):
         encode(tmp_path / "shards", documents, quantiser=Quantiser(beyond, beyond))
     assert not list((tmp_path / "shards/docs").iterdir())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -5,6 +5,7 @@ Classes have names, which prompts contain, and labels, which files and folders h
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +19,6 @@ import numpy as np
 
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.corpora.folder import load_pictures
-from lexvl_anserini.data.lines import LISTS, read_rows
 from lexvl_anserini.data.pictures.images import image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
@@ -26,6 +26,9 @@ from lexvl_anserini.ground.manifest import CorpusRef
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+# Suffixes of lists, and what separates their columns.
+LISTS = {".csv": ",", ".tsv": "\t"}
 
 COLUMNS = ("image", "class")
 
@@ -136,6 +139,32 @@ def read_list(path: Path) -> Iterator[Labelled]:
             raise DataError(f"{where}: image {image!r} occurs twice")
         seen.add(image)
         yield Labelled(str(path.parent / Path(image).expanduser()), label)
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Streams the rows of a list, each with its place for errors; a heading of these columns is skipped.
+
+    Args:
+        path: a file with a suffix of `LISTS`, in UTF-8.
+        columns: their names.
+
+    Raises:
+        DataError: the file cannot be read, or a row has other columns or an empty one.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as lines:
+            for number, row in enumerate(csv.reader(lines, delimiter=LISTS[path.suffix.lower()]), start=1):
+                cells = [cell.strip() for cell in row]
+                if not row or (number == 1 and cells == list(columns)):
+                    continue
+                where = f"{path} line {number}"
+                if len(cells) != len(columns):
+                    raise DataError(f"{where}: {len(cells)} columns, expected {len(columns)} ({', '.join(columns)})")
+                if "" in cells:
+                    raise DataError(f"{where}: the {columns[cells.index('')]} is empty")
+                yield where, cells
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise DataError(f"{path}: cannot be read ({problem})") from problem
 
 
 # Where a prompt has the name of a class, and the prompt where no templates are given.

@@ -11,8 +11,8 @@ from typing import Any
 
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.dataset import Dataset, checked_direction, checked_split, data_root
+from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
-from lexvl_anserini.data.left_out import log_once
 from lexvl_anserini.data.lines import PACKED, Line, LinePlace, parse_object, read_lines, read_placed_lines, string_field
 from lexvl_anserini.data.topics import read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
@@ -34,11 +34,6 @@ def load_beir(ref: CorpusRef) -> Dataset:
 
     `<name>` is any folder of `<data folder>/beir` or `<data folder>`, or a BEIR dataset. The default split is `test`
     (`dev` for msmarco); the only direction is text-to-text.
-
-    Raises:
-        UnknownName: neither a folder nor a BEIR dataset.
-        UsageError: two different splits, no name, or another direction.
-        DataError: files are missing and cannot be downloaded, or the split is not there.
     """
     ref = replace(ref, direction=checked_direction(ref, ("text-to-text",), "text-to-text"))
     if ref.name.startswith("beir:"):
@@ -56,9 +51,6 @@ def load_beir_folder(folder: Path, ref: CorpusRef, remove_query: bool = True) ->
 
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
     encoded. Another split than the default is looked for at once.
-
-    Raises:
-        DataError: no folder, no corpus, or a named split that is not there.
     """
     corpus = corpus_file(folder)
     if corpus is None:
@@ -83,9 +75,6 @@ def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
     """Streams the documents of a `corpus.jsonl` (or `.jsonl.gz`) in file order; `check_corpus` finds duplicate ids.
 
     Keys besides `_id`, `title`, `text`, `image` go to the metadata. A document may have an empty text.
-
-    Raises:
-        DataError: a malformed line, or no document at all.
     """
     empty = True
     for line in read_lines(path):
@@ -96,11 +85,7 @@ def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
 
 
 def read_placed_corpus(path: Path, escape_ids: bool, place: LinePlace) -> Iterator[tuple[LinePlace, Document]]:
-    """The documents of a plain `corpus.jsonl` from a place on, each with its place.
-
-    Raises:
-        DataError: a malformed line.
-    """
+    """The documents of a plain `corpus.jsonl` from a place on, each with its place."""
     for here, line in read_placed_lines(path, place):
         yield here, _document(line, escape_ids)
 
@@ -118,11 +103,7 @@ def folder_and_split(path: Path) -> tuple[Path, str | None]:
 
 
 def qrels_file(folder: Path, split: str) -> Path:
-    """The judgements of a split.
-
-    Raises:
-        DataError: no such split; the message names those that are there.
-    """
+    """The judgements of a split; an error about one that is not there names those that are."""
     path = folder / "qrels" / f"{split}.tsv"
     if path.is_file():
         return path

@@ -1,4 +1,4 @@
-"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file) as corpora, in three directions (see `views`).
+"""Images with captions (COCO, Flickr30k, Flickr8k, any Karpathy file) as corpora, in three directions (see `karpathy`).
 
 An image's id is its `imgid`, a caption's its `sentid`; the two may collide. Some images of COCO have more than five
 captions: all of them count where captions are topics or documents.
@@ -22,11 +22,10 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.corpora.karpathy import CaptionedImage, read_karpathy
+from lexvl_anserini.data.corpora.karpathy import CaptionedImage, read_karpathy, viewed
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
-from lexvl_anserini.data.file_state import FileState, state_of
+from lexvl_anserini.data.entries import FileState, state_of
 from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.data.views import viewed
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 
@@ -83,10 +82,6 @@ def load_captions(ref: CorpusRef) -> Dataset:
 
     Splits are `test` (default), `val`, `train` (with COCO's `restval`), `train-only`, `restval`; the default direction
     is text-to-image.
-
-    Raises:
-        UsageError: two different splits, or no such direction.
-        DataError: files are missing or malformed, or the split is not there; says what to put where.
     """
     name, _, split_in_name = ref.name.partition("/")
     split = checked_split(ref, split_in_name)
@@ -96,18 +91,14 @@ def load_captions(ref: CorpusRef) -> Dataset:
     if folder is None:
         raise DataError(_no_captions(name, root))
     folders = KNOWN[name].folders
-    sources = [path for one in dict.fromkeys((root / name, folder)) for path in sources_in(one, ("images", *folders))]
+    homes = dict.fromkeys((root / name, folder))
+    sources = [path for home in homes for path in sources_in(home, ("images", *folders))]
     gallery = Gallery(sources, folders, partial(_no_images, name, root))
     return _dataset(replace(ref, name=name, split=split), folder / f"dataset_{name}.json", gallery)
 
 
 def load_karpathy(ref: CorpusRef) -> Dataset:
-    """Loads `karpathy:<json>` or `karpathy:<json>,<images folder or tar>`; without the latter, images beside the JSON.
-
-    Raises:
-        UsageError: no path, or no such direction.
-        DataError: files are missing or malformed, or the split is not there.
-    """
+    """Loads `karpathy:<json>` (with the images beside it) or `karpathy:<json>,<images folder or tar>`."""
     rest = ref.name.partition(":")[2]
     if not rest:
         raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
@@ -146,11 +137,7 @@ def _dataset(ref: CorpusRef, path: Path, gallery: Gallery) -> Dataset:
 
 
 def captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
-    """The images of a split, in file order.
-
-    Raises:
-        DataError: not there or malformed, ids that come twice, or no such split; names those there.
-    """
+    """The images of a split, in file order."""
     return _read(path.absolute(), split, escape_ids, state_of(path))
 
 
@@ -167,7 +154,7 @@ def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
     if len(set(ids)) == len(ids):
         return
     seen: set[str] = set()
-    repeated = next(one for one in ids if one in seen or seen.add(one))  # type: ignore[func-returns-value]
+    repeated = next(item_id for item_id in ids if item_id in seen or seen.add(item_id))  # type: ignore[func-returns-value]
     raise DataError(f"{path}: {key} {repeated} occurs more than once; ids must be distinct")
 
 
@@ -239,7 +226,7 @@ def references(
         DataError: no source has some of the files; names the first five.
     """
     parts = {*folders, *(_last(file.rpartition("/")[0]) for file in files)} - {""}
-    wanted = Counter(map(_last, files))
+    names_of_files = Counter(map(_last, files))
     references_by_file: dict[str, str] = {}
     for source in sources:
         if len(references_by_file) == len(files):
@@ -248,9 +235,9 @@ def references(
         for file in files:
             here = names.get(_last(file), [])
             if file not in references_by_file and (
-                one := _in_its_folder(file, here) or _in_any_folder(file, here, wanted, parts)
+                match := _in_its_folder(file, here) or _in_any_folder(file, here, names_of_files, parts)
             ):
-                references_by_file[file] = one.reference
+                references_by_file[file] = match.reference
     missing = [file for file in files if file not in references_by_file]
     if missing:
         more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
@@ -264,14 +251,14 @@ def references(
 def _in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:
     """The first file of that name whose folder ends in the folder that the corpus names."""
     folder = file.rpartition("/")[0]
-    return next((one for one in here if not folder or f"/{one.folder}".endswith(f"/{folder}")), None)
+    return next((match for match in here if not folder or f"/{match.folder}".endswith(f"/{folder}")), None)
 
 
 def _in_any_folder(
-    file: str, here: Sequence[_Found], wanted: Mapping[str, int], parts: Collection[str]
+    file: str, here: Sequence[_Found], names_of_files: Mapping[str, int], parts: Collection[str]
 ) -> _Found | None:
     """The only file of its name, if the corpus has one file of that name and the folder is not another of its parts."""
-    alone = wanted[_last(file)] == len(here) == 1
+    alone = names_of_files[_last(file)] == len(here) == 1
     return here[0] if alone and _last(here[0].folder) not in parts else None
 
 

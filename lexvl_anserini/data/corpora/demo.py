@@ -1,4 +1,4 @@
-"""The demo dataset: drawn scenes with five captions each, in the directions of `views`.
+"""The demo dataset: drawn scenes with five captions each, in the directions of `karpathy`.
 
 The test split, 1,000 scenes, is in the package. `python tools/world draw train val` draws the other splits into the
 data folder (20,000 and 1,000 scenes). The default direction is text to image: a document is an image, a topic is one of
@@ -12,9 +12,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from lexvl_anserini.data.corpora.karpathy import read_karpathy
+from lexvl_anserini.data.corpora.karpathy import read_karpathy, viewed
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
-from lexvl_anserini.data.views import viewed
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.manifest import CorpusRef
 
@@ -25,13 +24,7 @@ PICTURES = "images-v3-64px-{split}.tar"
 
 
 def load_demo(ref: CorpusRef) -> Dataset:
-    """Loads `demo` or `demo/<split>`: test (the default), train or val.
-
-    Raises:
-        UnknownName: no such split or direction.
-        UsageError: two different splits.
-        DataError: the split is not drawn yet.
-    """
+    """Loads `demo` or `demo/<split>`: test (the default), train or val."""
     split = checked_split(ref, ref.name.removeprefix("demo").removeprefix("/")) or "test"
     if split not in SPLITS:
         raise UnknownName("split of demo", split, SPLITS)
@@ -42,11 +35,7 @@ def load_demo(ref: CorpusRef) -> Dataset:
 
 
 def demo_files(split: str = "test", data_dir: str | None = None) -> tuple[Path, Path]:
-    """The captions of a split in Karpathy's format, and the tar of its images, `<image_id>.png` of 64 x 64 pixels.
-
-    Raises:
-        DataError: the split is not drawn yet.
-    """
+    """The captions of a split in Karpathy's format, and the tar of its images, `<image_id>.png` of 64 x 64 pixels."""
     folder = FOLDER if split == "test" else data_root(data_dir) / "demo"
     captions = folder / f"{split}.json"
     if not captions.is_file():

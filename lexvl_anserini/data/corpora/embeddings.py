@@ -10,7 +10,7 @@ is `table.parquet::id` and takes the place of an image's path; a caption also ke
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lexvl_anserini.data.checks import checked_id, unescape_id
 from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
-from lexvl_anserini.data.corpora.karpathy import CaptionedImage
+from lexvl_anserini.data.corpora.karpathy import CaptionedImage, viewed
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.file_state import FileState, state_of
+from lexvl_anserini.data.entries import FileState, state_of
 from lexvl_anserini.data.parquet import Failure, any_type, parquet_errors, read_batches
-from lexvl_anserini.data.views import VIEWS
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import Document, Qrel, Topic
+from lexvl_anserini.ground.records import Document, Topic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,11 +56,7 @@ class Tables:
     escaped: bool = False
 
     def table(self, kind: str) -> Path:
-        """The table of images or texts.
-
-        Raises:
-            DataError: the file does not exist; names the tables that do.
-        """
+        """The table of images or texts; an error about one that is not there names those that are."""
         path = self.folder / f"{kind}{'_' if self.features else ''}{self.features}.parquet"
         if not path.is_file():
             there = ", ".join(sorted(file.name for file in self.folder.glob("*.parquet"))) or "none"
@@ -80,10 +75,6 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     Splits are those of dataset_meta.json: `test` (default), `val`, `train` (with COCO's `restval`), ... A folder
     without that file has documents (every row of the image or text table) but neither topics nor judgements. The
     direction is text-to-image (default) or image-to-text.
-
-    Raises:
-        UsageError: the name has no folder, or the direction is another one.
-        DataError: no such folder or table, or dataset_meta.json is malformed or lacks the split.
     """
     where, _, features = ref.name.partition(":")[2].partition(",")
     if not where:
@@ -102,36 +93,25 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
         )
     split = ref.split or DEFAULT_SPLIT
     images = captioned_images(tables.folder / CAPTIONS, split, ref.escape_ids)
-    return Dataset.of(
-        replace(ref, split=split, direction=direction),
-        documents=partial(_documents, tables, images, direction),
-        topics=partial(_topics, tables, images, direction),
-        qrels=partial(_qrels, images, direction),
-    )
+    ref = replace(ref, split=split, direction=direction)
+    dataset = viewed(ref, partial(_by_id, images), lambda: partial(tables.refer, IMAGES))
+    return replace(dataset, documents=partial(_documents, tables, dataset), topics=partial(_topics, tables, dataset))
 
 
-def _documents(tables: Tables, images: Sequence[CaptionedImage], direction: str) -> Iterator[Document]:
-    for document in VIEWS[direction].documents(lambda: _by_id(images), _opened(tables)):
+def _documents(tables: Tables, dataset: Dataset) -> Iterator[Document]:
+    for document in dataset.documents():
         # A caption has its text already; add the reference of its vector.
         yield document._replace(image=document.image or tables.refer(TEXTS, document.doc_id))
 
 
-def _topics(tables: Tables, images: Sequence[CaptionedImage], direction: str) -> Iterator[Topic]:
-    for topic in VIEWS[direction].topics(lambda: _by_id(images), _opened(tables)):
+def _topics(tables: Tables, dataset: Dataset) -> Iterator[Topic]:
+    for topic in dataset.topics():
         yield topic._replace(image=topic.image or tables.refer(TEXTS, topic.query_id))
-
-
-def _qrels(images: Sequence[CaptionedImage], direction: str) -> Iterator[Qrel]:
-    return VIEWS[direction].qrels(lambda: images)
 
 
 def _by_id(images: Sequence[CaptionedImage]) -> Iterator[CaptionedImage]:
     """The images with their ids in the place of their files."""
     return (image._replace(file=image.image_id) for image in images)
-
-
-def _opened(tables: Tables) -> Callable[[], Callable[[str], str]]:
-    return lambda: partial(tables.refer, IMAGES)
 
 
 def _every_row(tables: Tables, kind: str) -> Iterator[Document]:
@@ -146,11 +126,7 @@ def _without_captions(folder: Path, what: str) -> NoReturn:
 
 
 def _folder(where: str) -> Path:
-    """The folder of that name, else the dataset of that hub id.
-
-    Raises:
-        DataError: neither exists, or the download fails.
-    """
+    """The folder of that name, else the dataset of that hub id."""
     folder = Path(where).expanduser()
     if folder.is_dir():
         return folder
@@ -220,11 +196,7 @@ def _table(path: Path) -> EmbeddingTable:
 
 @lru_cache(maxsize=TABLES_HELD)
 def _read_table(path: Path, state: FileState) -> EmbeddingTable:
-    """Decodes a table, once for all batches that read its rows.
-
-    Raises:
-        DataError: not parquet, without the two columns, ids that repeat, vectors of unequal length or not finite.
-    """
+    """Decodes a table, once for all batches that read its rows."""
     import numpy as np
 
     with parquet_errors(path, Failure()):

@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.corpora.beir import corpus_file, folder_and_split, load_beir_folder
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
-from lexvl_anserini.data.left_out import HIDDEN, LeftOut, log_once
+from lexvl_anserini.data.entries import HIDDEN, LeftOut, log_once
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -61,10 +61,6 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
     text-to-text.
-
-    Raises:
-        UsageError: the name has no path, or the direction is another one.
-        DataError: no such folder or tar, nothing to read in it, or a split of a folder that has none.
     """
     where, split_in_name = folder_and_split(_place(ref))
     if where.is_dir() and corpus_file(where):
@@ -89,12 +85,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
 
 def load_pictures(ref: CorpusRef) -> Dataset:
-    """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are.
-
-    Raises:
-        UsageError: the name has no path.
-        DataError: no such folder or tar, or no image in it.
-    """
+    """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are."""
     files = _files(_place(ref))
     _first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
     return Dataset.of(
@@ -111,9 +102,6 @@ def read_files(
     """Streams images and texts; where images are expected, logs the first text that is not the caption of an image.
 
     Without `texts`, such texts are left out.
-
-    Raises:
-        DataError: a file name that cannot be an id, or a text that cannot be read or is not UTF-8.
     """
     others: Counter[str] = Counter()
     left_out = LeftOut()
@@ -181,11 +169,7 @@ def _place(ref: CorpusRef) -> Path:
 
 
 def _first(files: Files, wanted: Callable[[str], bool], problem: str) -> str:
-    """The first name that is wanted.
-
-    Raises:
-        DataError: there is none.
-    """
+    """The first name that is wanted."""
     first = next(filter(wanted, files.names(LeftOut())), None)
     if first is None:
         heic = sum(_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))

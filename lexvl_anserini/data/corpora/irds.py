@@ -40,10 +40,6 @@ def load_irds(ref: CorpusRef) -> Dataset:
     Files are fetched when a part is read. Where documents have a title and a text, these are kept apart and other plain
     fields are metadata; of all other documents and of queries the text is ir_datasets' `default_text`. The document
     whose id is the topic's is removed for BEIR's datasets.
-
-    Raises:
-        UsageError: no id, or another direction than text-to-text.
-        DataError: ir_datasets knows no such id.
     """
     name = ref.name.removeprefix("irds").removeprefix(":")
     if not ref.name.startswith("irds:") or not name:
@@ -61,11 +57,7 @@ def load_irds(ref: CorpusRef) -> Dataset:
 
 
 def _source(dataset_id: str) -> Source:
-    """A dataset of ir_datasets, before anything is fetched.
-
-    Raises:
-        DataError: there is none of that id; the message names ids that are near.
-    """
+    """A dataset of ir_datasets, before anything is fetched."""
     if not sys.stderr.isatty():
         os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
     import ir_datasets
@@ -74,22 +66,18 @@ def _source(dataset_id: str) -> Source:
         return ir_datasets.load(dataset_id)
     except KeyError as problem:
         known, first = sorted(ir_datasets.registry), dataset_id.split("/")[0]
-        near = [one for one in known if one.split("/")[0] == first] or get_close_matches(dataset_id, known)
+        near = [name for name in known if name.split("/")[0] == first] or get_close_matches(dataset_id, known)
         some = _some(near) if near else f"{_some(known)} (https://ir-datasets.com lists all)"
         raise DataError(f"irds:{dataset_id}: ir_datasets has no such dataset; it has {some}") from problem
 
 
 def _records(source: Source, dataset_id: str, part: str) -> Iterator[Any]:
-    """The records of a part, as ir_datasets has them.
-
-    Raises:
-        DataError: the dataset lacks the part, or ir_datasets cannot fetch or read it.
-    """
+    """The records of a part, as ir_datasets has them."""
     if not source.has(part):
         import ir_datasets
 
-        below = [one for one in ir_datasets.registry if one.startswith(f"{dataset_id}/")]
-        having = _some([one for one in below if ir_datasets.load(one).has(part)])
+        below = [name for name in ir_datasets.registry if name.startswith(f"{dataset_id}/")]
+        having = _some([name for name in below if ir_datasets.load(name).has(part)])
         hint = f"; these have: {having}" if having else ""
         raise DataError(f"irds:{dataset_id}: no {PARTS[part]} in it{hint}")
     read: Callable[[], Iterator[Any]] = getattr(source, f"{part}_iter")
@@ -131,16 +119,12 @@ def _qrels(source: Source, dataset_id: str, escape_ids: bool) -> Iterator[Qrel]:
         where = f"irds:{dataset_id} judgement {number}"
         if not hasattr(record, "relevance"):
             raise DataError(f"{where}: no relevance; its fields are {', '.join(record._fields)}")
-        query_id, doc_id = (checked_id(one, where, escape_ids) for one in (record.query_id, record.doc_id))
+        query_id, doc_id = (checked_id(raw, where, escape_ids) for raw in (record.query_id, record.doc_id))
         yield Qrel(query_id, doc_id, int(record.relevance))
 
 
 def _text(record: Any, where: str) -> str:
-    """What ir_datasets calls a record's default text.
-
-    Raises:
-        DataError: it has none.
-    """
+    """What ir_datasets calls a record's default text."""
     if not hasattr(record, "default_text"):
         raise DataError(f"{where}: no text; its fields are {', '.join(record._fields)}")
     return str(record.default_text())
@@ -149,4 +133,4 @@ def _text(record: Any, where: str) -> str:
 def _some(ids: list[str]) -> str:
     """The first ids, and the number of others."""
     more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    return ", ".join(f"irds:{one}" for one in ids[:NAMED]) + more
+    return ", ".join(f"irds:{name}" for name in ids[:NAMED]) + more

@@ -1,4 +1,8 @@
-"""Karpathy's `dataset_*.json`: images with their split and captions, read one at a time.
+"""Captioned images: read from Karpathy's `dataset_*.json`, and seen in three directions.
+
+text-to-image  documents are images, topics are captions; each caption has one relevant image
+image-to-text  documents are captions, topics are images; all captions of an image are relevant
+text-to-text   no images: a document is the first four captions of an image, the topic its fifth
 
 The file of COCO has 144 MB, most of it tokens that are not used: its list is decoded element by element.
 """
@@ -7,13 +11,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.data.checks import checked_id
+from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import whole_characters
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.records import Document, Qrel, Topic
+
+# Captions of an image that make its document, text to text; the next one is the topic, further ones are not used.
+DOCUMENT_CAPTIONS = 4
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -33,6 +44,95 @@ class CaptionedImage(NamedTuple):
     split: str
     file: str
     captions: tuple[Caption, ...]
+
+
+class ViewItem(NamedTuple):
+    """A document or a topic: an image, one of its captions, or several."""
+
+    item_id: str
+    text: str | None = None
+    file: str | None = None
+
+
+# The images, from the start at each call.
+Images = Callable[[], Iterable[CaptionedImage]]
+# Makes ready what is needed to read images, and returns how a file is referred to.
+Opened = Callable[[], Callable[[str], str]]
+# The documents or the topics of an image.
+Items = Callable[[CaptionedImage], list[ViewItem]]
+
+
+class View(NamedTuple):
+    """What documents and topics are in one direction; all documents of an image are relevant to all its topics."""
+
+    documents: Items
+    topics: Items
+
+
+def whole_image(image: CaptionedImage) -> list[ViewItem]:
+    """The image itself."""
+    return [ViewItem(image.image_id, file=image.file)]
+
+
+def each_caption(image: CaptionedImage) -> list[ViewItem]:
+    """The captions one by one."""
+    return [ViewItem(caption.caption_id, caption.text) for caption in image.captions]
+
+
+def first_captions(image: CaptionedImage) -> list[ViewItem]:
+    """The first captions together."""
+    return [ViewItem(image.image_id, " ".join(caption.text for caption in image.captions[:DOCUMENT_CAPTIONS]))]
+
+
+def next_caption(image: CaptionedImage) -> list[ViewItem]:
+    """The caption after the first ones, if there is one."""
+    return each_caption(image)[DOCUMENT_CAPTIONS : DOCUMENT_CAPTIONS + 1]
+
+
+VIEWS: Mapping[str, View] = {
+    "text-to-image": View(whole_image, each_caption),
+    "image-to-text": View(each_caption, whole_image),
+    "text-to-text": View(first_captions, next_caption),
+}
+
+
+def viewed(ref: CorpusRef, images: Images, opened: Opened) -> Dataset:
+    """The dataset of captioned images in the direction of the reference."""
+    view = VIEWS[ref.direction or ""]
+    return Dataset.of(
+        ref,
+        documents=partial(_documents, images, view, opened),
+        topics=partial(_topics, images, view, opened),
+        qrels=partial(_qrels, images, view),
+    )
+
+
+def _documents(images: Images, view: View, opened: Opened) -> Iterator[Document]:
+    for item in _referred(images, view.documents, opened):
+        yield Document(item.item_id, text=item.text, image=item.file)
+
+
+def _topics(images: Images, view: View, opened: Opened) -> Iterator[Topic]:
+    for item in _referred(images, view.topics, opened):
+        yield Topic(item.item_id, item.text, item.file)
+
+
+def _referred(images: Images, items: Items, opened: Opened) -> Iterator[ViewItem]:
+    """The items with references in the place of files; opens nothing for captions."""
+    refer = cache(opened)
+    for image in images():
+        for item in items(image):
+            yield item if item.file is None else item._replace(file=refer()(item.file))
+
+
+def _qrels(images: Images, view: View) -> Iterator[Qrel]:
+    for image in images():
+        for topic in view.topics(image):
+            for document in view.documents(image):
+                yield Qrel(topic.item_id, document.item_id, 1)
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
 
 
 def read_karpathy(
@@ -62,8 +162,8 @@ def read_karpathy(
     if not there:
         raise DataError(f"{path}: no image in it")
     if splits is not None and not there & splits:
-        wanted = " or ".join(map(repr, sorted(splits)))
-        raise DataError(f"{path}: no image of split {wanted}; splits there: {', '.join(sorted(there))}")
+        names = " or ".join(map(repr, sorted(splits)))
+        raise DataError(f"{path}: no image of split {names}; splits there: {', '.join(sorted(there))}")
 
 
 def _image(record: dict[str, Any], split: str, where: str, escape_ids: bool) -> CaptionedImage:

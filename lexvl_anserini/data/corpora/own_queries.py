@@ -23,12 +23,7 @@ _END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 
 
 def load_own_queries(ref: CorpusRef) -> Dataset:
-    """Loads `titles:<corpus>` or `sentences:<corpus>`, for example `titles:beir/nfcorpus`.
-
-    Raises:
-        UsageError: no corpus after the colon, or a split.
-        LexvlError: as the corpus itself.
-    """
+    """Loads `titles:<corpus>` or `sentences:<corpus>`, for example `titles:beir/nfcorpus`."""
     kind, _, name = ref.name.partition(":")
     if not name:
         raise UsageError(f"{ref.name!r} names no corpus; expected {kind}:<corpus>, such as {kind}:beir/nfcorpus")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.left_out import log_once
+from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.installed import package_folder
@@ -71,12 +71,7 @@ SAMPLES = (
 
 
 def load_samples(ref: CorpusRef) -> Dataset:
-    """Loads `samples`: those of the pictures that are installed, without captions.
-
-    Raises:
-        UsageError: another direction than text-to-image.
-        DataError: another name or a split, or none of the pictures is installed.
-    """
+    """Loads `samples`: those of the pictures that are installed, without captions."""
     if ref.name != "samples" or ref.split:
         raise DataError(f"{ref.name!r}, split {ref.split!r}: the sample photos have one name, samples, and no splits")
     direction = checked_direction(ref, ("text-to-image",), "text-to-image")
@@ -85,11 +80,7 @@ def load_samples(ref: CorpusRef) -> Dataset:
 
 
 def sample_documents() -> Iterator[Document]:
-    """The installed pictures in the order of their ids; the metadata has licence and credit.
-
-    Raises:
-        DataError: none is installed.
-    """
+    """The installed pictures in the order of their ids; the metadata has licence and credit."""
     count = 0
     left_out = []
     for sample in SAMPLES:
@@ -98,8 +89,7 @@ def sample_documents() -> Iterator[Document]:
             left_out.append(f"{sample.title} ({sample.package})")
             continue
         count += 1
-        about = sample._asdict()
-        metadata = {key: about[key] for key in ("package", "file", "licence", "credit")}
+        metadata = {key: getattr(sample, key) for key in ("package", "file", "licence", "credit")}
         yield Document(sample.doc_id, title=sample.title, image=str(path), metadata=metadata)
     if not count:
         raise DataError("samples: no package has one of the pictures; pip install scikit-learn scikit-image")

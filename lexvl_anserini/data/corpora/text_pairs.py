@@ -5,16 +5,28 @@ Each is a dataset with one split, `train`: its judgements have relevance 1 for p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from lexvl_anserini.data.checks import checked_id
+import orjson
+
+from lexvl_anserini.data.checks import checked_id, shown
 from lexvl_anserini.data.corpora.beir import corpus_file, read_corpus
-from lexvl_anserini.data.corpora.dpr_json import Example, digest_of, read_dpr
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.lines import decode, read_lines
+from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.lines import (
+    DAMAGED_GZIP,
+    decode,
+    open_packed,
+    parse_object,
+    plain_suffix,
+    read_lines,
+    string_field,
+)
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
@@ -22,16 +34,28 @@ from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
 
 SPLIT = "train"
 
+# Names of the lists of passages, and of the id of a passage (in the files of DPR, of other trainers).
+POSITIVES, HARD_NEGATIVES, NEGATIVES = "positive_ctxs", "hard_negative_ctxs", "negative_ctxs"
+PASSAGE_IDS = ("passage_id", "psg_id", "docid")
+# A passage's score by the system that retrieved it.
+SCORE = "score"
+
+
+class Example(NamedTuple):
+    """One entry of a file: a query, its positives, at least one, its hard negatives, and a teacher's scores by id."""
+
+    where: str
+    query: Topic
+    positives: tuple[Document, ...]
+    negatives: tuple[Document, ...]
+    scores: Mapping[str, float] = {}
+
 
 def load_dpr_file(ref: CorpusRef) -> Dataset:
     """Loads `dpr:<path>`: a JSON array (`.json`) or JSON lines (`.jsonl`) of questions with passages.
 
     Hard negatives are `hard_negative_ctxs`, or where there are none `negative_ctxs`, as in DPR. Entries without a
     positive are left out, as in DPR.
-
-    Raises:
-        UsageError: another split or direction.
-        DataError: the file is absent.
     """
     return dataset_of_examples(ref, partial(read_dpr, path_of(ref), ref.escape_ids))
 
@@ -40,10 +64,6 @@ def load_pairs(ref: CorpusRef) -> Dataset:
     """Loads `pairs:<path>`: lines of query, tab, positive, and further tabs with one hard negative after each.
 
     Texts have no ids; the same text is the same query or passage on every line.
-
-    Raises:
-        UsageError: another split or direction.
-        DataError: the file is absent.
     """
     return dataset_of_examples(ref, partial(read_pairs, path_of(ref)))
 
@@ -53,10 +73,6 @@ def load_triples(ref: CorpusRef) -> Dataset:
 
     The folder has the texts: `corpus.jsonl` and `queries.jsonl` (BEIR), or `collection.tsv` and `queries.train.tsv`
     (MS MARCO).
-
-    Raises:
-        UsageError: no folder is named, or another split or direction.
-        DataError: the file, or a file of the folder, is absent.
     """
     path, comma, folder = ref.name.removeprefix("triples:").rpartition(",")
     if not comma:
@@ -64,7 +80,7 @@ def load_triples(ref: CorpusRef) -> Dataset:
     triples = existing(Path(path).expanduser())
     corpus, topics = texts_of(Path(folder).expanduser(), ref.escape_ids)
     judged = partial(read_triples, triples, ref.escape_ids)
-    return one_split(ref, corpus, partial(asked_topics, judged, topics, triples), judged)
+    return one_split(ref, corpus, partial(judged_topics, judged, topics, triples), judged)
 
 
 def dataset_of_examples(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> Dataset:
@@ -79,11 +95,7 @@ def one_split(
     topics: Callable[[], Iterator[Topic]],
     qrels: Callable[[], Iterator[Qrel]],
 ) -> Dataset:
-    """A dataset of texts with the split `train` alone.
-
-    Raises:
-        UsageError: the reference has another split or direction.
-    """
+    """A dataset of texts with the split `train` alone."""
     if ref.split not in (None, SPLIT):
         raise UsageError(f"{ref.name} has no split {ref.split!r}; a file of training pairs has the split {SPLIT} alone")
     direction = checked_direction(ref, ("text-to-text",), "text-to-text")
@@ -96,22 +108,14 @@ def path_of(ref: CorpusRef) -> Path:
 
 
 def existing(path: Path) -> Path:
-    """The path, after checking that it is a file.
-
-    Raises:
-        DataError: it is not.
-    """
+    """The path, after checking that it is a file."""
     if not path.is_file():
         raise DataError(f"{path}: {'a folder, expected a file' if path.is_dir() else 'no such file'} of training pairs")
     return path
 
 
 def documents_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Document]:
-    """Every passage once, in the order of the file.
-
-    Raises:
-        DataError: an id has two texts.
-    """
+    """Every passage once, in the order of the file."""
     digests: dict[str, str] = {}
     for example in examples():
         for document in (*example.positives, *example.negatives):
@@ -126,11 +130,7 @@ def documents_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Document
 
 
 def topics_of(examples: Callable[[], Iterator[Example]]) -> Iterator[Topic]:
-    """Every query once, in the order of the file.
-
-    Raises:
-        DataError: an id has two texts.
-    """
+    """Every query once, in the order of the file."""
     texts: dict[str, str] = {}
     for example in examples():
         query_id, text = example.query.query_id, example.query.text or ""
@@ -156,12 +156,84 @@ def scores_of(examples: Callable[[], Iterator[Example]]) -> Iterator[TeacherScor
             yield TeacherScore(example.query.query_id, doc_id, score)
 
 
-def read_pairs(path: Path) -> Iterator[Example]:
-    """The lines of a file of texts.
+def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
+    """The questions of a DPR file that have a positive. An entry without `query_id` has its number, from 1, as id."""
+    skipped = total = 0
+    for where, record in dpr_records(path):
+        total += 1
+        question = string_field(record, "question", where)
+        if not question or not question.strip():
+            raise DataError(f"{where}: no 'question'; keys found: {', '.join(record) or 'none'}")
+        if POSITIVES not in record:
+            raise DataError(f"{where}: no {POSITIVES!r}; keys found: {', '.join(record)}")
+        positives = passages(record, POSITIVES, where, escape_ids)
+        negatives = passages(record, HARD_NEGATIVES, where, escape_ids) or passages(
+            record, NEGATIVES, where, escape_ids
+        )
+        if not positives:
+            skipped += 1
+            continue
+        query_id = checked_id(record.get("query_id", total), where, escape_ids)
+        scores = {document.doc_id: score for document, score in (*positives, *negatives) if score is not None}
+        right, wrong = (tuple(document for document, _ in listed) for listed in (positives, negatives))
+        yield Example(where, Topic(query_id, question), right, wrong, scores)
+    if skipped == total:
+        raise DataError(f"{path}: {f'none of {total} entries has a positive' if total else 'no entry in it'}")
+    if skipped:
+        log_once(f"{path}: {skipped} of {total} entries have no positive and are left out")
 
-    Raises:
-        DataError: fewer than two columns, another number than in the first line, an empty text, or no line at all.
-    """
+
+def dpr_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The entries of a JSON array or of JSON lines, each with its place."""
+    if plain_suffix(path) == ".jsonl":
+        for line in read_lines(path):
+            yield line.where, parse_object(line)
+        return
+    try:
+        with open_packed(path) as source:
+            records = orjson.loads(source.read())
+    except (OSError, *DAMAGED_GZIP) as problem:
+        raise DataError(f"{path}: cannot be read ({problem})") from problem
+    except orjson.JSONDecodeError as problem:
+        raise DataError(f"{path}: malformed JSON ({problem}); JSON lines have the suffix .jsonl") from problem
+    if not isinstance(records, list):
+        raise DataError(f"{path}: no JSON array; expected [{{'question': ..., '{POSITIVES}': [...]}}, ...]")
+    for number, record in enumerate(records, start=1):
+        where = f"{path} entry {number}"
+        if not isinstance(record, dict):
+            raise DataError(f"{where}: not an object with 'question' and {POSITIVES!r}")
+        yield where, record
+
+
+def passages(record: Mapping[str, Any], key: str, where: str, escape_ids: bool) -> list[tuple[Document, float | None]]:
+    """The passages of one list of an entry, each with its score if it has one; an absent list has none."""
+    listed = record.get(key) or []
+    if not isinstance(listed, list):
+        raise DataError(f"{where}: {key!r} is not a list of passages")
+    documents: list[tuple[Document, float | None]] = []
+    for number, passage in enumerate(listed, start=1):
+        place = f"{where}: passage {number} of {key!r}"
+        if not isinstance(passage, dict):
+            raise DataError(f"{place} is {shown(passage)}, expected an object with 'title' and 'text'")
+        title, text = (string_field(passage, name, place) for name in ("title", "text"))
+        if text is None or not f"{title or ''}{text}".strip():
+            raise DataError(f"{place} has no text")
+        raw_id = next((passage[name] for name in PASSAGE_IDS if name in passage), None)
+        doc_id = digest_of(title or "", text) if raw_id is None else checked_id(raw_id, place, escape_ids)
+        score = passage.get(SCORE)
+        if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
+            raise DataError(f"{place}: {SCORE!r} is {shown(score)}, expected a number")
+        documents.append((Document(doc_id, title or None, text), score))
+    return documents
+
+
+def digest_of(*parts: str) -> str:
+    """An id from texts: 16 hex digits."""
+    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def read_pairs(path: Path) -> Iterator[Example]:
+    """The lines of a file of texts."""
     for where, columns in table(path, "query, positive and optional negatives"):
         query, positive, *negatives = columns
         yield Example(where, Topic(digest_of(query), query), (of_text(positive),), tuple(map(of_text, negatives)))
@@ -173,11 +245,7 @@ def of_text(text: str) -> Document:
 
 
 def read_triples(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
-    """The judgements of a file of ids.
-
-    Raises:
-        DataError: as `read_pairs`, or an id that a run file cannot hold.
-    """
+    """The judgements of a file of ids."""
     for where, columns in table(path, "query id, positive id and optional negatives' ids"):
         query_id, *doc_ids = (checked_id(column, where, escape_ids) for column in columns)
         for number, doc_id in enumerate(doc_ids):
@@ -195,8 +263,10 @@ def table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
         columns = [column.strip() for column in decode(line).split("\t")]
         width = width or len(columns)
         if len(columns) < 2 or len(columns) != width:
-            wanted = "2 or more" if width < 2 else f"{width} as in the first line"
-            raise DataError(f"{line.where}: {len(columns)} columns, expected {wanted} ({expected}, between tabs)")
+            expected_width = "2 or more" if width < 2 else f"{width} as in the first line"
+            raise DataError(
+                f"{line.where}: {len(columns)} columns, expected {expected_width} ({expected}, between tabs)"
+            )
         if not all(columns):
             raise DataError(f"{line.where}: column {columns.index('') + 1} is empty ({expected})")
         yield line.where, columns
@@ -205,11 +275,7 @@ def table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def texts_of(folder: Path, escape_ids: bool) -> tuple[Callable[[], Iterator[Document]], Callable[[], Iterator[Topic]]]:
-    """The documents and topics of a folder in the layout of BEIR or of MS MARCO.
-
-    Raises:
-        DataError: it has neither layout.
-    """
+    """The documents and topics of a folder in the layout of BEIR or of MS MARCO."""
     if (corpus := corpus_file(folder)) and (folder / "queries.jsonl").is_file():
         return partial(read_corpus, corpus, escape_ids), partial(read_topics, folder / "queries.jsonl", escape_ids)
     collection, queries = folder / "collection.tsv", folder / "queries.train.tsv"
@@ -222,11 +288,7 @@ def texts_of(folder: Path, escape_ids: bool) -> tuple[Callable[[], Iterator[Docu
 
 
 def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
-    """The passages of MS MARCO's `collection.tsv`: id, tab, text.
-
-    Raises:
-        DataError: a line has another form.
-    """
+    """The passages of MS MARCO's `collection.tsv`: id, tab, text."""
     for line in read_lines(path):
         doc_id, tab, text = decode(line).partition("\t")
         if not tab:
@@ -234,14 +296,10 @@ def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
         yield Document(checked_id(doc_id, line.where, escape_ids), text=text)
 
 
-def asked_topics(
+def judged_topics(
     judged: Callable[[], Iterator[Qrel]], topics: Callable[[], Iterator[Topic]], where: Path
 ) -> Iterator[Topic]:
-    """The topics that have a judgement.
-
-    Raises:
-        DataError: some have no text.
-    """
+    """The topics that have a judgement."""
     missing = {qrel.query_id for qrel in judged()}
     for topic in topics():
         if topic.query_id in missing:

@@ -16,8 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.file_state import FileState, state_of
-from lexvl_anserini.data.left_out import LeftOut, printable
+from lexvl_anserini.data.entries import FileState, LeftOut, printable, state_of
 from lexvl_anserini.ground.errors import DataError
 
 # A reference to a member.
@@ -58,22 +57,14 @@ class Archive:
         self._handle = os.open(path, os.O_RDONLY)
 
     def place(self, member: str) -> Place:
-        """Where the bytes of a member are.
-
-        Raises:
-            DataError: no such member.
-        """
+        """Where the bytes of a member are."""
         place = self.members.get(_inside(member) or member)
         if place is None:
             raise DataError(f"{self.path}: no member {member!r} among its {len(self.members)} files")
         return place
 
     def read(self, member: str) -> bytes:
-        """The bytes of a member.
-
-        Raises:
-            DataError: no such member, or the archive was cut off since it was indexed.
-        """
+        """The bytes of a member."""
         place = self.place(member)
         data = os.pread(self._handle, place.size, place.offset)
         if len(data) != place.size:
@@ -86,11 +77,7 @@ class Archive:
 
 
 def open_archive(path: Path) -> Archive:
-    """The archive, indexed on the first call and again only if the file has changed.
-
-    Raises:
-        DataError: not there, compressed, cut off, damaged, or no tar at all; names the offset of the damage.
-    """
+    """The archive, indexed on the first call and again only if the file has changed."""
     return _indexed(path.absolute(), state_of(path))
 
 
@@ -173,11 +160,7 @@ def _kind(member: tarfile.TarInfo) -> str:
 
 
 def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
-    """Every member, in order.
-
-    Raises:
-        DataError: not an uncompressed tar, a bad header, a member that is cut off, or another end than a tar has.
-    """
+    """Every member, in order."""
     end = 0
     try:
         with tarfile.open(path, "r:") as archive:
@@ -205,11 +188,7 @@ def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
 
 
 def _check_end(path: Path, end: int) -> None:
-    """Checks that the archive ends after its last member.
-
-    Raises:
-        DataError: no blocks of zeros at `end`, or other bytes after them.
-    """
+    """Checks that the archive ends after its last member."""
     with open(path, "rb") as source:
         source.seek(end)
         blocks = source.read(_END)

@@ -96,9 +96,6 @@ class OnError:
 
     policy   "fail": the first such image raises; "skip": such images are skipped and listed
     skipped  the skipped images, in the order of their positions
-
-    Raises:
-        UsageError: another policy.
     """
 
     policy: str = "fail"
@@ -113,11 +110,7 @@ class OnError:
         return OnError(self.policy)
 
     def unreadable(self, position: int, reference: Reference, problem: DataError) -> None:
-        """Raises the problem, or lists the image.
-
-        Raises:
-            UnreadableImage: the policy is "fail".
-        """
+        """Raises the problem, or lists the image."""
         if self.policy == "fail":
             raise UnreadableImage(str(problem)) from problem
         self.skipped.append(Skipped(position, str(reference), str(problem)))
@@ -139,9 +132,6 @@ def open_image(
 
     Returns:
         An upright PIL image, mode RGB.
-
-    Raises:
-        DataError: no such file, not an image, cut off, or too large; names the file.
     """
     import PIL.Image
 
@@ -171,104 +161,56 @@ def image_suffixes() -> frozenset[str]:
     return frozenset(suffix for suffix, kind in PIL.Image.registered_extensions().items() if kind in FORMATS)
 
 
-class ImageReader:
-    """Images in the order of their references; can be iterated once. See `read_images`.
-
-    read     number of images so far
-    """
-
-    def __init__(
-        self,
-        references: Iterable[Reference],
-        workers: int | None = None,
-        on_error: OnError = FAIL,
-        prepare: Callable[[Image], Any] | None = None,
-    ):
-        self.read = 0
-        self._on_error = on_error
-        self._workers = workers or usable_cores()
-        self._prepare = prepare
-        self._stream = self._run(iter(references))
-
-    @property
-    def skipped(self) -> list[Skipped]:
-        """The images that the policy skipped."""
-        return self._on_error.skipped
-
-    def __iter__(self) -> Iterator[ReadImage]:
-        return self._stream
-
-    def __next__(self) -> ReadImage:
-        return next(self._stream)
-
-    def close(self) -> None:
-        """Stops the workers; leaving a loop early does so as well."""
-        self._stream.close()
-
-    def _run(self, references: Iterator[Reference]) -> Generator[ReadImage, None, None]:
-        """Decodes at most `AHEAD` images per worker ahead of the consumer."""
-        waiting: deque[tuple[int, Reference, Future[Any]]] = deque()
-        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="images")
-        failure: Exception | None = None
-        position = 0
-        more = True
-        try:
-            while more or waiting:
-                while more and len(waiting) < self._workers * AHEAD:
-                    try:
-                        reference = next(references)
-                    except StopIteration:
-                        more = False
-                    except Exception as problem:  # raised after the images before it
-                        failure, more = problem, False
-                    else:
-                        waiting.append((position, reference, pool.submit(self._one, reference)))
-                        position += 1
-                if waiting:
-                    yield from self._result(*waiting.popleft())
-            if failure:
-                raise failure
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-
-    def _result(self, position: int, reference: Reference, future: Future[Any]) -> Iterator[ReadImage]:
-        value = future.result()
-        if isinstance(value, DataError):
-            self._on_error.unreadable(position, reference, value)
-        else:
-            self.read += 1
-            yield ReadImage(position, value)
-
-    def _one(self, reference: Reference) -> Any:
-        """An image, prepared, or the error if it cannot be read; an error of `prepare` is raised."""
-        try:
-            image = open_image(reference)
-        except DataError as problem:
-            return problem
-        return self._prepare(image) if self._prepare else image
-
-
 def read_images(
     references: Iterable[Reference],
     workers: int | None = None,
     on_error: OnError = FAIL,
     prepare: Callable[[Image], Any] | None = None,
-) -> ImageReader:
-    """Decodes images in threads, a few ahead of the consumer, in order; memory does not grow.
+) -> Generator[ReadImage, None, None]:
+    """Decodes images in threads, at most `AHEAD` per worker ahead of the consumer, in order; memory does not grow.
 
     Args:
         references: paths, `archive.tar::member`, PIL images; read when they are needed.
-        workers: threads; default one per usable core.
+        workers: threads, which end with the iterator; default one per usable core.
         on_error: raises at the first unreadable image, or skips and lists it.
-        prepare: called in the workers, for instance to resize into an array.
-
-    Returns:
-        An iterator of `ReadImage(position, value)` with `read` and `skipped`.
-
-    Raises:
-        DataError: (while iterating) an unreadable image, if the policy is "fail".
+        prepare: called in the workers, for instance to resize into an array; its errors are raised.
     """
-    return ImageReader(references, workers, on_error, prepare)
+    workers = workers or usable_cores()
+    waiting: deque[tuple[int, Reference, Future[Any]]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="images")
+    numbered = enumerate(references)
+    failure: Exception | None = None
+    more = True
+    try:
+        while more or waiting:
+            while more and len(waiting) < workers * AHEAD:
+                try:
+                    position, reference = next(numbered)
+                except StopIteration:
+                    more = False
+                except Exception as problem:  # raised after the images before it
+                    failure, more = problem, False
+                else:
+                    waiting.append((position, reference, pool.submit(_prepared, reference, prepare)))
+            if waiting:
+                position, reference, future = waiting.popleft()
+                if isinstance(value := future.result(), DataError):
+                    on_error.unreadable(position, reference, value)
+                else:
+                    yield ReadImage(position, value)
+        if failure:
+            raise failure
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepared(reference: Reference, prepare: Callable[[Image], Any] | None) -> Any:
+    """An image, prepared, or the error if it cannot be read."""
+    try:
+        image = open_image(reference)
+    except DataError as problem:
+        return problem
+    return prepare(image) if prepare else image
 
 
 def usable_cores() -> int:
@@ -337,8 +279,8 @@ def _opened(source: BinaryIO, where: str) -> Image:
         start = source.read(12)
         if start[4:] in _HEIC_BRANDS and "HEIF" not in _readable_formats():
             raise DataError(f"{where}: a HEIC picture; {HEIC_REMEDY}") from problem
-        found = f"it begins with {start[:8]!r}" if start else "it is empty"
-        raise DataError(f"{where}: not a picture of a known format ({found})") from problem
+        beginning = f"it begins with {start[:8]!r}" if start else "it is empty"
+        raise DataError(f"{where}: not a picture of a known format ({beginning})") from problem
     except (PIL.Image.DecompressionBombError, PIL.Image.DecompressionBombWarning) as problem:
         # Pillow refuses the largest images before their size is known; its message has the number of pixels.
         number = _NUMBER.search(str(problem))

@@ -2,33 +2,37 @@
 
 The file (JSON) has the manifest of the whole before it is encoded, with the scale from the sample of the whole corpus,
 and the corpus in blocks of documents: the digest of each, and where it begins in the file of the corpus.
+
+A corpus whose own files have no places to begin at gets a listing: its documents as JSON lines, with the fields of a
+`Document`; pictures and vectors are named, not contained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+
 from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.data.lines import LinePlace
-from lexvl_anserini.data.listing import listed, write_listing
+from lexvl_anserini.data.lines import LinePlace, parse_object, read_placed_lines
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.doors.cluster.storage import publish_file
 from lexvl_anserini.ground.claims import claim, same_request
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import read_json, write_json
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.places import fetched_file
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import NO_METADATA, Document
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.shards.corpus_reading import CheckedCorpus, exhaust
-from lexvl_anserini.shards.covered import Covered, CoveredDigest
+from lexvl_anserini.shards.corpus_reading import CheckedCorpus, Covered, CoveredDigest, exhaust
 from lexvl_anserini.shards.encoding import calibrated
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.request import requested
@@ -286,3 +290,29 @@ def documents_from(dataset: Dataset, first: int, place: LinePlace | None) -> Ite
     if dataset.placed is not None and place is not None:
         return (document for _, document in dataset.placed(place))
     return islice(dataset.documents(), first, None)
+
+
+def write_listing(documents: Iterable[Document], path: Path) -> None:
+    """Writes the documents, one a line."""
+    with atomic_write(path) as out:
+        for document in documents:
+            fields = document._replace(metadata=dict(document.metadata))._asdict()
+            out.write(orjson.dumps({key: value for key, value in fields.items() if value not in (None, {})}) + b"\n")
+
+
+def read_listing(path: Path, place: LinePlace = LinePlace()) -> Iterator[tuple[LinePlace, Document]]:
+    """The documents from a place on, each with its place.
+
+    Raises:
+        DataError: no such file, or a line that is no document.
+    """
+    for here, line in read_placed_lines(path, place):
+        fields = parse_object(line)
+        if not set(fields) <= set(Document._fields) or "doc_id" not in fields:
+            raise DataError(f"{line.where}: no document of a listing (keys {', '.join(fields)}); plan the corpus again")
+        yield here, Document(**{"metadata": NO_METADATA, **fields})
+
+
+def listed(dataset: Dataset, path: Path) -> Dataset:
+    """The dataset with the places of its listing."""
+    return replace(dataset, placed=partial(read_listing, path))

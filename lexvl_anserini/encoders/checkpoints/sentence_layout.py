@@ -122,9 +122,9 @@ def check_arguments(description: Mapping[str, Any], path: Path) -> None:
     for key, value in description.items():
         if not ARGUMENTS.fullmatch(key) or not value:
             continue
-        refused = sorted(value.keys() - set(PASSED_ON)) if isinstance(value, Mapping) else [str(value)]
-        if refused:
-            raise CheckpointError(f"{path}: {key} asks for {refused[0]!r:.80}, which a checkpoint may not choose")
+        unknown = sorted(value.keys() - set(PASSED_ON)) if isinstance(value, Mapping) else [str(value)]
+        if unknown:
+            raise CheckpointError(f"{path}: {key} asks for {unknown[0]!r:.80}, which a checkpoint may not choose")
 
 
 def write_modules(types: Mapping[str, str], folder: Path) -> None:

@@ -268,8 +268,8 @@ def load_fdt(
     if not 0 <= threshold < 1 or (topk is not None and topk < 1):
         raise UsageError(f"threshold {threshold}, topk {topk}: expected a share from 0 to below 1, and at least 1")
     checkpoint = source.required("fdt")
-    towers_of = towers_of_pair if is_pair(checkpoint) else towers_of_run
-    sides, model = towers_of(
+    read_towers = towers_of_pair if is_pair(checkpoint) else towers_of_run
+    sides, model = read_towers(
         source, checkpoint, temperature, partial(Grounding, topk=topk, threshold=threshold, normalise=normalise), merges
     )
     if space == "features":

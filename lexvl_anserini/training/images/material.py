@@ -197,15 +197,15 @@ def captions_of(role: str, material: Material, pair: TowerPair) -> TextStore:
 def images_of(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
     """The images of a split: stored views of a frozen network, or pixels."""
     stage, side, images = recipe.stages[number], pair.encoder_p, material.data[role].images
-    device, kept = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
+    device, stored = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
     if not stage.views:
-        pixels = read_pixels(images, material.prepare, *kept)
+        pixels = read_pixels(images, material.prepare, *stored)
         return PixelStore(pixels, material.prepare, stage.augmentation, device)
     assert isinstance(side, ImageOver)
     if any(parameter.requires_grad for parameter in side.network.parameters()):
         raise UsageError(f"recipe {recipe.name}: stage {number} has stored views, and its image network changes")
     views, augmentation = (stage.views, stage.augmentation) if role == TRAINING else (1, Augmentation())
-    features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, *kept)
+    features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, *stored)
     return FeatureStore(features, device)
 
 
@@ -317,10 +317,10 @@ class Validation:
         for start in range(0, count, BATCH):
             chosen = np.arange(start, min(start + BATCH, count))
             batch = self.captions.batch(chosen)
-            encoded, own = as_encoded(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
-            vectors.append(masked(encoded, own, model.kept_of_texts) if model.family.cut else encoded)
+            encoded, bag = as_encoded(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
+            vectors.append(masked(encoded, bag, model.kept_of_texts) if model.family.cut else encoded)
             if model.lexical:
-                bags.append(bag_of(own, normalised=False))
+                bags.append(bag_of(bag, normalised=False))
         return torch.cat(vectors), torch.cat(bags) if bags else None
 
 
@@ -331,10 +331,10 @@ def hit_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
 
 def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
     """Share in percent of images [M] that have one of their captions among the first k by scores [M, N]."""
-    own = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
-    best = scores.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
+    owned = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
+    best = scores.masked_fill(~owned, -torch.inf).amax(dim=1, keepdim=True)
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
-    first = places.masked_fill(~own | (scores != best), scores.shape[1] - 1).amin(dim=1)
+    first = places.masked_fill(~owned | (scores != best), scores.shape[1] - 1).amin(dim=1)
     return _shares(ranks(scores, first))
 
 
@@ -342,9 +342,9 @@ def ranks(scores: Tensor, place: Tensor) -> Tensor:
     """The number of columns before column `place` [N] in each row of scores [N, M]; equal scores keep their order."""
     if not torch.isfinite(scores).all():
         raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
-    own = scores.gather(1, place[:, None])
+    right = scores.gather(1, place[:, None])
     before = torch.arange(scores.shape[1], device=scores.device) < place[:, None]
-    return ((scores > own) | ((scores == own) & before)).sum(dim=1)
+    return ((scores > right) | ((scores == right) & before)).sum(dim=1)
 
 
 def _shares(rank: Tensor) -> dict[int, float]:

@@ -11,7 +11,7 @@ from scipy.io import savemat
 from eval.analyses.classes.class_sets import CLASS_SETS, CLASSES, classes_of, load_labelled, read_sorted_folders
 from eval.analyses.classes.labelled import read_classes
 from lexvl_anserini.ground.errors import DataError
-from tests.data.test_labelled import classes_in, pictures
+from tests.eval.test_labelled import classes_in, pictures
 
 # The number of classes of each set.
 SIZES = {

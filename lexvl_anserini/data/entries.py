@@ -1,10 +1,19 @@
-"""What a corpus leaves out, by reason: counted, named, and logged in one line a reason."""
+"""Entries of folders and archives: the state of a file, by which a change is seen, and what a corpus leaves out.
+
+What is left out is counted and named by reason, and logged in one line a reason.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from collections import Counter, defaultdict
 from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from lexvl_anserini.ground.errors import DataError
 
 log = logging.getLogger(__name__)
 
@@ -13,6 +22,36 @@ NAMED = 5
 
 # A reason that users expect: the line is for information. All other lines are warnings.
 HIDDEN = "hidden"
+
+
+class FileState(NamedTuple):
+    """Size in bytes, times of the last change of content and of anything (in ns), inode; it is hashable."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    regular: bool = True
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileState:
+        """From what the system returns for a path or an open file."""
+        regular = stat.S_ISREG(status.st_mode)
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, regular)
+
+    @property
+    def changed_ns(self) -> int:
+        """The time of the last change; a restored time of the content does not hide it."""
+        return max(self.mtime_ns, self.ctime_ns)
+
+
+def state_of(path: Path) -> FileState:
+    """The state of a file; links are followed."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as problem:  # a ValueError for a name with U+0000
+        raise DataError(f"{path}: cannot be read ({getattr(problem, 'strerror', None) or problem})") from problem
+    return FileState.of(status)
 
 
 class LeftOut:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lexvl_anserini.data.lines import FUNCTION_WORDS, LEFT_OUT, function_words, left_out_words, read_words
+from lexvl_anserini.training.words import FUNCTION_WORDS, LEFT_OUT, function_words, left_out_words, read_words
 
 
 def test_words_that_connect_are_in_the_list():
