@@ -28,7 +28,7 @@ from word_towers import (
 
 from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery
 from lexvl_anserini.queries.query_vectors import write_queries
@@ -274,18 +274,19 @@ def test_where_a_part_lies_is_no_difference(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["notes.txt", "docs/mine.jsonl", "vocab.txt", "manifest.txt", ".hidden", "manifest.json"]
+    ("name", "message"),
+    [
+        *((name, "not empty and not written by encode") for name in ("notes.txt", "docs/mine.jsonl", ".hidden")),
+        *((name, "not empty and not written by encode") for name in ("vocab.txt", "manifest.txt")),
+        ("manifest.json", r"manifest\.json: not a manifest of this version"),
+    ],
 )
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_foreign_folder_is_never_touched(tmp_path, name, overwrite):
+def test_a_foreign_folder_is_never_touched(tmp_path, name, message, overwrite):
     path = tmp_path / "out" / name
     path.parent.mkdir(parents=True)
     path.write_text('{"name": "my app"}')
-    is_manifest = name == "manifest.json"
-    problem = (
-        r"manifest\.json: not a manifest of this version" if is_manifest else "not empty and not written by encode"
-    )
-    with pytest.raises(ArtefactError, match=problem):
+    with pytest.raises(ArtefactError, match=message):
         encode(tmp_path / "out", overwrite=overwrite)
     assert tree(tmp_path / "out") == {name: b'{"name": "my app"}'}
 
