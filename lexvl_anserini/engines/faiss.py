@@ -230,7 +230,7 @@ class FaissEngine(VectorSearch, Engine):
             report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": folder_bytes(part)}
             report |= {"files": {file: file_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
             write_report(part, report, manifest)
-        return BuiltIndex(index, manifest, documents)
+        return BuiltIndex(index, manifest)
 
 
 def sample(shards: Path, manifest: Manifest, size: int) -> np.ndarray:

@@ -187,7 +187,7 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
             held = count_index(part)
             expect_counts(f"{index} after writing", held, counts)
             finish_index(part, manifest, counts, options, sources_of(shards, manifest))
-        return BuiltIndex(index, manifest, counts["documents"])
+        return BuiltIndex(index, manifest)
 
     @staticmethod
     def options(values: Mapping[str, Any]) -> IndexOptions:
