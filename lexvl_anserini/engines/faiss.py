@@ -194,9 +194,7 @@ class FaissEngine(VectorSearch, Engine):
     ) -> BuiltIndex:
         """Reads the shards batch by batch; the index itself is held in memory.
 
-        Args:
-            threads: of FAISS; a graph built with more than one differs from build to build.
-            options: layout and parameters, which index.json stores with the parameters that were chosen.
+        A graph built with more than one thread differs from build to build.
         """
         options = options or FaissOptions()
         name = options.layout

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from lexvl_anserini.data.dataset import Dataset, dataset_of
 from lexvl_anserini.data.lines import parse_object, plain_suffix, read_lines
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256, read_json
@@ -24,7 +25,6 @@ from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.queries.clauses import Clause, Query, terms_of
 
 if TYPE_CHECKING:
-    from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
 
 # The id of a query that the user types.
@@ -137,7 +137,6 @@ def topic_source(
     split: str | None = None,
 ) -> TopicSource:
     """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus."""
-    from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
     if topics and is_file_of_topics(topics):
@@ -162,7 +161,6 @@ def topic_source(
 
 def load_topics(ref: CorpusRef) -> TopicSource:
     """The topics of a dataset's split, or of a file if there is one of that name."""
-    from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
     if is_file_of_topics(ref.name):

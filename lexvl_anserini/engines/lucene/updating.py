@@ -178,11 +178,7 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
 
 
 def repair(index: Path) -> bool:
-    """Writes the resident postings of an index again if they are missing, older than the index, or damaged.
-
-    Returns:
-        True if it did.
-    """
+    """Writes the resident postings of an index again if they are missing, older than it, or damaged; True if so."""
     jvm.start()
     if _needs_no_repair(index):
         return False
