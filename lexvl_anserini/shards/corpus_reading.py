@@ -9,7 +9,7 @@ metadata that the shards store. A corpus of texts without stored metadata has no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
@@ -134,12 +134,8 @@ class CorpusReading(Protocol):
         ...
 
 
-class PartOfPlan(Protocol):
-    """A part of a corpus that was read before, by a plan: it reads its own documents alone."""
-
-    def reading(self, dataset: Dataset) -> CorpusReading:
-        """The documents of the part."""
-        ...
+# Reads a part of a corpus that was read before, by a plan: its own documents alone.
+PartOfPlan = Callable[[Dataset], CorpusReading]
 
 
 @dataclass
@@ -208,7 +204,7 @@ class WholeCorpus:
 
 def reading_of(dataset: Dataset, part: Part | PartOfPlan | None) -> CorpusReading:
     """The documents of a part, or of the whole corpus."""
-    return WholeCorpus(dataset, part) if part is None or isinstance(part, Part) else part.reading(dataset)
+    return WholeCorpus(dataset, part) if part is None or isinstance(part, Part) else part(dataset)
 
 
 def digested(documents: Iterable[Document], digest: Digest) -> Iterator[Document]:

@@ -9,7 +9,7 @@ A corpus whose own files have no places to begin at gets a listing: its document
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -85,12 +85,12 @@ class CorpusPlan:
         corpus = self.manifest.corpus
         return CorpusSummary(corpus.documents, corpus.digest, self.images)
 
-    def part(self, part: Part) -> PlannedPart:
-        """One of the parts."""
+    def part(self, part: Part) -> Callable[[Dataset], PlannedCorpus]:
+        """The documents of one of the parts, of a dataset."""
         if part.of != self.parts:
             raise UsageError(f"a part of {part.of} is wanted, the plan has {self.parts} parts")
         part.span(self.summary.documents)
-        return PlannedPart(part, self)
+        return partial(PlannedCorpus, plan=self, part=part)
 
     def scale_for(self, manifest: Manifest, where: Path | str) -> Mapping[str, Any]:
         """The quantiser with the scale of the whole corpus, for a call that makes shards of the plan."""
@@ -142,17 +142,6 @@ class CorpusPlan:
         except (KeyError, TypeError, ValueError) as error:
             raise ArtefactError(f"{path}: no plan of a corpus of this version ({error!r}); plan again") from error
         return cls(manifest=manifest, blocks=blocks, listing=listing, **numbers)
-
-
-class PlannedPart(NamedTuple):
-    """A part of a planned corpus."""
-
-    part: Part
-    plan: CorpusPlan
-
-    def reading(self, dataset: Dataset) -> PlannedCorpus:
-        """The documents of the part."""
-        return PlannedCorpus(dataset, self.plan, self.part)
 
 
 @dataclass
