@@ -11,12 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.engines.engine import Engine, EngineOptions
-from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, layout_named, parameters_of
+from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, faiss_threads, layout_named, parameters_of
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
     folder_bytes,
@@ -69,9 +68,9 @@ class VectorSearch:
         check_count("threads", threads, most=MOST_THREADS)
         stream = iter(queries)
         while batch := list(islice(stream, BATCH_SIZE)):
-            # A setting of FAISS for this thread, in which other searches may have run since the last batch.
-            faiss.omp_set_num_threads(threads)
-            yield from self._search_batch(batch, hits)
+            with faiss_threads(threads):
+                lists = list(self._search_batch(batch, hits))
+            yield from lists
 
     def close(self) -> None:
         """Nothing is open; the vectors are in memory."""
@@ -199,12 +198,11 @@ class FaissEngine(VectorSearch, Engine):
         options = options or FaissOptions()
         name = options.layout
         layout_named(name)
-        faiss.omp_set_num_threads(threads)
         count = manifest.counts.documents
         store: Store | None = None
         seen = SeenIds()
         documents = 0
-        with new_index(index, shards, manifest) as part:
+        with new_index(index, shards, manifest) as part, faiss_threads(threads):
             with open(part / IDS_FILE, "w", encoding="utf-8") as ids:
                 for batch in read_vectors(shards, manifest):
                     if store is None:

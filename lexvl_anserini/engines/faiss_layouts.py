@@ -13,7 +13,8 @@ the decoded ones, of binary +-1/sqrt(D).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,21 @@ core: Any = faiss
 LEAST_POINTS, MOST_POINTS = 39, 256
 
 Parameters = Mapping[str, int]
+
+
+@contextmanager
+def faiss_threads(number: int) -> Iterator[None]:
+    """FAISS computes with so many threads in this block.
+
+    It shares OpenMP with torch where torch was imported first. With another number, what torch computes in this thread
+    differs in its last bits, so the number of before returns at the end.
+    """
+    before = core.omp_get_max_threads()
+    core.omp_set_num_threads(number)
+    try:
+        yield
+    finally:
+        core.omp_set_num_threads(before)
 
 
 @dataclass(frozen=True)

