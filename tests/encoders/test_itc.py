@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, interpolated, load_itc
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.features import clean_caption, image_items
+from lexvl_anserini.encoders.parts.features import clean_caption
 from lexvl_anserini.encoders.parts.images.pixels import Squares
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
@@ -335,9 +335,9 @@ def test_tokenizers(small, tmp_path):
         load_small(small, max_length=41)
 
 
-def test_image_items_have_the_resolution(small):
+def test_a_loaded_model_has_the_resolution(small):
     loaded = load_itc(_checkpoint(small[0]), torch.device("cpu"), resolution=64)
-    assert loaded.resolution == image_items(loaded, torch.device("cpu")).pixels.resolution == 64
+    assert loaded.pixels.resolution == 64
     assert loaded.model.image_states(torch.zeros(1, 3, 64, 64)).shape == (1, 48)
 
 

@@ -116,11 +116,6 @@ class LoadedItc(NamedTuple):
     tokens: int
     positions: int
 
-    @property
-    def resolution(self) -> int:
-        """Side of its images in pixels."""
-        return self.pixels.resolution
-
 
 def load_itc(
     checkpoint: Checkpoint,
