@@ -45,9 +45,7 @@ def write_tar(path: Path, state: dict[str, torch.Tensor], **beside: Any) -> Path
     return path
 
 
-def write_run(
-    folder: Path, document: Path, config: dict[str, Any], init: dict[str, Any], query: Path | None = None
-) -> Path:
+def write_run(folder: Path, document: Path, config: Any, init: Any, query: Path | None = None) -> Path:
     """A run of naver's trainer: its weights, and what its configuration says beside the models' places."""
     write_tar(folder / "model/model.tar", tar_state(document, query))
     about = {
