@@ -30,7 +30,6 @@ def read_batches(
     """Record batches of named columns, and of those optional columns that exist; their offsets and texts are valid.
 
     Args:
-        path: of the file.
         columns: names, and whether a type is one that the caller reads.
         optional: names of columns of any type.
         failure: what is raised.

@@ -131,13 +131,18 @@ def read_vocabulary(folder: Path, manifest: Manifest) -> Vocabulary:
 def read_impacts(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
     """Streams all documents of impact shards, JSON lines or parquet; an empty document has an empty vector."""
     for path, entry in checked_shards(shards, manifest):
-        counts = {"documents": 0, "empty": 0, "postings": 0}
-        for document in read_shard(path, vocabulary):
-            counts["documents"] += 1
-            counts["empty"] += not document.vector
-            counts["postings"] += len(document.vector)
-            yield document
-        expect_counts(str(path), counts, entry)
+        yield from counted_impacts(path, entry, vocabulary)
+
+
+def counted_impacts(path: Path, entry: Mapping[str, Any], vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
+    """Streams the documents of one impact shard, and compares their counts with its entry in the manifest."""
+    counts = {"documents": 0, "empty": 0, "postings": 0}
+    for document in read_shard(path, vocabulary):
+        counts["documents"] += 1
+        counts["empty"] += not document.vector
+        counts["postings"] += len(document.vector)
+        yield document
+    expect_counts(str(path), counts, entry)
 
 
 def read_shard(path: Path, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:

@@ -119,9 +119,6 @@ def _dataset(ref: CorpusRef, path: Path, gallery: Gallery) -> Dataset:
     ref = replace(ref, split=split, direction=checked_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
     images = captioned_images(path, split, ref.escape_ids)
 
-    def every() -> tuple[CaptionedImage, ...]:
-        return images
-
     @cache
     def opened() -> Callable[[str], str]:
         # Only a consumer that reads images needs the files: captions are searched, and runs measured, without them.
@@ -130,7 +127,7 @@ def _dataset(ref: CorpusRef, path: Path, gallery: Gallery) -> Dataset:
         files = [image.file for image in images]
         return references(files, gallery.sources, f"{ref.name}/{split}", gallery.folders).__getitem__
 
-    return viewed(ref, every, opened)
+    return viewed(ref, lambda: images, opened)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
