@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shard_folders import write_shards
 
 from lexvl_anserini.doors.cluster import partitions_building as building
 from lexvl_anserini.doors.cluster.partitions import PartitionsEngine, divided
@@ -22,7 +23,6 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, Not, Term, Text
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from tests.shards.test_reading import write_shards
 
 TERMS = ("ash", "bay", "cat", "dog")
 

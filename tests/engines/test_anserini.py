@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shard_folders import write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_class
@@ -15,7 +16,6 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_r
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
-from tests.shards.test_reading import write_shards
 
 DOCUMENTS = [
     ("doc1", {"f1": 1, "f2": 2, "f3": 1, "f4": 4, "f5": 1}),

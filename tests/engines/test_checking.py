@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from shard_folders import Documents, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import our_class
@@ -21,7 +22,6 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.index import command
 from lexvl_anserini.searching.building import build_index, check_index
 from tests.invoking import invoked
-from tests.shards.test_reading import Documents, write_shards
 
 TERMS = [f"t{number}" for number in range(40)]
 DOCUMENTS: Documents = [

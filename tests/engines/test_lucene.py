@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_engine import exact_lists
+from shard_folders import Documents, jsonl, publish_shards, write_shards
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
@@ -27,7 +28,6 @@ from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
 from lexvl_anserini.shards.collection import source_digest
-from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 
 # d1..d3 hold "a"; "the" is in every document that has terms at all.
 DOCUMENTS: Documents = [

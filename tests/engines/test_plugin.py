@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from shard_folders import Documents, write_dense_shards, write_shards
 
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
@@ -20,7 +21,6 @@ from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from tests.invoking import invoked
-from tests.shards.test_reading import Documents, write_dense_shards, write_shards
 
 DOCUMENTS: Documents = [
     ("d2", {"dog": 3, "sea": 1}),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from attack.faults import Ended, faults
+from shard_folders import Documents, write_shards
 from small_disks import mounted, resize
 
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
@@ -23,7 +24,6 @@ from lexvl_anserini.searching.building import append_index, build_index, check_i
 from lexvl_anserini.searching.shared_terms import explained
 from tests.engines.test_lucene import ranked
 from tests.engines.test_updating import TERMS, expect, held, shards
-from tests.shards.test_reading import Documents, write_shards
 
 # ---- kill -9
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from shard_folders import write_shards
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
@@ -25,7 +26,6 @@ from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import SearchCost
 from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
 from tests.engines.test_verifying import flip
-from tests.shards.test_reading import write_shards
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
 

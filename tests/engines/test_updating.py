@@ -14,6 +14,7 @@ import pytest
 from brute_force import Doc, Oracle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shard_folders import Documents, write_described_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
@@ -22,11 +23,9 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Equals, Impacts, Text
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.shards.collection import check_same_meaning
-from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 
 TERMS = ["##c", "a", "b", "日本", "😀"]
 FIRST: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
@@ -234,29 +233,12 @@ def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
     assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.part").exists()
 
 
-def described(folder: Path, documents: Sequence[Doc], terms: Sequence[str] = TERMS) -> Path:
-    """Shards with texts and metadata."""
-    (folder / "docs").mkdir(parents=True)
-    name = "docs/shard-00000.jsonl"
-    rows = [{"id": d.doc_id, "contents": d.text, "vector": d.vector, "metadata": d.metadata} for d in documents]
-    (folder / name).write_bytes(jsonl(rows))
-    entry = {
-        "name": name,
-        "documents": len(documents),
-        "empty": sum(not d.vector for d in documents),
-        "postings": sum(len(d.vector) for d in documents),
-        "max_impact": max(i for d in documents for i in d.vector.values()),
-    }
-    publish_shards(folder, "impact", [entry], Vocabulary(terms))
-    return folder
-
-
 def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
     first = [Doc("d1", {"a": 3}, "a dog 😀", {"year": 2001}), Doc("d2", {}, "", {})]
     second = [Doc("d3", {"a": 1, "😀": 5}, "two dogs", {"year": 2002, "source": "web"}), Doc("d1", {"b": 4}, "new")]
     options = {"text": True, "store_text": True, "term_vectors": True}
-    index = build_index(described(tmp_path / "first", first), tmp_path / "index", **options).path  # type: ignore[arg-type]
-    append_index(index, described(tmp_path / "second", second), replace=True)
+    index = build_index(write_described_shards(tmp_path / "first", first, TERMS), tmp_path / "index", **options).path  # type: ignore[arg-type]
+    append_index(index, write_described_shards(tmp_path / "second", second, TERMS), replace=True)
     assert stored_texts(index, ["d1", "d2", "d3"]) == {"d1": "new", "d2": "", "d3": "two dogs"}
     engine = LuceneEngine(index, read_manifest(index))
     assert [vector_of(engine.reader, doc_id) for doc_id in ("d1", "d2", "d3")] == [{"b": 4}, {}, {"a": 1, "😀": 5}]
@@ -264,7 +246,7 @@ def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
     assert [d.doc_id for d in search("q", Equals("meta.year", 2002), 9)] == ["d3"]
     assert [d.doc_id for d in search("q", Text("dog"), 9)] == ["d3"]
     engine.close()
-    year = described(tmp_path / "third", [Doc("d9", {"a": 1}, "", {"year": "MMI"})])
+    year = write_described_shards(tmp_path / "third", [Doc("d9", {"a": 1}, "", {"year": "MMI"})], TERMS)
     with pytest.raises(ArtefactError, match="third: meta.year is keyword, in the others long; give it one type"):
         append_index(index, year)
 
@@ -275,7 +257,7 @@ def test_texts_beyond_memory_go_through_a_temporary_index(tmp_path: Path) -> Non
     vectors = [{"a": n + 1, "😀": 70_000 + n} if n % 5 else {} for n in range(24)]
     texts = [f"word{n} {random.randbytes(1 << 20).hex()}" for n in range(24)]
     documents = [Doc(f"d{n}", vectors[n], texts[n], {"year": 2000 + n}) for n in range(24)]
-    shards = described(tmp_path / "shards", documents)
+    shards = write_described_shards(tmp_path / "shards", documents, TERMS)
     index = build_index(shards, tmp_path / "index", 2, store_text=True, term_vectors=True).path
     assert not list(index.glob("*.tmp"))
     assert stored_texts(index, [d.doc_id for d in documents]) == {d.doc_id: d.text for d in documents}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shard_folders import write_dense_shards, write_shards
 
 from lexvl_anserini.data import digests
 from lexvl_anserini.engines import verifying
@@ -23,7 +24,6 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
-from tests.shards.test_reading import write_dense_shards, write_shards
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from threading import Event
 from typing import Any
 
 import pytest
+from shard_folders import write_shards
 
 from lexvl_anserini import Searcher
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index, SearcherKey, SharedSearcher
-from tests.shards.test_reading import write_shards
 
 CALLS, THREADS = 2_000, 8
 QUERY = ImpactQuery("q", {"cat": 2, "dog": 1})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shard_folders import publish_shards, write_shards
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
@@ -16,7 +17,6 @@ from lexvl_anserini.prune import command
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.pruning import Pruning, prune_shards, term_cuts
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-from tests.shards.test_reading import publish_shards, write_shards
 
 FIRST = [("d1", {"a": 9, "b": 2, "c": 5}), ("d2", {"a": 5, "b": 2}), ("d3", {})]
 SECOND = [("d4", {"b": 2, "c": 1}), ("d5", {"a": 5})]

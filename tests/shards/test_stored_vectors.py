@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shard_folders import write_dense_shards, write_shards, write_text_shards
 from tiny_encoders import BERT, made_dense
 
 from lexvl_anserini.data.dataset import load_dataset
@@ -26,7 +27,6 @@ from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.stored_vectors import shards_of_runs, stored_vectors
 from lexvl_anserini.shards.writing import write_impacts
-from tests.shards.test_reading import write_dense_shards, write_shards, write_text_shards
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {}), ("d3", {"cat": 4})]
 
