@@ -6,6 +6,7 @@ from hashlib import md5
 from pathlib import Path
 
 import pytest
+from corpus_folders import CORPUS, HEADER, beir_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from local_servers import Quiet, answering, serving_files
@@ -18,25 +19,6 @@ from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-
-CORPUS = (
-    '{"_id": "d1", "title": "A", "text": "one"}\n{"_id": "d2", "text": "two", "metadata": {"url": "u"}, "year": 3}\n'
-)
-QUERIES = '{"_id": "q3", "text": "train"}\n{"_id": "q2", "text": "second"}\n{"_id": "q1", "text": "first"}\n'
-HEADER = "query-id\tcorpus-id\tscore\n"
-
-
-def beir_folder(folder, corpus=CORPUS, queries=QUERIES, test="q1\td1\t1\nq2\td2\t0\n", train="q3\td1\t2\n"):
-    (folder / "qrels").mkdir(parents=True)
-    for name, content in {
-        "corpus.jsonl": corpus,
-        "queries.jsonl": queries,
-        "qrels/test.tsv": test and HEADER + test,
-        "qrels/train.tsv": train and HEADER + train,
-    }.items():
-        if content is not None:
-            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 @pytest.fixture
@@ -99,16 +81,22 @@ def test_a_split_by_name_or_option(tmp_path, name, split):
     assert [topic.query_id for topic in data.topics()] == ["q3"]
 
 
-def test_two_different_splits(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "split", "error", "message"),
+    [
+        ("beir/tiny/train", "test", UsageError, "the name says split 'train', the split option 'test'"),
+        (
+            "beir/tiny/tset",
+            None,
+            DataError,
+            r"qrels/tset\.tsv: no judgements of split 'tset'; splits there: test, train",
+        ),
+    ],
+)
+def test_contradicting_and_unknown_splits(tmp_path, name, split, error, message):
     beir_folder(tmp_path / "tiny")
-    with pytest.raises(UsageError, match="the name says split 'train', the split option 'test'"):
-        load_dataset("beir/tiny/train", "test", str(tmp_path))
-
-
-def test_an_unknown_split_names_those_there(tmp_path):
-    beir_folder(tmp_path / "tiny")
-    with pytest.raises(DataError, match=r"qrels/tset\.tsv: no judgements of split 'tset'; splits there: test, train"):
-        load_dataset("beir/tiny/tset", data_dir=str(tmp_path))
+    with pytest.raises(error, match=message):
+        load_dataset(name, split, str(tmp_path))
 
 
 def test_msmarco_is_judged_on_dev(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +69,3 @@ def test_the_run_by_impacts(engine: LuceneEngine) -> None:
     assert {q: [d for d, _ in hits] for q, hits in found.items()} == {
         q: [d for d, _ in hits] for q, hits in RUN.items()
     }
-
-
-def test_the_runs_own_scores_from_our_frequencies(engine: LuceneEngine) -> None:
-    """BM25 (k1 = 0.9, b = 0.4) of the frequencies that our index holds, a document's length being their sum."""
-    vectors = {doc_id: vector_of(engine.reader, doc_id) for doc_id, _ in DOCUMENTS}
-    average = sum(sum(vector.values()) for vector in vectors.values()) / len(vectors)
-    for query_id, term in TOPICS.items():
-        holding = sum(term in vector for vector in vectors.values())
-        idf = log(1 + (len(vectors) - holding + 0.5) / (holding + 0.5))
-        for doc_id, expected in RUN[query_id]:
-            frequency, length = vectors[doc_id][term], sum(vectors[doc_id].values())
-            norm = 0.9 * (1 - 0.4 + 0.4 * length / average)
-            assert idf * frequency / (frequency + norm) == pytest.approx(expected, abs=5e-5)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,9 +17,7 @@ from lexvl_anserini.engines.lucene.versions import commit_id, creator
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.index import command
 from lexvl_anserini.searching.building import build_index, check_index
-from tests.invoking import invoked
 
 TERMS = [f"t{number}" for number in range(40)]
 DOCUMENTS: Documents = [
@@ -209,14 +205,3 @@ def test_a_foreign_shard_in_the_folder_and_a_missing_vocabulary(copied: Path) ->
     (copied / "index/vocab.txt").unlink()
     with pytest.raises(ArtefactError, match="index/vocab.txt: missing"):
         check_index(copied / "index", copied / "shards")
-
-
-invoke = partial(invoked, command)
-
-
-def test_the_command(copied: Path) -> None:
-    arguments = (copied / "shards", "--index", copied / "index", "--check")
-    assert json.loads(invoke(*arguments, "--format", "json"))["problems"] == 0
-    without(copied / "index", "empty")
-    with pytest.raises(ArtefactError, match="150 documents in the index"):
-        invoke(*arguments)

@@ -279,17 +279,6 @@ def test_weights_and_impacts_of_every_size(tmp_path: Path, weight: int) -> None:
     engine.close()
 
 
-STRANGE = ["x" * 300, "ж" * 300, "x" * 299 + "y", "日本", "😀", "é", "e\u0301"]
-STRANGE += ["|", "a|b", "^", '"', "\\", "'", "a:b", "+", "AND"]
-
-
-def test_terms_long_foreign_and_full_of_signs(tmp_path: Path) -> None:
-    engine = opened(tmp_path, [(f"d{n}", {term: n + 1}) for n, term in enumerate(STRANGE)])
-    for number, term in enumerate(STRANGE):
-        assert ranked(engine, {term: 2}) == [(f"d{number}", 2 * (number + 1))]
-    engine.close()
-
-
 @pytest.mark.parametrize(
     "term", ["a b", "a\tb", "a\u3000b", "a\u00a0b", "a\nb", " ", "", "a\x01", "a\x1fb", "x" * 32_767]
 )
@@ -310,14 +299,3 @@ def test_ids_with_slashes_quotes_and_emoji(tmp_path: Path) -> None:
     engine.close()
     delete_documents(tmp_path / "index", IDS[::2])
     assert sorted(held(tmp_path / "index")) == sorted(IDS[1::2])
-
-
-def test_empty_documents_are_there_and_counted(tmp_path: Path) -> None:
-    engine = opened(tmp_path, [("e1", {}), ("d1", {"a": 2}), ("e2", {})], [("e3", {})])
-    assert (engine.documents, read_manifest(tmp_path / "index").counts["empty"]) == (4, 3)
-    assert [e.to_json() for e in explained(engine, ImpactQuery("q", {"a": 1}), ["e3"])] == [
-        {"query_id": "q", "doc_id": "e3", "score": 0, "terms": [], "query_terms": 1}
-    ]
-    engine.close()
-    delete_documents(tmp_path / "index", ["e2"])
-    assert read_manifest(tmp_path / "index").counts["empty"] == 2

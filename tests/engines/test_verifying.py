@@ -124,18 +124,20 @@ def test_files_that_do_not_change_are_read_once(large: Path, monkeypatch: pytest
         all_lists(large)
 
 
-@pytest.mark.parametrize("content", [b"", b"x", bytes(15), bytes(16), bytes(4096)])
-def test_files_without_a_footer(large: Path, content: bytes) -> None:
-    file_of(large, ".tvd").write_bytes(content)
-    with pytest.raises(ArtefactError, match=f"{large}"):
-        all_lists(large)
-
-
-@pytest.mark.parametrize("suffix", ["segments_1", ".doc", ".si", ".fdt", "index.json", "manifest.json"])
-def test_folders_in_place_of_files(large: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        *((".tvd", content) for content in (b"", b"x", bytes(15), bytes(16), bytes(4096))),
+        *((suffix, None) for suffix in ("segments_1", ".doc", ".si", ".fdt", "index.json", "manifest.json")),
+    ],
+)
+def test_files_without_a_footer_and_folders_in_place_of_files(large: Path, suffix: str, content: bytes | None) -> None:
     path = file_of(large, suffix)
     path.unlink()
-    path.mkdir()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
     with pytest.raises(ArtefactError, match=f"{large}"):
         all_lists(large)
 
