@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lucene_indexes import stock_index
 from shard_folders import (
     Documents,
     jsonl,
@@ -38,7 +39,6 @@ from lexvl_anserini.searching import retrieval, searcher
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import refinement_names
 from lexvl_anserini.searching.retrieval import search_index
-from tests.engines.test_lucene import stock_index
 from tests.invoking import invoked
 
 DOCUMENTS: Documents = [("q1", {"dog": 9}), ("d1", {"dog": 3, "cat": 1}), ("d2", {"dog": 3}), ("d3", {})]

@@ -70,11 +70,6 @@ def test_searched_by_name(indexes: tuple[Path, Path], refinement: Refinement | N
     assert found == expected and found[0]
 
 
-def test_scores_and_ties(indexes: tuple[Path, Path]) -> None:
-    [found] = search_index(indexes[0], [ImpactQuery("q", {"dog": 2})])
-    assert [(d.doc_id, d.score, d.rank) for d in found] == [("d1", 6, 1), ("d2", 6, 2)]
-
-
 def test_trees(indexes: tuple[Path, Path]) -> None:
     tree = TreeQuery("q", Impacts({"dog": 1, "日本": 1}) & ~Term("sea"))
     found, expected = (list(search_index(index, [tree])) for index in indexes)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lucene_indexes import DOCUMENTS
 from memory_engine import exact_lists
 from shard_folders import write_shards
 
@@ -19,7 +20,6 @@ from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.queries.clauses import AnyOf, Term
 from lexvl_anserini.searching.building import append_index, build_index
 from lexvl_anserini.searching.retrieval import search_index
-from tests.engines.test_lucene import DOCUMENTS
 
 QUERIES = [
     ImpactQuery("q1", {"a": 2, "b": 3}),

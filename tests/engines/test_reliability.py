@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from attack.faults import Ended, faults
+from lucene_indexes import TERMS, expect, held, ranked, shards
 from shard_folders import Documents, write_shards
 from small_disks import mounted, resize
 
@@ -22,8 +23,6 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.shared_terms import explained
-from tests.engines.test_lucene import ranked
-from tests.engines.test_updating import TERMS, expect, held, shards
 
 # ---- kill -9
 

@@ -14,11 +14,12 @@ import pytest
 from brute_force import Doc, Oracle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lucene_indexes import TERMS, expect, shards
 from shard_folders import Documents, write_described_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import count_index, stored_texts, vector_of
+from lexvl_anserini.engines.lucene.fields import stored_texts, vector_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
@@ -27,50 +28,12 @@ from lexvl_anserini.queries.clauses import Equals, Impacts, Text
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.shards.collection import check_same_meaning
 
-TERMS = ["##c", "a", "b", "日本", "😀"]
 FIRST: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
 SECOND: Documents = [("d4", {"a": 3}), ("d5", {"日本": 2})]
 
 
-def shards(folder: Path, documents: Documents, **options: Any) -> Path:
-    write_shards(folder, documents, terms=TERMS, **options)
-    return folder
-
-
 def state(index: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in index.iterdir()}
-
-
-def held(index: Path) -> dict[str, dict[str, int]]:
-    """What an index with one posting list a term says its documents are: id -> vector, by asking for every term."""
-    found: dict[str, dict[str, int]] = {}
-    engine = LuceneEngine(index, read_manifest(index))
-    try:
-        for term, hits in zip(TERMS, engine.search([ImpactQuery(t, {t: 1}) for t in TERMS], 1000), strict=True):
-            for hit in hits:
-                found.setdefault(hit.doc_id, {})[term] = int(hit.score)
-    finally:
-        engine.close()
-    return found
-
-
-def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
-    """Everything that the index holds."""
-    manifest, report = read_manifest(index), read_report(index)
-    postings = [(doc_id, term, impact) for doc_id, v in documents.items() for term, impact in v.items()]
-    counts = {
-        "documents": len(documents),
-        "empty": sum(not vector for vector in documents.values()),
-        "postings": len(postings),
-        "max_impact": max((impact for *_, impact in postings), default=0),
-    }
-    assert held(index) == {doc_id: vector for doc_id, vector in documents.items() if vector}
-    assert {name: manifest.counts[name] for name in counts} == counts
-    assert {name: report[name] for name in counts} == counts
-    assert count_index(index)["impacts"] == report["impacts"] == sum(impact for *_, impact in postings)
-    lists = {term: sum(t == term for _, t, _ in postings) for term in TERMS}
-    longest = sorted(((-n, term.encode()) for term, n in lists.items() if n))
-    assert report["longest_lists"] == [[-n, term.decode()] for n, term in longest]
 
 
 @pytest.fixture
@@ -164,13 +127,8 @@ def test_the_same_deletion_again_is_finished(tmp_path: Path, index: Path, caplog
     append_index(index, shards(tmp_path / "more", [*SECOND, ("d1", {"b": 7})]))
     assert delete_documents(index, ["d1", "d2"]).documents == 3
     expect(index, dict([FIRST[2], *SECOND]))
-    assert read_report(index)["changes"] == before_changes(before)
-
-
-def before_changes(files: Mapping[str, bytes]) -> list[str]:
-    changes = json.loads(files["index.json"])["changes"]
-    assert len(changes) == 1 and changes[0].startswith("delete ")
-    return changes
+    changes = json.loads(before["index.json"])["changes"]
+    assert read_report(index)["changes"] == changes and len(changes) == 1 and changes[0].startswith("delete ")
 
 
 def test_the_same_replacement_again_is_finished(tmp_path: Path, index: Path) -> None:
