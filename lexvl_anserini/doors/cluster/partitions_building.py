@@ -87,7 +87,7 @@ def build_partitions(
         write_report(part, {**counts, "options": options.to_json(), "collection": digest})
     if staging != index:
         shutil.rmtree(staging)
-    return BuiltIndex(index, manifest, total["documents"])
+    return BuiltIndex(index, manifest)
 
 
 def shards_manifest(folder: Path) -> Manifest:

@@ -32,7 +32,7 @@ from lexvl_anserini.ground.places import fetched_file
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import NO_METADATA, Document
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.shards.corpus_reading import CheckedCorpus, Covered, CoveredDigest, exhaust
+from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, exhaust
 from lexvl_anserini.shards.encoding import calibrated
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.request import requested
@@ -141,12 +141,12 @@ class PlannedCorpus:
     _blocks: dict[int, Digest] = field(default_factory=dict)
     _rest: Iterator[Document] = field(default_factory=lambda: iter(()))
 
-    def check(self, covered: Covered) -> CheckedCorpus:
+    def check(self, covered: Covered) -> CorpusSummary:
         """The summary of the plan; the part is read if it has pictures, vectors or metadata."""
         summary, contents = self.plan.summary, CoveredDigest(covered)
         if covered.metadata or summary.images:
             contents.add(self.documents())
-        return CheckedCorpus(summary, contents.hexdigest())
+        return summary._replace(contents=contents.hexdigest())
 
     def settled(self, request: Manifest, output: Path) -> Manifest:
         """The request with the scale of the plan, which must be of the same request."""
@@ -215,7 +215,7 @@ def plan_corpus(
     Part(0, parts).span(summary.documents)
     quantiser, layout = quantiser or Quantiser(), (layout or Layout()).of_kind(model.kind)
     policy, documents = OnError(on_error), summary.documents
-    manifest = requested(dataset, CheckedCorpus(summary), model, quantiser, layout, batch_size)
+    manifest = requested(dataset, summary, model, quantiser, layout, batch_size)
     if manifest.quantiser:
         scale = calibrated(quantiser, dataset.documents(), documents, model, batch_size, policy, dataset.name)
         manifest = replace(manifest, quantiser=scale.to_json())
