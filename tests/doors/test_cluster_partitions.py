@@ -166,11 +166,12 @@ def test_building_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     """The second of three fails: the others are finished and kept, and only the second is built again."""
     sources, built, build = split(DOCUMENTS, tmp_path, [3, 4]), [], building.build_partition
 
-    def broken(request: Any, number: int) -> int:
+    def broken(*request: Any) -> int:
+        number = request[-1]
         built.append(number)
         if number == 1 and len(built) < 4:
             raise ArtefactError("the disk is full")
-        return build(request, number)
+        return build(*request)
 
     monkeypatch.setattr(building, "build_partition", broken)
     with pytest.raises(
