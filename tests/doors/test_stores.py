@@ -272,7 +272,7 @@ def test_other_shards_need_overwrite(url_of: UrlOf, tmp_path: Path) -> None:
         assert len([table for table in tables_of(store) if table.startswith(name)]) == 1
     with pytest.raises(UsageError, match="only indexes of lucene"):
         append_index(index_path(where), one)
-    result = CliRunner().invoked(make_app(index_command), [str(one), "--index", where, "--append"])
+    result = CliRunner().invoke(make_app(index_command), [str(one), "--index", where, "--append"])
     assert "--append: " in str(result.exception) and "where an index is built again" in str(result.exception)
 
 
