@@ -105,11 +105,7 @@ class DenseCorpus(NamedTuple):
 
 
 def parameter_lists(settings: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """`["hnsw.ef_search=16,64"]` -> `{"hnsw": {"ef_search": ["16", "64"]}}`.
-
-    Raises:
-        UsageError: an entry is not LAYOUT.PARAMETER=VALUE[,VALUE...].
-    """
+    """`["hnsw.ef_search=16,64"]` -> `{"hnsw": {"ef_search": ["16", "64"]}}`."""
     lists: dict[str, dict[str, list[str]]] = {}
     for setting in settings:
         key, equals, values = setting.partition("=")
@@ -169,11 +165,7 @@ def compare_layouts(
     hits: Sequence[int],
     normalise: bool = True,
 ) -> Iterator[LayoutCost]:
-    """A row per number of dimensions, layout and combination of parameters; each index is built once.
-
-    Raises:
-        UsageError: settings of a layout that is not compared, or values that do not fit.
-    """
+    """A row per number of dimensions, layout and combination of parameters; each index is built once."""
     from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
     from lexvl_anserini.engines.faiss_layouts import layout_named, parameters_of
 
@@ -203,11 +195,7 @@ def compare_layouts(
 
 
 def read_dense_corpus(shards: Path, topics: str | None, data_dir: str | None, device: str) -> tuple[DenseCorpus, bool]:
-    """The vectors of dense shards and of encoded topics; and whether the documents have unit length.
-
-    Raises:
-        UsageError: the shards are not dense, or there is no topic.
-    """
+    """The vectors of dense shards and of encoded topics; and whether the documents have unit length."""
     from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.queries.query_source import topic_source

@@ -192,12 +192,7 @@ def figures(loss: QuantisationLoss) -> dict[str, float]:
 def quantisation_losses(
     dataset: Dataset, model: Encoder, quantisers: Iterable[Quantiser], measure: str, batch_size: int = 32
 ) -> Iterator[QuantisationLoss]:
-    """The loss by each quantiser; the corpus and the topics are encoded once and kept in memory.
-
-    Raises:
-        UsageError: the encoder is dense.
-        DataError: no document matches any query, or the topics have no judgements.
-    """
+    """The loss by each quantiser; the corpus and the topics are encoded once and kept in memory."""
     from lexvl_anserini.shards.encoding import calibrated
 
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical encoders are quantised")

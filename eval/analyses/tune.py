@@ -54,11 +54,7 @@ class FusionGrid:
     )
 
     def settings(self) -> list[TuningSetting]:
-        """The grid.
-
-        Raises:
-            UsageError: there are fewer than two runs, or not as many test runs.
-        """
+        """The grid."""
         runs, tests = len(self.runs or ()), len(self.test_runs or ())
         if tests != runs:
             raise UsageError(f"{runs} development runs and {tests} test runs; give --test-run once for each --run")
@@ -95,11 +91,7 @@ class SearchGrid:
     ] = None
 
     def settings(self) -> list[TuningSetting]:
-        """The grid.
-
-        Raises:
-            UsageError: nothing varies, or topics are not named.
-        """
+        """The grid."""
         if not (self.dev and self.test):
             raise UsageError("name the topics of the index: --dev beir/nfcorpus/dev --test beir/nfcorpus/test")
         return search_settings(

@@ -102,11 +102,7 @@ class Tuned:
 
 
 def tune(settings: Sequence[TuningSetting], development: Split, test: Split, measure: Measure) -> Tuned:
-    """Measures all settings on the development topics, and the best and the first on the test topics.
-
-    Raises:
-        DataError: a topic is judged in both splits, or one of them has no judgement.
-    """
+    """Measures all settings on the development topics, and the best and the first on the test topics."""
     common = sorted({q.query_id for q in development.qrels} & {q.query_id for q in test.qrels})
     if common:
         raise DataError(
@@ -130,10 +126,6 @@ def fusion_settings(
         normalisations: of interpolation.
         steps: of each weight of interpolation, from 0 to 1; weights sum to 1.
         constants: k of rrf.
-
-    Raises:
-        UnknownName: no such method or normalisation.
-        UsageError: fewer than two runs, or a constant below 0.
     """
     if runs < 2:
         raise UsageError("nothing to fuse: give --run twice or more")
@@ -177,9 +169,6 @@ def search_settings(
         query_terms: numbers of heaviest terms to keep; all terms are tried too.
         documents: of feedback; none is tried too.
         terms, alphas, betas: of feedback, see `Feedback`.
-
-    Raises:
-        UsageError: nothing to vary, or a number out of its range.
     """
     if not (query_terms or documents):
         raise UsageError("nothing to tune; give --query-terms or --feedback, repeatedly")

@@ -137,9 +137,6 @@ class Worker:
 
     facts       its first answer
     peak_bytes  its greatest resident memory so far
-
-    Raises:
-        LexvlError: the function raised, or the child died.
     """
 
     def __init__(self, function: str, environ: Mapping[str, str] | None = None, **arguments: Any):
@@ -163,11 +160,7 @@ class Worker:
             raise
 
     def request(self, **arguments: Any) -> Any:
-        """Sends one request and returns its answer.
-
-        Raises:
-            LexvlError: the child raised, or ended without an answer; the message holds the last line of its output.
-        """
+        """Sends one request and returns its answer."""
         assert self.child.stdin is not None
         # A child that has ended says why by the answer that it does not give.
         with suppress(BrokenPipeError):

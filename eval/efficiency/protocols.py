@@ -117,11 +117,7 @@ def measure(options: Options) -> Report:
 
 
 def twins_of(options: Options) -> dict[str, Path]:
-    """The shards of both models, by kind: impact and dense.
-
-    Raises:
-        UsageError: one is missing, of another kind, or of another corpus.
-    """
+    """The shards of both models, by kind: impact and dense."""
     if options.shards is None or options.dense_shards is None:
         raise UsageError("a protocol compares two models: --shards FOLDER of impacts, --dense-shards FOLDER of vectors")
     twins = {"impact": options.shards, "dense": options.dense_shards}

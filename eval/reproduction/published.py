@@ -258,12 +258,7 @@ def published_tables() -> Mapping[str, PublishedTable]:
 
 
 def read_tables(path: Path) -> Iterator[PublishedTable]:
-    """The tables of one file; their names begin with the name of the file.
-
-    Raises:
-        DataError: an unknown key, unit, status, task, data set, measure, encoder, checkpoint or heading; a row of the
-            wrong length; what is no number; two values for one cell; a table with neither numbers nor a reason.
-    """
+    """The tables of one file; their names begin with the name of the file."""
     content: PaperEntry = read_yaml(path, PaperEntry)
     for key, entry in content.tables.items():
         name, where = f"{path.stem}-{key}", f"{path.name} (tables: {key})"
