@@ -37,12 +37,7 @@ CHILD = f"from {__name__} import run_child; run_child()"
 
 
 class Outcome(NamedTuple):
-    """The result and the cost of a child.
-
-    cpu_s       user and system time of the process and of the children that it waited for
-    wall_s      from its start to its end
-    peak_bytes  greatest resident memory of the process
-    """
+    """The result and the cost of a child: of its process, and CPU seconds also of the children that it waited for."""
 
     result: Any
     cpu_s: float
@@ -135,8 +130,7 @@ def run_child() -> None:
 class Worker:
     """A child that stays: `function(**arguments)` there returns `Ready`, which answers every request.
 
-    facts       its first answer
-    peak_bytes  its greatest resident memory so far
+    `facts` is its first answer, `peak_bytes` its greatest resident memory so far.
     """
 
     def __init__(self, function: str, environ: Mapping[str, str] | None = None, **arguments: Any):

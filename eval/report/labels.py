@@ -27,7 +27,7 @@ def with_systems(cards: Sequence[RunCard], measured: Sequence[Sequence[Measureme
 
 
 def with_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[str] | None) -> list[list[Measurement]]:
-    """The measurements under other names of datasets, if any are given: one per dataset, in order of first appearance."""
+    """The measurements under other names of datasets, if any are given: one per dataset, in order of appearance."""
     if not labels:
         return [list(rows) for rows in measured]
     datasets = list(dict.fromkeys(rows[0].dataset for rows in measured))
