@@ -1,6 +1,6 @@
 """Measures what quantising costs: `python -m eval.analyses.quantisation --corpus demo --bits 4 --bits 8`.
 
-What quantising costs: the ranking by integer impacts against the ranking by float weights, both exact.
+The ranking by integer impacts is compared with the ranking by float weights, both exact.
 """
 
 from __future__ import annotations
@@ -97,13 +97,9 @@ DEPTHS = (10, 100)
 
 @dataclass(frozen=True)
 class QuantisationLoss:
-    """Integer impacts against float weights.
+    """Integer impacts against float weights: shared first k of both rankings, a measure on both, and lost postings.
 
-    overlap           by depth k: mean share of the float ranking's first k that the integer ranking's first k contain
-    value_float       the measure on the ranking by float weights
-    value_integer     the measure on the ranking by integer impacts
-    clipped           share of the documents' postings that are clipped to the largest impact
-    dropped           share of the documents' postings that are rounded to 0
+    `clipped` is the share of the documents' postings at the largest impact, `dropped` the share that is rounded to 0.
     """
 
     measure: str

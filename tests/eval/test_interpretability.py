@@ -12,25 +12,23 @@ from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
 import eval.analyses.interpretability as measured
-from eval.analyses.class_words import (
-    ClassWordShares,
-    WordSpace,
-    class_word_shares,
-    dense_space,
-    label_ranks,
-    lexical_space,
-)
 from eval.analyses.classes.labelled import ImageClasses, LabelledImages
-from eval.analyses.classification import NO_ANSWER
 from eval.analyses.interpretability import (
+    ClassWordShares,
     NamedWords,
+    WordSpace,
     caption_words,
+    class_word_shares,
     command,
     compared,
+    dense_space,
     first_terms,
     frequent_words,
+    label_ranks,
+    lexical_space,
     words_of,
 )
+from eval.analyses.zeroshot import NO_ANSWER
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.loading import load_encoder
@@ -171,7 +169,7 @@ def colour_space() -> WordSpace:
 
 
 def test_shares_of_class_words_by_hand(monkeypatch, caplog):
-    monkeypatch.setattr("eval.analyses.class_words.IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr("eval.analyses.interpretability.IMAGES_AT_ONCE", 2)
     advanced = []
     [model, mean] = class_word_shares("toy", colour_space(), colours(), advanced.append)
     # red is first, blue second after green, blue has no weight; on average red 2/3, green .2, blue .1.
