@@ -210,11 +210,6 @@ def test_a_worker_stays_and_survives_an_error():
     assert worker.child.poll() == 0
 
 
-def test_a_worker_that_cannot_start():
-    with pytest.raises(LexvlError, match="no luck"):
-        Worker("tests.eval.test_efficiency:fail", message="no luck")
-
-
 # The suites, on toys.
 
 
