@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
@@ -27,7 +26,7 @@ from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
 from lexvl_anserini.ground.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import EXTRA_PACKAGES, door, missing_package
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES, door, import_home, missing_package
 
 Command = Callable[..., None]
 
@@ -113,7 +112,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),
         "mine": Row("lexvl_anserini.mine", "Mine hard negatives for training from a run"),
         "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
-        "export-onnx": Row("lexvl_anserini.export_onnx", "Export an encoder as ONNX graphs"),
+        "export-onnx": Row("lexvl_anserini.doors.onnx.export_onnx", "Export an encoder as ONNX graphs"),
         "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
     },
     "Index and search": {
@@ -121,7 +120,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
         "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
-        "serve": Row("lexvl_anserini.serve", "Serve a search page and a JSON API"),
+        "serve": Row("lexvl_anserini.doors.serving.serve", "Serve a search page and a JSON API"),
     },
     "Combine runs": {
         "fuse": Row("lexvl_anserini.fuse", "Fuse runs by ranks or scores"),
@@ -325,7 +324,7 @@ class CommandGroup(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         if name is None or listed is None:
             return None, None, rest
-        command = import_module(COMMANDS[name]).command
+        command = import_home(COMMANDS[name]).command
         return name, typer.main.get_command(make_app(command, name, f"{ctx.command_path} {name}")), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

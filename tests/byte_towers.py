@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,9 +71,11 @@ class Model:
     document: Any = field(default_factory=Bytes)
     kind: str = "impact"
     name: str = "toy"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    digest: str = "toy"
 
     def identity(self) -> EncoderRef:
-        return EncoderRef(name="toy", checkpoint=None, checkpoint_digest="toy", options={})
+        return EncoderRef(name=self.name, checkpoint=None, checkpoint_digest=self.digest, options=dict(self.options))
 
 
 def encode(

@@ -342,8 +342,8 @@ def length_options(
         UsageError: the encoder has one limit, and the two lengths differ or only that of queries is given although
             documents are texts too.
     """
-    given = {"max_length": max_length, "query_max_length": query_max_length}
-    lengths = {key: length for key, length in given.items() if length is not None}
+    named = {"max_length": max_length, "query_max_length": query_max_length}
+    lengths = {key: length for key, length in named.items() if length is not None}
     card = card_of(encoder)
     if not lengths or len(card.lengths) != 1:
         return lengths

@@ -103,11 +103,11 @@ def describe(name: str) -> dict[str, Any]:
     """Everything about an encoder: its card, equation, options and an example."""
     fields = printed(name)
     check_model_libraries()
-    about = inspect.getdoc(import_module(ENCODERS[name].partition(":")[0])) or ""
+    docstring = inspect.getdoc(import_module(ENCODERS[name].partition(":")[0])) or ""
     return {
         "name": name,
         "equation": equation_of(name),
-        "about": about.partition("\n")[2].strip(),
+        "about": docstring.partition("\n")[2].strip(),
         **fields,
         "options": [option._asdict() for option in options_of(name)],
         "example": example_of(name),

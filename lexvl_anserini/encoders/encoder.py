@@ -152,9 +152,9 @@ def encode_inputs(
     return encode(inputs, batch_size, progress, on_error)
 
 
-def _encoded(tower: Tower, given: Any, batch_size: int, show_progress_bar: bool | None = None) -> Vectors:
+def _encoded(tower: Tower, inputs: Any, batch_size: int, show_progress_bar: bool | None = None) -> Vectors:
     """The vectors of what a caller gives; of one item to a dense tower its vector [D]."""
-    items, single = inputs_of(tower, given)
+    items, single = inputs_of(tower, inputs)
     with progress_bar("encode", len(items), "inputs") if show_progress_bar else nullcontext(silent) as advance:
         vectors = encode_inputs(tower, items, batch_size, advance)
     return vectors[0] if single and tower.kind == "dense" else vectors
@@ -204,6 +204,32 @@ def read_image_of(item: Document | Topic) -> str:
             "--corpus pictures:FOLDER has the pictures of a folder alone"
         )
     return item.image
+
+
+class ReadsTexts:
+    """What a tower of texts reads of documents and topics; `joiner` is put between title and text."""
+
+    joiner: str = " "
+
+    def read(self, document: Document) -> str:
+        """Title and text of a document, joined."""
+        return read_document(document, self.joiner)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The text of a topic."""
+        return read_topic(topic)
+
+
+class ReadsImages:
+    """What a tower of images reads of documents and topics."""
+
+    def read(self, document: Document) -> str:
+        """The image of a document."""
+        return read_image_of(document)
+
+    def read_topic(self, topic: Topic) -> str:
+        """The image of a topic."""
+        return read_image_of(topic)
 
 
 @dataclass(frozen=True)

@@ -40,34 +40,31 @@ class Inputs(NamedTuple):
     single: bool
 
 
-def inputs_of(tower: InputReader, given: Any) -> Inputs:
+def inputs_of(tower: InputReader, argument: Any) -> Inputs:
     """The inputs that a caller's argument gives a tower.
 
     A text is one item, and so is a path of an image, a PIL image, a `Document` or a `Topic`; any other iterable has
     several items.
-
-    Raises:
-        UsageError: something else; or an image for a tower that reads texts, or the reverse.
     """
-    if is_item(given):
-        return Inputs([_input(tower, given)], True)
-    if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes | bytearray):
-        raise UsageError(f"{_kind(given)} is nothing to encode; expected {EXPECTED}")
-    items = list(given)
+    if is_item(argument):
+        return Inputs([_input(tower, argument)], True)
+    if not isinstance(argument, Iterable) or isinstance(argument, Mapping | bytes | bytearray):
+        raise UsageError(f"{_kind(argument)} is nothing to encode; expected {EXPECTED}")
+    items = list(argument)
     for item in items:
         if not is_item(item):
             raise UsageError(f"{_kind(item)} in a list is nothing to encode; expected {EXPECTED}")
     return Inputs([_input(tower, item) for item in items], False)
 
 
-def is_item(given: Any) -> bool:
+def is_item(value: Any) -> bool:
     """Whether it is one thing to encode."""
-    return isinstance(given, str | PathLike | Document | Topic) or _is_picture(given)
+    return isinstance(value, str | PathLike | Document | Topic) or _is_picture(value)
 
 
-def _is_picture(given: Any) -> bool:
+def _is_picture(value: Any) -> bool:
     """Whether it is a PIL image; PIL is imported where one was made."""
-    return any(cls.__module__ == "PIL.Image" and cls.__name__ == "Image" for cls in type(given).__mro__)
+    return any(cls.__module__ == "PIL.Image" and cls.__name__ == "Image" for cls in type(value).__mro__)
 
 
 def _input(tower: InputReader, item: Any) -> Any:
@@ -92,10 +89,10 @@ def reads_images(tower: InputReader) -> bool:
     return False
 
 
-def _kind(given: Any) -> str:
+def _kind(value: Any) -> str:
     """What a value is, for an error."""
-    if _is_picture(given):
+    if _is_picture(value):
         return "an image"
-    if isinstance(given, PathLike):
-        return f"the path {fspath(given)!r}"
-    return "None" if given is None else f"a value of type {type(given).__name__}"
+    if isinstance(value, PathLike):
+        return f"the path {fspath(value)!r}"
+    return "None" if value is None else f"a value of type {type(value).__name__}"

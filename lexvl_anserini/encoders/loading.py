@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
-from lexvl_anserini.encoders.checkpoints.saved import SAVED, SavedEncoder, read_saved
+from lexvl_anserini.encoders.checkpoints.find import (
+    SAVED,
+    Checkpoint,
+    SavedEncoder,
+    digest_of,
+    find_checkpoint,
+    other_parts,
+    read_saved,
+)
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.ground.installed import check_model_libraries
@@ -59,11 +66,7 @@ class Source:
     backbone_config: str | None = None
 
     def required(self, encoder: str) -> Checkpoint:
-        """The checkpoint.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """The checkpoint."""
         if self.checkpoint is None:
             card = card_of(encoder)
             known = " or ".join(card.packaged or card.checkpoints[:1])
@@ -147,7 +150,7 @@ def load_by_torch(
     card = card_of(name)
     check_model_libraries()
     loader = resolve("encoder", name, ENCODERS)
-    given = checked_options(name, loader, options)
+    named = checked_options(name, loader, options)
     known = found_or_default(card, checkpoint)
     if known and (known.folder / EXPORT).is_file():
         raise CheckpointError(
@@ -157,7 +160,7 @@ def load_by_torch(
     saved, places = saved_settings(name, known)
     # The default direction is noted too, so that naming it gives the same request.
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
-    options = {**checked_options(name, loader, {**direction, **saved.options}), **given}
+    options = {**checked_options(name, loader, {**direction, **saved.options}), **named}
     chosen = choose_device(device)
     saved_tokenizer, saved_config = (places.pop(key, None) for key in ("tokenizer", "backbone_config"))
     weights = saved.weights_of(known) if known else None
@@ -208,12 +211,12 @@ def load_saved(folder: str, device: str = "auto") -> Encoder:
     return load_encoder(saved.encoder, folder, device=device)
 
 
-def saved_settings(name: str, found: Checkpoint | None) -> tuple[SavedEncoder, dict[str, str]]:
+def saved_settings(name: str, checkpoint: Checkpoint | None) -> tuple[SavedEncoder, dict[str, str]]:
     """What a checkpoint was saved with, and the places of its parts; nothing for another encoder than was saved."""
-    saved = read_saved(found) if found else None
-    if found is None or saved is None or saved.encoder != name:
+    saved = read_saved(checkpoint) if checkpoint else None
+    if checkpoint is None or saved is None or saved.encoder != name:
         return SavedEncoder(encoder=name), {}
-    return saved, saved.places_in(found)
+    return saved, saved.places_in(checkpoint)
 
 
 def load_encoder_of(
@@ -260,22 +263,17 @@ def load_encoder_of(
             f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
             f"{str(ref.checkpoint_digest)[:16]}; name that checkpoint with --checkpoint or encode again"
         )
-    own = model.vocabulary.digest if model.kind == "impact" else None
-    if own and vocabulary and own != vocabulary:
+    vocabulary_digest = model.vocabulary.digest if model.kind == "impact" else None
+    if vocabulary_digest and vocabulary and vocabulary_digest != vocabulary:
         raise ArtefactError(
-            f"encoder {model.name!r} has vocabulary {own[:16]}, the index was made with "
+            f"encoder {model.name!r} has vocabulary {vocabulary_digest[:16]}, the index was made with "
             f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
         )
     return model
 
 
 def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options converted to the types of the loader's signature ("64" becomes 64).
-
-    Raises:
-        UnknownName: the loader has no such option.
-        UsageError: a value does not fit its type.
-    """
+    """The options converted to the types of the loader's signature ("64" becomes 64)."""
     from pydantic import TypeAdapter, ValidationError
 
     parameters = inspect.signature(load, eval_str=True).parameters

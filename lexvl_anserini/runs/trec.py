@@ -215,13 +215,13 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
     query_id, _, doc_id, rank, score, _ = _decoded(columns, where)
     try:
         parsed = ScoredDoc(query_id, doc_id, int(rank), float(score))
+        # Python reads 1_0 as 10.
+        if "_" in rank or "_" in score or abs(parsed.rank) > LARGEST_RANK:
+            raise ValueError(rank)
     except ValueError as error:
         raise DataError(
             f"{where}: rank {rank[:40]!r} and score {score[:40]!r}, expected a whole number and a number"
         ) from error
-    # Python reads 1_0 as 10.
-    if "_" in rank or "_" in score or abs(parsed.rank) > LARGEST_RANK:
-        raise DataError(f"{where}: rank {rank[:40]!r} and score {score[:40]!r}, expected a whole number and a number")
     if not isfinite(parsed.score):
         raise DataError(f"{where}: score {score[:40]!r} is not finite")
     return parsed

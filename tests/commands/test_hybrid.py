@@ -13,9 +13,11 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.pictures.images import FAIL
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.hybrid import command
 from lexvl_anserini.searching.rescoring import (
@@ -42,10 +44,10 @@ class Tower:
     def read_topic(self, topic):
         return topic.text
 
-    def vectors(self, inputs, batch_size=32):
+    def vectors(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
         return np.array([[float(number) for number in text.split()] for text in inputs], dtype=np.float32)
 
-    def weights(self, inputs, batch_size=32):
+    def weights(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
         return sparse.csr_matrix(self.vectors(inputs))
 
 

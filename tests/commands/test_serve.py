@@ -16,11 +16,11 @@ import pytest
 from served_colours import DENSE, index_pictures, load, running
 
 from lexvl_anserini.doors.serving.opened import served_indexes
+from lexvl_anserini.doors.serving.serve import command
 from lexvl_anserini.engines.opening import target_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.serve import command
 from tests.invoking import invoked
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,7 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path) -> None:
     encode = ("lexvl_anserini.encode", "--corpus", "folder:texts", "--encoder", "bag-of-tokens", "--output", "impacts")
     for step in (encode, ("lexvl_anserini.index", "impacts", "--index", "index")):
         subprocess.run([*python, *step], cwd=tmp_path, env=environ, check=True)
-    serve = ("lexvl_anserini.serve", "--index", "index", "--port", "0", "--format", "json")
+    serve = ("lexvl_anserini.doors.serving.serve", "--index", "index", "--port", "0", "--format", "json")
     running = subprocess.Popen([*python, *serve], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True)
     try:
         page = json.loads(running.stdout.readline())["page"]

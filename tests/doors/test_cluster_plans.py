@@ -11,6 +11,7 @@ import pytest
 from byte_towers import tree
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from word_towers import model_of
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.data.lines import LinePlace, read_lines, read_placed_lines
@@ -18,7 +19,6 @@ from lexvl_anserini.doors.cluster.plans import CorpusPlan, plan_corpus, read_lis
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import UnfinishedShards, write_impacts
-from tests.shards.test_writing import ToyModel
 
 SMALL = Layout(shard_size=4)
 
@@ -42,11 +42,11 @@ def dataset(tmp_path: Path) -> Dataset:
 
 def plan_of(dataset: Dataset, parts: int) -> CorpusPlan:
     """A plan with blocks of five documents."""
-    return plan_corpus(dataset, ToyModel(), parts, layout=SMALL, block_size=5)
+    return plan_corpus(dataset, model_of(), parts, layout=SMALL, block_size=5)
 
 
 def encode(dataset: Dataset, output: Path, **options: Any) -> dict[str, bytes]:
-    write_impacts(dataset, options.pop("model", ToyModel()), output, layout=SMALL, **options)
+    write_impacts(dataset, options.pop("model", model_of()), output, layout=SMALL, **options)
     return tree(output)
 
 
@@ -89,7 +89,7 @@ def test_the_documents_of_other_corpora_are_listed_beside_the_plan(tmp_path: Pat
         (folder / f"{number:02d}\u2028.txt").write_text(f"ash bay {number}\nü", encoding="utf-8")
     (folder / "03\u2028.jpg").write_bytes(b"never opened")
     dataset = load_dataset(f"folder:{folder}", direction="text-to-text", escape_ids=True)
-    made = plan_corpus(dataset, ToyModel(), 3, layout=SMALL, block_size=5, listing=tmp_path / "plan.documents.jsonl")
+    made = plan_corpus(dataset, model_of(), 3, layout=SMALL, block_size=5, listing=tmp_path / "plan.documents.jsonl")
     made.write(tmp_path / "plan.json")
     plan = CorpusPlan.read(tmp_path / "plan.json")
     assert plan == made and [block.place.lines for block in plan.blocks if block.place] == [0, 5, 10]
@@ -112,7 +112,7 @@ def test_the_documents_of_other_corpora_are_listed_beside_the_plan(tmp_path: Pat
 
 
 def test_a_corpus_with_places_needs_no_listing(dataset: Dataset, tmp_path: Path) -> None:
-    made = plan_corpus(dataset, ToyModel(), 3, layout=SMALL, listing=tmp_path / "listing")
+    made = plan_corpus(dataset, model_of(), 3, layout=SMALL, listing=tmp_path / "listing")
     assert made.listing is None and not (tmp_path / "listing").exists()
 
 
@@ -151,7 +151,7 @@ def test_another_request_than_the_plan_is_refused(dataset: Dataset, tmp_path: Pa
     with pytest.raises(UsageError, match="shard id 2 of 2"):
         encode(dataset, tmp_path / "b", part=plan.part(Part(2, 2)))
     with pytest.raises(ArtefactError, match=r"the plan is of another request \(layout: "):
-        write_impacts(dataset, ToyModel(), tmp_path / "c", part=plan.part(Part(0, 2)))
+        write_impacts(dataset, model_of(), tmp_path / "c", part=plan.part(Part(0, 2)))
     with pytest.raises(UsageError, match="24 parts of a corpus of 23 documents"):
         plan_of(dataset, 24)
 

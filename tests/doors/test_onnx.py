@@ -271,7 +271,7 @@ def test_the_command_writes_refuses_and_resumes(exported, tmp_path):
     from typer.testing import CliRunner
 
     from lexvl_anserini.cli import make_app
-    from lexvl_anserini.export_onnx import command
+    from lexvl_anserini.doors.onnx.export_onnx import command
 
     exported("sum, top k")
     app, runner = make_app(command), CliRunner()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_encoders import made_dense
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UnknownName, UsageError
@@ -36,17 +37,7 @@ def published(golden, tmp_path):
 @pytest.fixture(scope="module")
 def dense(golden, tmp_path_factory):
     """A dense sentence-transformers folder: the tiny BERT with mean pooling."""
-    from sentence_transformers import SentenceTransformer
-
-    try:
-        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-    except ImportError:
-        from sentence_transformers.models import Pooling, Transformer
-
-    folder = tmp_path_factory.mktemp("dense") / "model"
-    transformer = Transformer(str(golden / BERT))
-    SentenceTransformer(modules=[transformer, Pooling(32, pooling_mode="mean")], device="cpu").save(str(folder))
-    return folder
+    return made_dense(golden, tmp_path_factory.mktemp("dense"))
 
 
 def edit(folder, side=None, **changes):

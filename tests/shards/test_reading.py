@@ -13,13 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256, write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.reading import (
-    check_distinct,
     read_ids,
     read_impacts,
     read_metadata,
@@ -292,26 +290,3 @@ def test_vectors_of_different_length_or_not_finite(tmp_path: Path) -> None:
 def test_texts(tmp_path: Path) -> None:
     manifest = write_text_shards(tmp_path, [("d1", "a dog"), ("d2", "")])
     assert list(read_texts(tmp_path, manifest)) == [("d1", "a dog"), ("d2", "")]
-
-
-def test_ids_that_come_twice() -> None:
-    seen = SeenIds()
-    ids = ["d1", "d2", "d3"]
-    for doc_id in ids:
-        seen.add(doc_id)
-    check_distinct(seen, lambda: iter(ids))
-    seen.add("d2")
-    with pytest.raises(ArtefactError, match="document id 'd2' occurs twice"):
-        check_distinct(seen, lambda: iter([*ids, "d2"]))
-
-
-def test_equal_hashes_of_different_ids_are_no_duplicates() -> None:
-    class Colliding(str):
-        def __hash__(self) -> int:
-            return 7
-
-    seen = SeenIds()
-    ids = [Colliding("d1"), Colliding("d2")]
-    for doc_id in ids:
-        seen.add(doc_id)
-    check_distinct(seen, lambda: iter(ids))

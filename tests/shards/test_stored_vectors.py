@@ -87,7 +87,7 @@ def line(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, model in models.items():
         manifest = write_impacts(dataset, model, folder / name, layout=Layout(shard_format="parquet"))
         build_index(folder / name, folder / f"{name}-index")
-        index = Index(folder / f"{name}-index", manifest, manifest.counts.documents)
+        index = Index(folder / f"{name}-index", manifest)
         search = IndexSearch(index, EncoderChanges(device="cpu"))
         source = TopicSource.of(dataset)
         search.write(source, search.run_manifest(source, 5, True, False, "trec"), folder / f"{name}.trec")

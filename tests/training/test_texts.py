@@ -244,7 +244,7 @@ def test_a_teacher_trains(name: str, texts: str, tmp_path: Path) -> None:
 
 
 def test_corpora_train_together() -> None:
-    """Ids gain the number of their texts, positions the passages before them; scores stay where all have some."""
+    """Ids gain the number of their corpus, positions the passages before them; scores stay where all have some."""
     first = replace(data_of([{0: 1}], [[1]], 2), scores=[{0: 4.0}])
     second = replace(data_of([{2: 3}], [[0]], 3), scores=[{2: 6.0}])
     whole = join([first, second])
@@ -285,7 +285,7 @@ def test_relevance_and_hard_negatives_of_a_dataset(tmp_path: Path) -> None:
     more = read_query_passages(load_dataset(f"beir:{tmp_path}", "train"), others=1)
     assert len(more.passages) == 4 and more.digest() != data.digest()
     (tmp_path / "qrels/train.tsv").write_text("q1 d9 1\n")
-    with pytest.raises(LexvlError, match="1 judged documents are not in the texts, such as 'd9'"):
+    with pytest.raises(LexvlError, match="1 judged documents are not in the corpus, such as 'd9'"):
         read_query_passages(load_dataset(f"beir:{tmp_path}", "train"))
     (tmp_path / "qrels/train.tsv").write_text("q1 d1 0\n")
     with pytest.raises(LexvlError, match="no topic has a relevant document"):

@@ -104,7 +104,7 @@ def build_partitions(
         write_report(part, {**counts, "options": request.options.to_json(), "collection": digest})
     if staging != index:
         shutil.rmtree(staging)
-    return BuiltIndex(index, manifest, total["documents"])
+    return BuiltIndex(index, manifest)
 
 
 def shards_manifest(folder: Path) -> Manifest:

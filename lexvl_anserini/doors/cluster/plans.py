@@ -9,7 +9,7 @@ A corpus whose own files have no places to begin at gets a listing: its document
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -32,7 +32,7 @@ from lexvl_anserini.ground.places import fetched_file
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import NO_METADATA, Document
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.shards.corpus_reading import CheckedCorpus, Covered, CoveredDigest, exhaust
+from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, exhaust
 from lexvl_anserini.shards.encoding import calibrated
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.request import requested
@@ -85,12 +85,12 @@ class CorpusPlan:
         corpus = self.manifest.corpus
         return CorpusSummary(corpus.documents, corpus.digest, self.images)
 
-    def part(self, part: Part) -> PlannedPart:
-        """One of the parts."""
+    def part(self, part: Part) -> Callable[[Dataset], PlannedCorpus]:
+        """The documents of one of the parts, of a dataset."""
         if part.of != self.parts:
             raise UsageError(f"a part of {part.of} is wanted, the plan has {self.parts} parts")
         part.span(self.summary.documents)
-        return PlannedPart(part, self)
+        return partial(PlannedCorpus, plan=self, part=part)
 
     def scale_for(self, manifest: Manifest, where: Path | str) -> Mapping[str, Any]:
         """The quantiser with the scale of the whole corpus, for a call that makes shards of the plan."""
@@ -144,17 +144,6 @@ class CorpusPlan:
         return cls(manifest=manifest, blocks=blocks, listing=listing, **numbers)
 
 
-class PlannedPart(NamedTuple):
-    """A part of a planned corpus."""
-
-    part: Part
-    plan: CorpusPlan
-
-    def reading(self, dataset: Dataset) -> PlannedCorpus:
-        """The documents of the part."""
-        return PlannedCorpus(dataset, self.plan, self.part)
-
-
 @dataclass
 class PlannedCorpus:
     """The documents of a planned part, read twice: only the blocks that have them are read."""
@@ -165,12 +154,12 @@ class PlannedCorpus:
     _blocks: dict[int, Digest] = field(default_factory=dict)
     _rest: Iterator[Document] = field(default_factory=lambda: iter(()))
 
-    def check(self, covered: Covered) -> CheckedCorpus:
+    def check(self, covered: Covered) -> CorpusSummary:
         """The summary of the plan; the part is read if it has pictures, vectors or metadata."""
         summary, contents = self.plan.summary, CoveredDigest(covered)
         if covered.metadata or summary.images:
             contents.add(self.documents())
-        return CheckedCorpus(summary, contents.hexdigest())
+        return summary._replace(contents=contents.hexdigest())
 
     def settled(self, request: Manifest, output: Path) -> Manifest:
         """The request with the scale of the plan."""
@@ -230,7 +219,7 @@ def plan_corpus(
     Part(0, parts).span(summary.documents)
     quantiser, layout = quantiser or Quantiser(), (layout or Layout()).of_kind(model.kind)
     policy, documents = OnError(on_error), summary.documents
-    manifest = requested(dataset, CheckedCorpus(summary), model, quantiser, layout, batch_size)
+    manifest = requested(dataset, summary, model, quantiser, layout, batch_size)
     if manifest.quantiser:
         scale = calibrated(quantiser, dataset.documents(), documents, model, batch_size, policy, dataset.name)
         manifest = replace(manifest, quantiser=scale.to_json())

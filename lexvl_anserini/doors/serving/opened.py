@@ -139,7 +139,7 @@ def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
     state = state_of_index(served.path)
     manifest = index_manifest(served.path)
     same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
-    index = Index(served.path, manifest, manifest.counts.documents)
+    index = Index(served.path, manifest)
     searcher = Searcher(index, before.model if before and same else None, served.encoder)
     file = vocabulary_file(served.path, None)
     terms = known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()

@@ -1,7 +1,7 @@
 """`Encoder.save_pretrained` and `push_to_hub`: the files of a checkpoint in one folder, which loads with equal vectors.
 
     FOLDER/...                the checkpoint's own files, unchanged, and its other parts in folders of their names
-    FOLDER/lexvl.json         the encoder and its options (`checkpoints/saved.py`)
+    FOLDER/lexvl.json         the encoder and its options (`checkpoints/find.py`)
     FOLDER/README.md          the model card
     FOLDER/modules.json ...   of a lexical encoder: sentence-transformers' SparseEncoder loads the folder too
 
@@ -27,9 +27,15 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.doors.sharing.model_card import ModelCardFacts, model_card
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS, TOKENIZER_FILES, may_be_shards, model_files
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, digest_of, find_checkpoint, other_parts
+from lexvl_anserini.encoders.checkpoints.find import (
+    SAVED,
+    Checkpoint,
+    digest_of,
+    find_checkpoint,
+    other_parts,
+    read_saved,
+)
 from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.encoders.checkpoints.saved import SAVED, read_saved
 from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     ABOUT_FILE,
     MODULES_FILE,

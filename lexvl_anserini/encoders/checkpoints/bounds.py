@@ -58,9 +58,9 @@ def check_tensors(path: Path, weights: Mapping[str, Tensor]) -> None:
             )
 
 
-def check_repeated(about: Mapping[str, Any], where: str) -> None:
+def check_repeated(config: Mapping[str, Any], where: str) -> None:
     """Checks the numbers of layers and labels in a configuration and in the mappings inside it."""
-    for key, value in about.items():
+    for key, value in config.items():
         if isinstance(value, Mapping):
             check_repeated(value, where)
             continue

@@ -123,7 +123,7 @@ def name_in_file(key: str, declip: bool) -> str:
     for tower, prefix, names in (("vision_model.", "visual.", VISION), ("text_model.", text_prefix, TEXT)):
         if key.startswith(tower):
             inside = key.removeprefix(tower)
-            return prefix + {theirs: own for own, theirs in names.items()}.get(inside, _block_in_file(inside))
+            return prefix + {theirs: ours for ours, theirs in names.items()}.get(inside, _block_in_file(inside))
     return key
 
 
@@ -135,7 +135,7 @@ def _block_in_file(key: str) -> str:
     block = f"transformer.resblocks.{number}."
     if re.fullmatch(r"self_attn\.[qkv]_proj", module):
         return f"{block}attn.in_proj_{kind}"
-    return f"{block}{ {theirs: own for own, theirs in BLOCK.items()}.get(module, module) }.{kind}"
+    return f"{block}{ {theirs: ours for ours, theirs in BLOCK.items()}.get(module, module) }.{kind}"
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> P
             raise CheckpointError(f"{named}: no such file; name CLIP's BPE merges (bpe_simple_vocab_16e6.txt.gz)")
         return path
     kwargs = (config.get("model") or {}).get("kwargs") or {}
-    own = ((kwargs.get("clip") or kwargs).get("text_encode") or {}).get("bpe_path")
-    for name in (Path(own).name if own else MERGES, MERGES, MERGES.removesuffix(".gz")):
+    named_file = ((kwargs.get("clip") or kwargs).get("text_encode") or {}).get("bpe_path")
+    for name in (Path(named_file).name if named_file else MERGES, MERGES, MERGES.removesuffix(".gz")):
         for place in (folder, folder.parent):
             if (place / name).is_file():
                 return place / name

@@ -50,12 +50,12 @@ def weight_files(names: Iterable[str]) -> list[str]:
     Safetensors if there are any, else `pytorch_model*.bin`, else other torch files except those of trainers.
     """
     paths = sorted(map(PurePosixPath, names), key=str)
-    for wanted in (
+    for is_of_kind in (
         lambda path: path.match(SAFE_WEIGHTS),
         lambda path: path.match(TORCH_WEIGHTS),
         lambda path: path.suffix in TORCH_SUFFIXES and not LEFTOVERS.fullmatch(path.name),
     ):
-        if names_of_kind := [str(path) for path in paths if wanted(path)]:
+        if names_of_kind := [str(path) for path in paths if is_of_kind(path)]:
             return names_of_kind
     return []
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import (
     CONFIGURATIONS,
     WEIGHT_SUFFIXES,
+    inside,
     may_be_shards,
     model_files,
 )
@@ -26,10 +28,11 @@ from lexvl_anserini.encoders.checkpoints.hub import (
     names_in,
     read_listing,
 )
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, reason_of
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, MissingExtra, reason_of
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.installed import package_folder
 from lexvl_anserini.ground.manifest import PLACES
+from lexvl_anserini.ground.typed import Entry, Key, check
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +124,6 @@ def from_file(path: Path, weights: bool = True) -> Checkpoint:
     """A weight file that is a checkpoint by itself, as of Lightning, LAVIS and FDT.
 
     Without `weights`, any file (a configuration, the merges of a tokenizer).
-
-    Raises:
-        CheckpointError: not a weight file, or part of a folder that is loaded as a whole.
     """
     if not weights:
         return Checkpoint(str(path.resolve()), path.parent, weights, path)
@@ -188,3 +188,61 @@ def digest_of(checkpoint: Checkpoint | None, others: Mapping[str, Checkpoint]) -
     """The digest of everything that an encoder was loaded from; None if it was loaded from no file."""
     digests = [part.digest() for part in (checkpoint, *others.values()) if part is not None]
     return digests[0] if len(digests) == 1 else sha256("\n".join(digests).encode()).hexdigest() if digests else None
+
+
+SAVED = "lexvl.json"
+
+
+class SavedEncoder(Entry):
+    """What `lexvl.json` holds, in a folder that `Encoder.save_pretrained` wrote.
+
+    `load_encoder` of that encoder takes the options and places that the caller does not give. A folder from the hub
+    names nothing outside of it.
+
+    encoder  the name of its card
+    options  that it was saved with, but those that name places
+    places   folders of its other parts in the checkpoint (`manifest.PLACES`), or packaged names
+    folder   of the weights in the checkpoint, "" for the checkpoint itself
+    file     the weight file, of an encoder that is loaded from a file
+    """
+
+    encoder: Key[str] = Key("", required=True)
+    options: Key[Mapping[str, Any]] = Key(MappingProxyType({}))
+    places: Key[Mapping[str, Any]] = Key(MappingProxyType({}))
+    folder: Key[str] = Key("")
+    file: Key[str | None] = Key(None)
+
+    def weights_of(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The checkpoint with the folder and the file of its weights."""
+        where = str(checkpoint.folder / SAVED)
+        folder = inside(checkpoint.folder, self.folder, where) if self.folder else checkpoint.folder
+        file = inside(folder, self.file, where) if self.file else checkpoint.file
+        if file is not None and not file.is_file():
+            raise CheckpointError(f"{where}: names the weight file {self.file!r}, which is not there")
+        return replace(checkpoint, folder=folder, file=file)
+
+    def places_in(self, checkpoint: Checkpoint) -> dict[str, str]:
+        """The paths of its other parts, or their packaged names."""
+        where = str(checkpoint.folder / SAVED)
+        if strange := sorted(set(self.places) - set(PLACES)):
+            raise CheckpointError(f"{where}: {strange[0]!r:.80} is no part of an encoder; known: {', '.join(PLACES)}")
+        return {
+            key: name if name in PACKAGED else str(inside(checkpoint.folder, name, where))
+            for key, name in self.places.items()
+        }
+
+
+def read_saved(checkpoint: Checkpoint) -> SavedEncoder | None:
+    """What `lexvl.json` of a checkpoint holds; None if it has none."""
+    path = checkpoint.folder / SAVED
+    if checkpoint.file is not None or not path.is_file():
+        return None
+    data = read_json(path, "saved encoder", CheckpointError)
+    try:
+        check(data, SavedEncoder, str(path), "save the encoder again")
+    except ArtefactError as error:
+        raise CheckpointError(str(error)) from error
+    saved = SavedEncoder(data)
+    if named := sorted(set(saved.options) & {"source", *PLACES}):
+        raise CheckpointError(f"{path}: {named[0]!r} among the options; save the encoder again")
+    return saved

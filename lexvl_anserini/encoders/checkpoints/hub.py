@@ -61,16 +61,20 @@ def read_listing(name: str, revision: str | None, weights: bool) -> Listing:
     if COMMIT.fullmatch(revision or "") and info.sha != revision:
         raise CheckpointError(f"{name}@{revision}: the hub answers with another commit, {info.sha}; refused")
     listed = {sibling.rfilename: sibling for sibling in info.siblings or ()}
-    if odd := next((one for one in listed if model_files([one], weights) and not safe_name(one)), None):
+    if odd := next(
+        (file_name for file_name in listed if model_files([file_name], weights) and not safe_name(file_name)), None
+    ):
         raise CheckpointError(
             f"{name}: the hub lists the file {odd!r:.80}, which is not a name inside a folder; refused"
         )
-    wanted = model_files(listed, weights)
-    if inner := next((one for one in wanted if any(map(set(wanted).__contains__, folders_of(one)))), None):
+    names = model_files(listed, weights)
+    if inner := next(
+        (file_name for file_name in names if any(map(set(names).__contains__, folders_of(file_name)))), None
+    ):
         raise CheckpointError(f"{name}: the hub lists {inner!r:.80} inside of a file; refused")
-    if not wanted:
+    if not names:
         raise CheckpointError(f"{name}: the hub lists no file of a model (weights, configuration, tokenizer)")
-    return Listing(str(info.sha), [hub_file(name, listed[one]) for one in wanted])
+    return Listing(str(info.sha), [hub_file(name, listed[file_name]) for file_name in names])
 
 
 def safe_name(name: Any) -> bool:
@@ -90,8 +94,8 @@ def folders_of(name: str) -> Iterable[str]:
 
 def hub_file(model: str, sibling: Any) -> HubFile:
     """One file of the listing."""
-    about = (sibling.lfs.size, sibling.lfs.sha256) if sibling.lfs else (sibling.size, sibling.blob_id)
-    size, digest = about
+    listed = (sibling.lfs.size, sibling.lfs.sha256) if sibling.lfs else (sibling.size, sibling.blob_id)
+    size, digest = listed
     if not isinstance(size, int) or size < 0 or not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         raise CheckpointError(
             f"{model}: the hub's listing has no size and digest of {sibling.rfilename}, so that its bytes cannot be "
@@ -184,10 +188,10 @@ def check_cached(reference: str, folder: Path, weights: bool) -> None:
             raise CheckpointError(damaged(reference, name, digest, blob.name))
 
 
-def damaged(where: str, name: str, found: str, expected: str) -> str:
+def damaged(where: str, name: str, actual: str, expected: str) -> str:
     """The message for a file that was removed."""
     return (
-        f"{where}: {name} arrived damaged ({KINDS[len(expected)]} {found[:16]}, the hub says {expected[:16]}) and was "
+        f"{where}: {name} arrived damaged ({KINDS[len(expected)]} {actual[:16]}, the hub says {expected[:16]}) and was "
         "removed; run again to download it"
     )
 
@@ -208,8 +212,8 @@ def git_sha1(path: Path) -> str:
 
 def content_sha256(path: Path) -> str:
     """SHA-256 (hex) of a file's bytes; a process reads a file that does not change once."""
-    about = path.stat()
-    return _sha256(path.resolve(), about.st_ino, about.st_size, about.st_mtime_ns)
+    status = path.stat()
+    return _sha256(path.resolve(), status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=4096)

@@ -187,22 +187,19 @@ def transformers_shapes(checkpoint: Checkpoint) -> tuple[str, Any, Any]:
 
 
 def squares_of(checkpoint: Checkpoint, resolution: int) -> Squares:
-    """How a Hugging Face folder resizes its images; without a description, as the published ones do.
-
-    Raises:
-        CheckpointError: the description has other steps than resizing to squares and normalising, or another size than
-            the model's.
-    """
-    path, about = read_preprocessing(checkpoint.folder)
-    size = about.get("size", resolution)
+    """How a Hugging Face folder resizes its images; without a description, as the published ones do."""
+    path, preprocessing = read_preprocessing(checkpoint.folder)
+    size = preprocessing.get("size", resolution)
     sides = {size.get("height"), size.get("width")} if isinstance(size, Mapping) else {size}
-    steps = [key for key in ("do_resize", "do_rescale", "do_normalize") if about.get(key) is False]
-    if sides != {resolution} or steps or about.get("do_center_crop"):
+    steps = [key for key in ("do_resize", "do_rescale", "do_normalize") if preprocessing.get(key) is False]
+    if sides != {resolution} or steps or preprocessing.get("do_center_crop"):
         what = f"without {', '.join(steps)}" if steps else f"size {size}"
         raise CheckpointError(f"{path}: {what}; expected squares of {resolution} pixels and normalising, as BLIP")
-    plain = Squares(resolution, resample=about.get("resample", BICUBIC))
+    plain = Squares(resolution, resample=preprocessing.get("resample", BICUBIC))
     return replace(
-        plain, mean=tuple(about.get("image_mean") or plain.mean), std=tuple(about.get("image_std") or plain.std)
+        plain,
+        mean=tuple(preprocessing.get("image_mean") or plain.mean),
+        std=tuple(preprocessing.get("image_std") or plain.std),
     )
 
 
@@ -275,12 +272,6 @@ def text_layers(
     """The family, and how many layers of its text encoder ITC uses.
 
     All text layers of BLIP have cross-attention; those of ALBEF have it from the fusion layer on.
-
-    Args:
-        where: names the weights in errors.
-        weights: by Hugging Face's names.
-        described: the fusion layer in the description of the text encoder.
-        fusion_layer: the fusion layer that the user gives.
 
     Raises:
         CheckpointError: no layer has cross-attention, and no fusion layer is given.

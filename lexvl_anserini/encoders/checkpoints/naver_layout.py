@@ -72,13 +72,7 @@ class Run(NamedTuple):
 
 
 def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str | None) -> Run | None:
-    """The run of a checkpoint; None if it is a plain folder.
-
-    Args:
-        checkpoint: of the user.
-        backbone_config: a folder or hub id to take the document encoder's configuration from.
-        tokenizer: a folder or hub id to take both tokenizers from.
-    """
+    """The run of a checkpoint; None if it is a plain folder."""
     root = checkpoint.folder
     inside = root / "model"
     main = next((folder for folder in (root, inside) if (folder / "config.json").is_file()), None)
@@ -124,11 +118,11 @@ def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> R
         misshaped=[],
     )
     run = next((folder for folder in (tar.parent, tar.parent.parent) if (folder / "config.yaml").is_file()), None)
-    about = read_yaml(run / "config.yaml") if run else {}
-    trained_from = about.get("init_dict") or {}
+    settings = read_yaml(run / "config.yaml") if run else {}
+    trained_from = settings.get("init_dict") or {}
     near = [tar.parent]
     document_config = config_folder(tar, backbone_config, near, trained_from.get("model_type_or_dir"))
-    tokens_of = (about.get("config") or {}).get("tokenizer_type") or trained_from.get("model_type_or_dir")
+    tokens_of = (settings.get("config") or {}).get("tokenizer_type") or trained_from.get("model_type_or_dir")
     tokens = tokenizer_folder(tar, tokenizer, [tar.parent, document_config], tokens_of)
     document = SideFiles(document_config, tokens, sides["document"])
     query = None
@@ -182,8 +176,8 @@ def read_recipe(run: Path | None) -> SpladeRecipe:
     path = run / "config.yaml" if run else None
     if path is None or not path.is_file():
         return SpladeRecipe()
-    about = read_yaml(path)
-    model, training = about.get("init_dict") or {}, about.get("config") or {}
+    settings = read_yaml(path)
+    model, training = settings.get("init_dict") or {}, settings.get("config") or {}
     kind = training.get("matching_type") or "splade"
     if kind not in DEFAULTS:
         raise CheckpointError(f"{path}: matching_type {kind!r} is not SPLADE; expected {', '.join(DEFAULTS)}")
@@ -209,20 +203,13 @@ def limit(k: int | None) -> int | None:
 def masked_lm_of(
     config: Path, weights: Mapping[str, Tensor], where: str, device: torch.device
 ) -> tuple[Backbone, Head, int]:
-    """A masked LM of exactly `weights`, split before its decoder: backbone, head, number of tokens.
-
-    Args:
-        config: the folder of its configuration.
-        weights: by transformers' names.
-        where: names the weights in errors.
-        device: that the model computes on.
-    """
+    """A masked LM of exactly `weights`, split before its decoder: backbone, head, number of tokens."""
     import transformers
 
-    about, described = read_config(config), f"{config}/config.json"
-    if type(about) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
-        raise CheckpointError(f"{described}: {about.model_type} is not a masked LM")
-    network = partial(transformers.AutoModelForMaskedLM.from_config, about, trust_remote_code=False)
+    model_config, described = read_config(config), f"{config}/config.json"
+    if type(model_config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        raise CheckpointError(f"{described}: {model_config.model_type} is not a masked LM")
+    network = partial(transformers.AutoModelForMaskedLM.from_config, model_config, trust_remote_code=False)
     model: Any = build(network, weights, described)
     load_strictly(model, weights, where, ignored=[r"(.*\.)?pooler\..*"])
-    return *split_masked_lm(model.eval().to(device)), about.vocab_size
+    return *split_masked_lm(model.eval().to(device)), model_config.vocab_size

@@ -94,11 +94,11 @@ def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
     # A router's older description has the other name.
     names = ("config.json", "router_config.json")
     for path in (file for name in names if (file := part.folder / name).is_file()):
-        about = read_json(path, "module", CheckpointError)
+        description = read_json(path, "module", CheckpointError)
         key, pattern = CLASSES.get(part.name, ("", re.compile("")))
-        if key in about and not (isinstance(about[key], str) and pattern.fullmatch(about[key])):
-            raise CheckpointError(f"{path}: {key} {about[key]!r:.80} is not a class that {part.name} uses")
-        types = about.get("types") if part.name == ROUTER else None
+        if key in description and not (isinstance(description[key], str) and pattern.fullmatch(description[key])):
+            raise CheckpointError(f"{path}: {key} {description[key]!r:.80} is not a class that {part.name} uses")
+        types = description.get("types") if part.name == ROUTER else None
         if types and not isinstance(types, Mapping):
             raise CheckpointError(f"{path}: types is not a mapping of folders to classes")
         check_types((types or {}).values(), path)
@@ -109,17 +109,17 @@ def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
 def check_types(types: Iterable[Any], path: Path) -> None:
     """Checks the classes of modules."""
     for kind in types:
-        own = isinstance(kind, str) and re.fullmatch(r"sentence_transformers(\.\w+)+", kind)
-        if not own or class_name(kind) not in (*MODULES, *OLDER_MODULES):
+        in_package = isinstance(kind, str) and re.fullmatch(r"sentence_transformers(\.\w+)+", kind)
+        if not in_package or class_name(kind) not in (*MODULES, *OLDER_MODULES):
             raise CheckpointError(
                 f"{path}: a module {kind!r:.80}, expected one of sentence_transformers ({', '.join(MODULES)}); code of "
                 "a checkpoint is never run"
             )
 
 
-def check_arguments(about: Mapping[str, Any], path: Path) -> None:
+def check_arguments(description: Mapping[str, Any], path: Path) -> None:
     """Checks what a module passes on to transformers."""
-    for key, value in about.items():
+    for key, value in description.items():
         if not ARGUMENTS.fullmatch(key) or not value:
             continue
         unknown = sorted(value.keys() - set(PASSED_ON)) if isinstance(value, Mapping) else [str(value)]
@@ -139,15 +139,15 @@ def write_modules(types: Mapping[str, str], folder: Path) -> None:
 
 def write_sparse_encoder(folder: Path, topk: int | None) -> None:
     """The description of a SparseEncoder that keeps `topk` dimensions; None keeps all."""
-    about: dict[str, Any] = {"model_type": "SparseEncoder", "similarity_fn_name": "dot", "prompts": {}}
-    write_json(folder / ABOUT_FILE, {**about, "max_active_dims": topk})
+    description: dict[str, Any] = {"model_type": "SparseEncoder", "similarity_fn_name": "dot", "prompts": {}}
+    write_json(folder / ABOUT_FILE, {**description, "max_active_dims": topk})
 
 
 def write_splade_pooling(folder: Path, size: int, strategy: str = "max") -> None:
     """The description of a pooling of log(1 + relu(logit)) over `size` dimensions, in a new folder."""
     folder.mkdir()
-    about = {"pooling_strategy": strategy, "activation_function": "relu", "word_embedding_dimension": size}
-    write_json(folder / "config.json", about)
+    description = {"pooling_strategy": strategy, "activation_function": "relu", "word_embedding_dimension": size}
+    write_json(folder / "config.json", description)
 
 
 def write_limits(folder: Path, max_length: int) -> None:

@@ -112,11 +112,7 @@ def read_contents(path: Path) -> Contents:
 
 
 def sharded_names(folder: Path, names: list[str]) -> list[str]:
-    """The weight files of one model: those in its index, else all of `names`.
-
-    Raises:
-        CheckpointError: a shard in the index is missing, or there are several torch files without an index.
-    """
+    """The weight files of one model: those in its index, else all of `names`."""
     index = folder / (
         "model.safetensors.index.json" if names[0].endswith(".safetensors") else "pytorch_model.bin.index.json"
     )
@@ -250,19 +246,19 @@ def load_strictly(
         name_in_file: the name in the file of a key of the model, if `weights` were renamed.
     """
     pattern = re.compile("|".join((*IGNORED_KEYS, *ignored)))
-    wanted = module.state_dict()
-    given = {key: value for key, value in weights.items() if key in wanted or not pattern.fullmatch(key)}
+    expected = module.state_dict()
+    used = {key: value for key, value in weights.items() if key in expected or not pattern.fullmatch(key)}
     complain(
         where,
-        missing={name_in_file(key) for key in wanted if key not in given},
-        unexpected={name_in_file(key) for key in given if key not in wanted},
+        missing={name_in_file(key) for key in expected if key not in used},
+        unexpected={name_in_file(key) for key in used if key not in expected},
         misshaped=[
-            f"{name_in_file(key)} {list(given[key].shape)}, expected {list(wanted[key].shape)}"
-            for key in wanted
-            if key in given and given[key].shape != wanted[key].shape
+            f"{name_in_file(key)} {list(used[key].shape)}, expected {list(expected[key].shape)}"
+            for key in expected
+            if key in used and used[key].shape != expected[key].shape
         ],
     )
-    module.load_state_dict(given)
+    module.load_state_dict(used)
 
 
 def complain(where: str, missing: Iterable[str], unexpected: Iterable[str], misshaped: Iterable[str]) -> None:

@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.dense.dense_crossmodal import projection_of, tokenizer_and_features
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
+    HeadLayout,
+    head_inputs,
+    projection_of,
+)
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
-    TextAndImage,
+    LiveOptions,
     head_tower,
-    live_features,
-    stored,
-    tokenizer_of,
 )
 from lexvl_anserini.encoders.parts.pooling import Head
-from lexvl_anserini.encoders.parts.pretrained import over_dense
 from lexvl_anserini.encoders.parts.towers import Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
 
@@ -81,21 +81,14 @@ def load_d2s(
     checkpoint = source.required("d2s")
     head = load_head(checkpoint)
     head.eval().to(source.device)
-    width, needs_text, terms = head.proj.in_features, text != "expanded", None
-    own = {"backbone_checkpoint": backbone_checkpoint, "clean": clean, "resolution": resolution}
-    if pair := over_dense(checkpoint, **own, head_width=head_width):
-        dense, terms = pair
-        tokenizer, sides = tokenizer_and_features(source, dense, projection_of, width)
-    else:
-        tokenizer = tokenizer_of(source, checkpoint, head.vocab_projector.out_features, named_tokenizer(checkpoint))
-        if backbone_checkpoint is None:
-            sides = TextAndImage(stored(width, source.device, needs_text), stored(width, source.device))
-        else:
-            sides = live_features(source, backbone_checkpoint, width, tokenizer, clean, resolution, head_width)
+    width, dimensions = head.proj.in_features, head.vocab_projector.out_features
+    live = LiveOptions(backbone_checkpoint, clean, resolution, head_width)
+    layout = HeadLayout(named_tokenizer(checkpoint), projection_of)
+    inputs = head_inputs(source, checkpoint, live, layout, width, dimensions, text != "expanded")
     projection = Head(head, head.vocab_projector.weight.detach(), head.vocab_projector.bias.detach())
 
-    tower = partial(head_tower, head=projection, tokenizer=tokenizer, device=source.device, terms=terms)
-    texts, images = partial(tower, sides.text, text), partial(tower, sides.image, "expanded")
+    tower = partial(head_tower, head=projection, inputs=inputs, device=source.device)
+    texts, images = partial(tower, inputs.sides.text, text), partial(tower, inputs.sides.image, "expanded")
     query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("d2s", "impact", query=query, document=document)
 

@@ -298,9 +298,9 @@ def towers_of_run(
             f"{checkpoint.path}: no BPE merges beside it ({MERGES}); name the file with --set merges=FILE, or its "
             "folder with --tokenizer"
         )
-    about = clip.config.text_config
-    limit, side = about.max_position_embeddings, clip.config.vision_config.image_size
-    reader = TextReader(ClipBpe(path, SPECIALS, about.vocab_size), limit, limit=limit)
+    text_config = clip.config.text_config
+    limit, side = text_config.max_position_embeddings, clip.config.vision_config.image_size
+    reader = TextReader(ClipBpe(path, SPECIALS, text_config.vocab_size), limit, limit=limit)
     return grounded(model, grounding, FdtTexts, reader, one_crop(side), source.device), model
 
 
@@ -316,10 +316,10 @@ def towers_of_pair(
         raise UsageError("merges is for checkpoints of the reference; this one has a tokenizer")
     pair = read_pair(source, checkpoint, "fdt")
     where, device = pair.where, source.device
-    about = pair.config[IMAGE]
-    if about.get("attention") not in ATTENTIONS:
-        raise CheckpointError(f"{where}: attention {about.get('attention')!r}, expected {', '.join(ATTENTIONS)}")
-    codebook, degree = pair.heads.get(f"{IMAGE}.codebook.rows"), temperature or about.get("temperature")
+    entry = pair.config[IMAGE]
+    if entry.get("attention") not in ATTENTIONS:
+        raise CheckpointError(f"{where}: attention {entry.get('attention')!r}, expected {', '.join(ATTENTIONS)}")
+    codebook, degree = pair.heads.get(f"{IMAGE}.codebook.rows"), temperature or entry.get("temperature")
     if codebook is None or codebook.dim() != 2 or not isinstance(degree, float | int) or not degree > 0:
         raise CheckpointError(f"{where}: {IMAGE}.codebook.rows [K, d] or the temperature is missing")
     query_maps = {}
@@ -329,7 +329,7 @@ def towers_of_pair(
         query_maps[modality] = query_map.eval().to(device)
     states: dict[str, Backbone] = {"text": pair.text, "image": pair.image}
     pooling = dict.fromkeys(states, masked_max)
-    model = FdtModel(states, query_maps, codebook.float().to(device), about["attention"], pooling, float(degree))
+    model = FdtModel(states, query_maps, codebook.float().to(device), entry["attention"], pooling, float(degree))
     return grounded(model, grounding, FdtWords, pair.reader, pair.pixels, device), model
 
 
@@ -366,9 +366,9 @@ def read_model(
         raise CheckpointError(
             f"{where}: no codebook ({CODEBOOK}), so not an FDT model; load plain CLIP with --encoder clip"
         )
-    about = settings(config)
+    options = settings(config)
     names = {"attention": ("att_func_type", "sparsemax", ATTENTIONS), "pooling": ("pool_type", "max", POOLINGS)}
-    chosen = {name: about.get(key, default) for name, (key, default, _) in names.items()}
+    chosen = {name: options.get(key, default) for name, (key, default, _) in names.items()}
     for name, (key, _, known) in names.items():
         if chosen[name] not in known:
             raise CheckpointError(f"{where}: {key} {chosen[name]!r} is not known; expected {', '.join(known)}")
@@ -378,9 +378,9 @@ def read_model(
     widths = {"image": clip.config.vision_config.hidden_size, "text": clip.config.text_config.hidden_size}
     query_maps = {}
     for modality, prefix in QUERY_MAPS.items():
-        own = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+        side_weights = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
         module = QueryMap(widths[modality], codebook.shape[1])
-        load_strictly(module, own, f"{where}: {prefix[:-1]}")
+        load_strictly(module, side_weights, f"{where}: {prefix[:-1]}")
         query_maps[modality] = module.eval().to(device)
     degree = temperature_of(config, extra, where) if temperature is None else temperature
     if not degree > 0:

@@ -8,31 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.dense.dense_crossmodal import hidden_of, tokenizer_and_features
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
+    HeadLayout,
+    head_inputs,
+    hidden_of,
+)
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
     Features,
+    LiveOptions,
     TextAndImage,
     head_tower,
-    live_features,
-    stored,
-    tokenizer_of,
 )
 from lexvl_anserini.encoders.parts.pooling import Head
-from lexvl_anserini.encoders.parts.pretrained import over_dense
 from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # A new LayerNorm has PyTorch's default; the untied variant uses DistilBERT's layer.
 HEAD_EPS, UNTIED_EPS = 1e-5, 1e-12
@@ -40,7 +39,11 @@ HEAD_EPS, UNTIED_EPS = 1e-5, 1e-12
 PREFIX = "model."
 TEMPERATURE = r"(loss_fn\.)?temp"
 TOKENIZER = "distilbert-base-uncased"
-STORED = "img_embs_before_proj_*.parquet, text_embs_before_proj_*.parquet: embeddings:<folder>,before_proj_blip"
+TABLES = "img_embs_before_proj_*.parquet, text_embs_before_proj_*.parquet: embeddings:<folder>,before_proj_blip"
+
+
+# What a head of Joint reads: states before the projection.
+LAYOUT = HeadLayout(TOKENIZER, hidden_of, projected=False, tables=TABLES)
 
 
 class JointHead(nn.Module):
@@ -110,9 +113,10 @@ def load_joint(
     head = load_joint_head(str(checkpoint.path), read_weights(checkpoint.path)).to(source.device)
     hidden, size = head.text_proj.in_features, head.text_proj.out_features
     vocabulary = head.single_vocab_projector.out_features
-    live = (backbone_checkpoint, clean, resolution, head_width)
+    live = LiveOptions(backbone_checkpoint, clean, resolution, head_width)
     masks = vectors == "sparse" and text != "expanded"
-    tokenizer, states, terms = states_of(source, checkpoint, hidden, vocabulary, masks, live)
+    inputs = head_inputs(source, checkpoint, live, LAYOUT, hidden, vocabulary, masks)
+    states = inputs.sides
     dense = TextAndImage(
         Features(states.text.items, lambda batch: head.dense_text(states.text.embed(batch))),
         Features(states.image.items, lambda batch: head.dense_image(states.image.embed(batch))),
@@ -124,41 +128,10 @@ def load_joint(
     projector = head.single_vocab_projector
     projection = Head(head, projector.weight.detach(), None if projector.bias is None else projector.bias.detach())
 
-    tower = partial(head_tower, head=projection, tokenizer=tokenizer, device=source.device, terms=terms)
+    tower = partial(head_tower, head=projection, inputs=inputs, device=source.device)
     texts, images = partial(tower, dense.text, text), partial(tower, dense.image, "expanded")
     lexical = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("joint", "impact", query=lexical[0], document=lexical[1])
-
-
-def states_of(
-    source: Source,
-    checkpoint: Checkpoint,
-    hidden: int,
-    vocabulary: int,
-    masks: bool,
-    live: tuple[str | None, bool | None, int | None, int | None],
-) -> tuple[Any, TextAndImage, Vocabulary | None]:
-    """The tokenizer, what the head reads of texts and images, and the terms; None where each token is one.
-
-    Args:
-        source: of the encoder.
-        checkpoint: of the head.
-        hidden: width of the states.
-        vocabulary: dimensions of the lexical vectors.
-        masks: own tokens of texts mask their vectors.
-        live: backbone_checkpoint, clean, resolution and head_width of `load_joint`.
-    """
-    options = dict(zip(("backbone_checkpoint", "clean", "resolution", "head_width"), live, strict=True))
-    if pair := over_dense(checkpoint, **options):
-        backbone, terms = pair
-        return *tokenizer_and_features(source, backbone, hidden_of, hidden), terms
-    tokenizer = tokenizer_of(source, checkpoint, vocabulary, TOKENIZER)
-    name, clean, resolution, head_width = live
-    if name is None:
-        sides = (stored(hidden, source.device, needs_text, STORED) for needs_text in (masks, False))
-        return tokenizer, TextAndImage(*sides), None
-    states = live_features(source, name, hidden, tokenizer, clean, resolution, head_width, projected=False)
-    return tokenizer, states, None
 
 
 def load_joint_head(where: str, weights: Mapping[str, Tensor]) -> JointHead:

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
+from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import Document, Topic
 
 
-class PlainTextTower:
+class PlainTextTower(ReadsTexts):
     """Passes texts through to an engine that analyses them itself."""
 
     kind: ClassVar[Kind] = "text"
-
-    def read(self, document: Document) -> str:
-        """Title and text of a document joined by one blank."""
-        return read_document(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
 
 
 def load_bm25(source: Source) -> Encoder:

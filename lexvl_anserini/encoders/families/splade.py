@@ -128,10 +128,10 @@ def load_splade(
             TextReader(query.tokenizer, query_max_length or query.max_length), columns_of_all(query.tokenizer)
         )
     else:
-        own = query.lexical if lexical is None else lexical in ("query", "both")
-        query_tower = tower(query, source, pooling, own, query_topk, query_max_length)
-    own = document.lexical if lexical is None else lexical in ("document", "both")
-    document_tower = tower(document, source, pooling, own, topk, max_length)
+        own_only = query.lexical if lexical is None else lexical in ("query", "both")
+        query_tower = tower(query, source, pooling, own_only, query_topk, query_max_length)
+    own_only = document.lexical if lexical is None else lexical in ("document", "both")
+    document_tower = tower(document, source, pooling, own_only, topk, max_length)
     return Encoder("splade", "impact", query=query_tower, document=document_tower)
 
 
@@ -217,9 +217,9 @@ def masked_lm_parts(
     # Rows without a token are not dimensions.
     head = Head(head.transform, head.matrix[:count], None if head.bias is None else head.bias[:count])
     limit = position_limit(read_config(folder))
-    wanted = max_length or tokenizer.model_max_length
+    length = max_length or tokenizer.model_max_length
     return SpladeSide(
-        tokenizer, columns_of_all(tokenizer), min(wanted, limit or wanted), limit, backbone=backbone, head=head, **rest
+        tokenizer, columns_of_all(tokenizer), min(length, limit or length), limit, backbone=backbone, head=head, **rest
     )
 
 
@@ -238,11 +238,13 @@ def fits(rows: int, tokenizer: Any) -> bool:
 
 def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
     """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side."""
-    about_file = folder / "config_sentence_transformers.json"
-    about = read_json(about_file, "model description", CheckpointError) if about_file.is_file() else {}
+    description_file = folder / "config_sentence_transformers.json"
+    description = (
+        read_json(description_file, "model description", CheckpointError) if description_file.is_file() else {}
+    )
     chain = [(part.name, part.folder) for part in read_modules(folder)]
-    prompts = about.get("prompts") or {}
-    topk = about.get("max_active_dims")
+    prompts = description.get("prompts") or {}
+    topk = description.get("max_active_dims")
     if [name for name, _ in chain] == ["Router"]:
         routes = chain[0][1] / "router_config.json"
         router = read_json(routes, "router description", CheckpointError)
@@ -259,10 +261,10 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Splad
     else:
         both = chain_parts(chain, folder, source, topk, "")
         sides = {side: replace(both, prompt=prompts.get(side) or "") for side in ("query", "document")}
-    if (similarity := about.get("similarity_fn_name") or "dot") != "dot":
+    if (similarity := description.get("similarity_fn_name") or "dot") != "dot":
         raise CheckpointError(
-            f"{about_file}: similarity_fn_name {similarity!r}, but an impact index adds products of weights (dot); "
-            "if the model uses dot, set it there"
+            f"{description_file}: similarity_fn_name {similarity!r}, but an impact index adds products of weights "
+            "(dot); if the model uses dot, set it there"
         )
     return sides
 

@@ -208,13 +208,7 @@ def own_columns(tokenizer: Any, specials: bool) -> TokenColumns:
 
 
 def save_stair(model: Stair, tokenizer: Any, folder: Path) -> None:
-    """Writes a model as `load_stair` reads it. Each file appears whole; the configuration comes last.
-
-    Args:
-        model: in any precision, which is kept.
-        tokenizer: a transformers tokenizer with as many tokens as the model has dimensions.
-        folder: created if absent; files of these names are replaced.
-    """
+    """Writes a model as `load_stair` reads it. Each file appears whole; the configuration comes last."""
     from safetensors.torch import save
 
     assert len(tokenizer) == model.config.vocab_size, "the tokenizer's tokens are the model's dimensions"

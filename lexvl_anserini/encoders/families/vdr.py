@@ -240,11 +240,7 @@ def with_own_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any
 
 
 def shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of the shared encoder, which a file may have under the name of either side or of both.
-
-    Raises:
-        CheckpointError: the sides differ although the configuration has `shared_encoder: true`.
-    """
+    """The weights of the shared encoder, which a file may have under the name of either side or of both."""
     query, document = (below(weights, f"{side}.") for side in SIDES)
     if query and document:
         differing = [
@@ -263,23 +259,23 @@ def published_side(
     checkpoint: Checkpoint,
     config: Mapping[str, Any],
     prefix: str,
-    own: Mapping[str, Tensor],
+    side_weights: Mapping[str, Tensor],
     projection: str | None,
 ) -> Side:
     """One side from its weights `bert_model.*`, `ln.*` and, if it has its own projection, `proj`."""
     where = f"{checkpoint.folder}: {prefix}"
-    about = config.get(prefix) or {}
-    if about.get("type") != "vdr":
+    entry = config.get(prefix) or {}
+    if entry.get("type") != "vdr":
         raise CheckpointError(
-            f"{where} is of type {about.get('type')!r}; this encoder loads VDR text models (type 'vdr')"
+            f"{where} is of type {entry.get('type')!r}; this encoder loads VDR text models (type 'vdr')"
         )
-    if "shift_vocab_num" not in about:
+    if "shift_vocab_num" not in entry:
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks shift_vocab_num")
-    columns_of = partial(columns_from, shift=about["shift_vocab_num"])
+    columns_of = partial(columns_from, shift=entry["shift_vocab_num"])
     # VDRproj (paper, appendix C) unties only the projection of documents.
-    head = {key: own[key] for key in ("proj", "proj.weight") if key in own and prefix == "encoder_p"}
-    rest = {f"{prefix}.{key}": value for key, value in own.items() if key not in head}
-    side = bert_side(source, checkpoint, about, prefix, rest, columns_of)
+    head = {key: side_weights[key] for key in ("proj", "proj.weight") if key in side_weights and prefix == "encoder_p"}
+    rest = {f"{prefix}.{key}": value for key, value in side_weights.items() if key not in head}
+    side = bert_side(source, checkpoint, entry, prefix, rest, columns_of)
     if projection == "own" and prefix == "encoder_p" and not head:
         raise CheckpointError(f"{where} has no projection of its own (proj); leave projection=own out")
     if head and projection != "tied":
@@ -289,59 +285,59 @@ def published_side(
                 f"{where}.proj has shape {list(matrix.shape)}, expected {list(side.embeddings.shape)}"
             )
         side = replace(side, embeddings=matrix.float().to(source.device))
-    return replace(side, pooling=published_pooling(where, about), normalise=bool(about.get("norm")))
+    return replace(side, pooling=published_pooling(where, entry), normalise=bool(entry.get("norm")))
 
 
 def bert_side(
     source: Source,
     checkpoint: Checkpoint,
-    about: Mapping[str, Any],
+    entry: Mapping[str, Any],
     prefix: str,
     weights: Mapping[str, Tensor],
     columns_of: Callable[[Any], TokenColumns],
 ) -> Side:
     """A BERT with VDR's head; `columns_of` chooses the tokens that are dimensions."""
     where = f"{checkpoint.folder}: {prefix}"
-    if missing := [key for key in ("model_id", "max_len") if key not in about]:
+    if missing := [key for key in ("model_id", "max_len") if key not in entry]:
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks {', '.join(missing)}")
-    backbone_config, tokenizer_folder = companions(source, checkpoint, about["model_id"])
-    own = below(weights, prefix + ".")
-    of_bert, width = below(own, "bert_model."), backbone_config.hidden_size
-    if "backbone" in about:
-        of_bert = pretrained_bert(checkpoint, about, of_bert)
+    backbone_config, tokenizer_folder = companions(source, checkpoint, entry["model_id"])
+    side_weights = below(weights, prefix + ".")
+    of_bert, width = below(side_weights, "bert_model."), backbone_config.hidden_size
+    if "backbone" in entry:
+        of_bert = pretrained_bert(checkpoint, entry, of_bert)
     # A pair over networks has a head between the states and its vocabulary.
-    has_head = any(key.startswith("head.") for key in own)
+    has_head = any(key.startswith("head.") for key in side_weights)
     bert = bert_from_weights(backbone_config, of_bert, f"{where}.bert_model", source.device)
     tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
     columns = columns_of(tokenizer)
     known = ("bert_model.", "head.", "bias") if has_head else ("bert_model.", "ln.")
-    if stray := [key for key in own if not key.startswith(known)]:
+    if stray := [key for key in side_weights if not key.startswith(known)]:
         raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
     norm: nn.Module
     if has_head:
-        norm, size = states_head(own, width, where, source.device), len(columns.vocabulary)
+        norm, size = states_head(side_weights, width, where, source.device), len(columns.vocabulary)
         embeddings, bias = vocabulary_rows(weights, prefix, size, norm.width, str(checkpoint.folder), source.device)
     else:
         norm, bias = nn.LayerNorm(width, eps=HEAD_EPS).to(source.device), None
-        load_strictly(norm, below(own, "ln."), f"{where}.ln")
+        load_strictly(norm, below(side_weights, "ln."), f"{where}.ln")
         embeddings = bert.get_input_embeddings().weight.detach()[columns.tokens]
-    padding = about.get("padding") or "max_length"
+    padding = entry.get("padding") or "max_length"
     return Side(
         bert,
         norm,
         embeddings,
         columns,
-        TextReader(tokenizer, about["max_len"], padding=padding, limit=position_limit(backbone_config)),
+        TextReader(tokenizer, entry["max_len"], padding=padding, limit=position_limit(backbone_config)),
         source.device,
         bias=bias,
-        topk=TOPK if about.get("topk") is None else about["topk"],
+        topk=TOPK if entry.get("topk") is None else entry["topk"],
         joiner=PUBLISHED_JOINER,
     )
 
 
-def published_pooling(where: str, about: Mapping[str, Any]) -> Pooling:
+def published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
     """`pooling: max`, or `mean` of the `pooling_topk` largest."""
-    pooling, n = about.get("pooling") or "max", about.get("pooling_topk")
+    pooling, n = entry.get("pooling") or "max", entry.get("pooling_topk")
     if pooling == "max":
         return masked_max
     if pooling == "mean" and n:

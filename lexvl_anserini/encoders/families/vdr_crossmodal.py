@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.saved import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
@@ -44,8 +43,10 @@ from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransfo
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head, elu1p, masked_max
 from lexvl_anserini.encoders.parts.pretrained import (
     cells_of,
+    entry_of,
     pretrained_image,
     states_head,
+    vision_shape_of,
     vocabulary_rows,
 )
 from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
@@ -81,8 +82,8 @@ def load_vdr_crossmodal(
     """
     checkpoint = source.required("vdr-crossmodal")
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
-    text_about = about(checkpoint, config, "encoder_q", TEXT_TYPES)
-    image_about = about(checkpoint, config, "encoder_p", IMAGE_TYPES)
+    text_about = entry_of(checkpoint, config, "encoder_q", TEXT_TYPES)
+    image_about = entry_of(checkpoint, config, "encoder_p", IMAGE_TYPES)
     complain(str(checkpoint.folder), (), [key for key in weights if key.partition(".")[0] not in SIDES], ())
     text = bert_side(source, checkpoint, text_about, "encoder_q", weights, columns_of(checkpoint, text_about))
 
@@ -136,11 +137,11 @@ def patch_transformer_side(
     checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
 ) -> tuple[Backbone, Head, Pixels]:
     """The published image side: a PatchTransformer and its own projection to `size` dimensions."""
-    shape, own = vision_shape_of(entry), below(weights, "encoder_p.")
+    shape, side_weights = vision_shape_of(entry), below(weights, "encoder_p.")
     model = nn.Module()
-    model.vision = build(lambda: PatchTransformer(**shape), own, f"{checkpoint.folder}/config.json: encoder_p")
+    model.vision = build(lambda: PatchTransformer(**shape), side_weights, f"{checkpoint.folder}/config.json: encoder_p")
     model.proj = nn.Parameter(torch.empty(size, shape["width"]))
-    named = {key if key == "proj" else f"vision.{key}": value for key, value in own.items()}
+    named = {key if key == "proj" else f"vision.{key}": value for key, value in side_weights.items()}
     load_strictly(model, named, f"{checkpoint.folder}: encoder_p")
     model.eval().to(device)
     return model.vision, Head(nn.Identity(), model.proj.detach()), Pixels(shape["resolution"])
@@ -150,27 +151,27 @@ def pretrained_image_side(
     checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
 ) -> tuple[Backbone, Head, Pixels]:
     """A pretrained network that the entry names, a head and a projection to `size` dimensions."""
-    where, own = f"{checkpoint.folder}: encoder_p", below(weights, "encoder_p.")
+    where, side_weights = f"{checkpoint.folder}: encoder_p", below(weights, "encoder_p.")
     known = ("backbone.", "standard.", "head.", "proj", "bias", "class_scale")
-    complain(where, (), [key for key in own if not key.startswith(known)], ())
-    backbone = pretrained_image(checkpoint, entry, below(own, "backbone."))
-    head = states_head(own, backbone.width, where, device)
+    complain(where, (), [key for key in side_weights if not key.startswith(known)], ())
+    backbone = pretrained_image(checkpoint, entry, below(side_weights, "backbone."))
+    head = states_head(side_weights, backbone.width, where, device)
     rows, bias = vocabulary_rows(weights, "encoder_p", size, head.width, str(checkpoint.folder), device)
-    network = cells_of(backbone, entry, own, where, device)
+    network = cells_of(backbone, entry, side_weights, where, device)
     projection = Head(head, rows, bias)
     if listed := entry.get("classes"):
-        projection = head_with_classes(projection, checkpoint, listed, backbone, own)
+        projection = head_with_classes(projection, checkpoint, listed, backbone, side_weights)
     return network, projection, backbone.pixels
 
 
 def head_with_classes(
-    head: Head, checkpoint: Checkpoint, listed: str, backbone: ImageBackbone, own: Mapping[str, Tensor]
+    head: Head, checkpoint: Checkpoint, listed: str, backbone: ImageBackbone, side_weights: Mapping[str, Tensor]
 ) -> Head:
     """The head with class words as its last terms."""
     where, classifier, scale = (
         f"{checkpoint.folder}: encoder_p.class_scale",
         backbone.classifier,
-        own.get("class_scale"),
+        side_weights.get("class_scale"),
     )
     if classifier is None or scale is None:
         what = "missing" if scale is None else "there, but its network has no classifier"
@@ -179,7 +180,7 @@ def head_with_classes(
     words = read_class_words(path, len(classifier))
     expected = [len(words)] if len(words) < len(head.matrix) else "fewer words than terms"
     complain(where, (), (), [] if list(scale.shape) == expected else [f"{list(scale.shape)}, expected {expected}"])
-    rows = word_rows(classifier * own["standard.std"][-classifier.shape[1] :].float(), list(words.values()))
+    rows = word_rows(classifier * side_weights["standard.std"][-classifier.shape[1] :].float(), list(words.values()))
     return with_class_words(head, scale[:, None].float() * rows, backbone.width)
 
 
@@ -221,13 +222,7 @@ def read_class_words(path: Path, size: int) -> dict[str, list[int]]:
 
 
 def with_class_words(head: Head, rows: Tensor, width: int) -> Head:
-    """A head whose last terms are class words.
-
-    Args:
-        head: rows [V, F] and biases [V] of all terms; the rows of class words are not used.
-        rows: of the class words, [W, C], for the last C numbers of a state.
-        width: of the states.
-    """
+    """A head whose last terms are class words, of rows [W, C] for the last C numbers of a state [width]."""
     assert isinstance(head.transform, nn.Module)
     of_captions, features = len(head.matrix) - len(rows), head.matrix.shape[1]
     matrix = head.matrix.new_zeros(len(head.matrix), features + width)

@@ -51,12 +51,12 @@ def read_config(folder: Path) -> Any:
         raise CheckpointError(f"{folder}: no config.json; a checkpoint is a folder with config.json and weights")
     if (folder / "adapter_config.json").is_file():
         raise CheckpointError(f"{folder}: has an adapter (adapter_config.json); merge it into the weights of its model")
-    about = read_json(path, "model configuration", CheckpointError)
-    check_repeated(about, str(path))
-    kind = about.get("model_type")
-    if ("model_type" in about or "auto_map" in about) and kind not in list(transformers.CONFIG_MAPPING):
+    content = read_json(path, "model configuration", CheckpointError)
+    check_repeated(content, str(path))
+    kind = content.get("model_type")
+    if ("model_type" in content or "auto_map" in content) and kind not in list(transformers.CONFIG_MAPPING):
         raise CheckpointError(f"{path}: transformers has no model type {kind!r:.80}; code of a checkpoint is never run")
-    if about.get("quantization_config"):
+    if content.get("quantization_config"):
         raise CheckpointError(f"{path}: the weights are quantised; name the checkpoint that they were made from")
     try:
         config = transformers.AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
@@ -130,7 +130,7 @@ def saved_weights(folder: Path) -> Path:
 
 def misshapen(info: Mapping[str, Any]) -> list[str]:
     """The weights whose shape is not the configuration's, as `complain` lists them."""
-    return [f"{key} {list(shape)}, expected {list(wanted)}" for key, shape, wanted in info["mismatched_keys"]]
+    return [f"{key} {list(shape)}, expected {list(expected)}" for key, shape, expected in info["mismatched_keys"]]
 
 
 def hidden_states(model: nn.Module) -> Backbone:
@@ -139,11 +139,7 @@ def hidden_states(model: nn.Module) -> Backbone:
 
 
 def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, int]:
-    """A text encoder without its heads, from any folder that has one; returns it and its number of tokens.
-
-    Raises:
-        CheckpointError: weights of the encoder are missing, or there are other keys than those of known heads.
-    """
+    """A text encoder without its heads, from any folder that has one; returns it and its number of tokens."""
     import transformers
 
     config = read_config(checkpoint.folder)

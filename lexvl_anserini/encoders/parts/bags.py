@@ -9,10 +9,9 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import Kind, read_document, read_topic
+from lexvl_anserini.encoders.encoder import Kind, ReadsTexts
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
 
@@ -24,7 +23,7 @@ def csr_rows(rows: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
     return sparse.csr_matrix((data, indices.astype(np.int32), indptr), shape=(len(rows), width))
 
 
-class BagTower:
+class BagTower(ReadsTexts):
     """Binary bag of a text's own tokens: no network (SVDR's non-parametric side, SPLADE-doc queries).
 
     weight     [V] instead of ones (inference-free queries with IDF weights); None for ones
@@ -55,14 +54,6 @@ class BagTower:
     def vocabulary(self) -> Vocabulary:
         """Maps a column of `weights` to its term."""
         return self.columns.vocabulary
-
-    def read(self, document: Document) -> str:
-        """Title and text of a document, joined."""
-        return read_document(document, self.joiner)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
 
     def weights(
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL

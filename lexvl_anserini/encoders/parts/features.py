@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
@@ -172,6 +172,23 @@ class TextAndImage(NamedTuple):
     image: Features
 
 
+class LiveOptions(NamedTuple):
+    """The options of a head that are for the live BLIP or ALBEF below it; None where the user gave none."""
+
+    backbone_checkpoint: str | None
+    clean: bool | None
+    resolution: int | None
+    head_width: int | None
+
+
+class HeadInputs(NamedTuple):
+    """What a head reads of texts and images, its tokenizer, and its terms; None where each token is one."""
+
+    tokenizer: Any
+    sides: TextAndImage
+    terms: Vocabulary | None = None
+
+
 def caption_items(
     source: Source,
     checkpoint: Checkpoint,
@@ -182,13 +199,8 @@ def caption_items(
 ) -> Captions:
     """The items of a BLIP's or ALBEF's text side.
 
-    Args:
-        source: names the tokenizer, if it is not beside the weights.
-        checkpoint: of the model.
-        loaded: the model.
-        clean: clean captions first; None does as the layout's own code (LAVIS yes, transformers no).
-        max_length: tokens per text.
-        fallback: a tokenizer for a checkpoint that has none.
+    `clean` cleans captions first; None does as the layout's own code (LAVIS yes, transformers no). `fallback` is a
+    tokenizer for a checkpoint that has none.
     """
     named = source.tokenizer is not None or has_tokenizer(checkpoint.folder)
     if fallback is not None and not named:
@@ -205,43 +217,27 @@ def image_items(loaded: LoadedItc, device: torch.device) -> Images:
 
 
 def live_features(
-    source: Source,
-    backbone: str,
-    width: int,
-    tokenizer: Any,
-    clean: bool | None = None,
-    resolution: int | None = None,
-    head_width: int | None = None,
-    projected: bool = True,
+    source: Source, live: LiveOptions, width: int, tokenizer: Any, projected: bool = True
 ) -> TextAndImage:
-    """Texts and images of a live BLIP or ALBEF as a head reads them.
+    """Texts and images of a live BLIP or ALBEF as a head of `width` numbers reads them.
 
-    Args:
-        source: names the tokenizer, if it is not beside the weights of the backbone.
-        backbone: folder, weight file or hub id.
-        width: of the vectors that the head reads.
-        tokenizer: the head's own, for a backbone that has none.
-        clean: see `caption_items`.
-        resolution: see `load_itc`.
-        head_width: see `load_itc`.
-        projected: the unit-length ITC vectors; else the [CLS] states before their projection.
-
-    Raises:
-        CheckpointError: another model, or vectors of another width.
+    They are the unit-length ITC vectors if `projected`, else the [CLS] states before their projection. `tokenizer`, the
+    head's own, is for a backbone that has none.
     """
-    checkpoint = find_checkpoint(backbone)
-    loaded = load_itc(checkpoint, source.device, resolution, head_width, description=source.backbone_config)
+    assert live.backbone_checkpoint is not None
+    checkpoint = find_checkpoint(live.backbone_checkpoint)
+    loaded = load_itc(checkpoint, source.device, live.resolution, live.head_width, description=source.backbone_config)
     model = loaded.model
-    found = model.text_proj.out_features if projected else model.text_proj.in_features
-    if found != width:
-        raise CheckpointError(f"{checkpoint.path}: its vectors have {found} numbers, the head reads {width}")
+    size = model.text_proj.out_features if projected else model.text_proj.in_features
+    if size != width:
+        raise CheckpointError(f"{checkpoint.path}: its vectors have {size} numbers, the head reads {width}")
 
     def features(items: Items, states: Callable[..., Tensor], vectors: Callable[..., Tensor]) -> Features:
         if projected:
             return Features(items, lambda batch: normalize(vectors(*batch.inputs), dim=1))
         return Features(items, lambda batch: states(*batch.inputs))
 
-    captions = caption_items(source, checkpoint, loaded, clean, fallback=tokenizer)
+    captions = caption_items(source, checkpoint, loaded, live.clean, fallback=tokenizer)
     return TextAndImage(
         features(captions, model.text_states, model.text_features),
         features(image_items(loaded, source.device), model.image_states, model.image_features),
@@ -267,10 +263,7 @@ def fitting(tokenizer: Any, size: int, where: str) -> Any:
 def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
     """One dimension per token, and for [DEC] and [ENC] if the head has them.
 
-    Args:
-        tokenizer: of the vocabulary.
-        size: dimensions of the head.
-        specials: [CLS] and [SEP] count as a text's own tokens; padding never does.
+    With `specials`, [CLS] and [SEP] count as a text's own tokens; padding never does.
     """
     strings = token_strings(tokenizer)
     strings += BLIP_TOKENS[: size - len(strings)]
@@ -278,11 +271,6 @@ def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
     left_out = [tokenizer.pad_token_id, *([] if specials else [tokenizer.cls_token_id, tokenizer.sep_token_id])]
     of_token[[token for token in left_out if token is not None]] = -1
     return TokenColumns(Vocabulary(strings, "the tokenizer's vocabulary"), of_token)
-
-
-def head_sparsifier(expansion: Expansion, topk: int | None) -> Sparsifier:
-    """Keeps the own tokens of a masked vector; of others every positive weight or the k largest."""
-    return positive_or_top(topk) if expansion == "expanded" else own_tokens()
 
 
 class HeadTower(LexicalTower):
@@ -336,12 +324,14 @@ def head_tower(
     expansion: Expansion,
     topk: int | None,
     head: Head,
-    tokenizer: Any,
+    inputs: HeadInputs,
     device: torch.device,
-    terms: Vocabulary | None = None,
 ) -> HeadTower:
     """One side: its vectors through a head that has one dimension per token (and may have BLIP's two), or per term."""
-    composition = Composition(one_position, head, log1p_relu, masked_max, head_sparsifier(expansion, topk))
+    # A masked vector keeps its own tokens, another one every positive weight or the k largest.
+    sparsifier = positive_or_top(topk) if expansion == "expanded" else own_tokens()
+    composition = Composition(one_position, head, log1p_relu, masked_max, sparsifier)
+    tokenizer, terms = inputs.tokenizer, inputs.terms
     if terms is None:
         columns = columns_of_head(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
     else:

@@ -17,7 +17,6 @@ from torch import Tensor
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.saved import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config
@@ -25,7 +24,14 @@ from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
-from lexvl_anserini.encoders.parts.pretrained import CellsOf, cells_of, pretrained_bert, pretrained_image
+from lexvl_anserini.encoders.parts.pretrained import (
+    CellsOf,
+    cells_of,
+    entry_of,
+    pretrained_bert,
+    pretrained_image,
+    vision_shape_of,
+)
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError
@@ -73,7 +79,7 @@ def is_pair(checkpoint: Checkpoint) -> bool:
 def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: int | None = None) -> NetworkPair:
     """The sides of a checkpoint of a family; `max_length` replaces the checkpoint's number of tokens per text."""
     config, weights, where = checkpoint.config(), read_weights(checkpoint.folder), str(checkpoint.folder)
-    texts, images = (about(checkpoint, config, side, (name,)) for side, name in types_of(family).items())
+    texts, images = (entry_of(checkpoint, config, side, (name,)) for side, name in types_of(family).items())
     if missing := [key for key in ("model_id", "max_len") if key not in texts]:
         raise CheckpointError(f"{where}/config.json: {TEXT} lacks {', '.join(missing)}")
     complain(where, (), [key for key in weights if key.partition(".")[0] not in (TEXT, IMAGE)], ())
@@ -105,8 +111,8 @@ def image_network(
     checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], device: torch.device
 ) -> tuple[CellsOf, Pixels, int]:
     """The cells of images, how an image becomes pixels, and the width of a cell."""
-    where, own = f"{checkpoint.folder}: {IMAGE}", below(weights, f"{IMAGE}.")
-    of_network = below(own, "backbone.")
+    where, side_weights = f"{checkpoint.folder}: {IMAGE}", below(weights, f"{IMAGE}.")
+    of_network = below(side_weights, "backbone.")
     if "backbone" in entry:
         backbone = pretrained_image(checkpoint, entry, of_network)
     else:
@@ -114,7 +120,7 @@ def image_network(
         network = build(lambda: PatchTransformer(**shape), of_network, described)
         backbone = fresh_image_backbone(network, shape["resolution"])
         load_strictly(backbone.network, of_network, f"{where}.backbone")
-    return cells_of(backbone, entry, own, where, device), backbone.pixels, backbone.width
+    return cells_of(backbone, entry, side_weights, where, device), backbone.pixels, backbone.width
 
 
 def fresh_image_backbone(network: PatchTransformer, resolution: int) -> ImageBackbone:
@@ -129,12 +135,12 @@ def token_heads(pair: NetworkPair, device: torch.device) -> tuple[Head, Head]:
     """
     if pair.columns is None:
         raise CheckpointError(f"{pair.where}/config.json: {TEXT} has no terms")
-    own = f"{TEXT}.proj" if f"{TEXT}.proj" in pair.heads else f"{IMAGE}.proj"
-    known = (f"{TEXT}.head.", f"{IMAGE}.head.", f"{IMAGE}.proj", own)
+    text_rows = f"{TEXT}.proj" if f"{TEXT}.proj" in pair.heads else f"{IMAGE}.proj"
+    known = (f"{TEXT}.head.", f"{IMAGE}.head.", f"{IMAGE}.proj", text_rows)
     complain(pair.where, (), [key for key in pair.heads if not key.startswith(known)], ())
     size = len(pair.columns.vocabulary)
     heads = []
-    for side, key in ((TEXT, own), (IMAGE, f"{IMAGE}.proj")):
+    for side, key in ((TEXT, text_rows), (IMAGE, f"{IMAGE}.proj")):
         rows = pair.heads.get(key)
         if rows is None or rows.dim() != 2 or len(rows) != size:
             raise CheckpointError(f"{pair.where}: {key} is missing or has not {size} rows, one per term")

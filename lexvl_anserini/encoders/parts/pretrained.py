@@ -34,6 +34,26 @@ ADDED = ".added"
 PIECE = 4
 
 
+# Values of fields that the published configurations omit.
+VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}
+
+
+def entry_of(
+    checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types: tuple[str, ...]
+) -> Mapping[str, Any]:
+    """The entry of config.json for one side."""
+    entry = config.get(prefix) or {}
+    if entry.get("type") not in types:
+        raise CheckpointError(f"{checkpoint.folder}: {prefix} is of type {entry.get('type')!r}, expected {types[0]!r}")
+    return entry
+
+
+def vision_shape_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the PatchTransformer that an entry of config.json describes."""
+    shape = {key: default if entry.get(key) is None else entry[key] for key, default in VISION_DEFAULTS.items()}
+    return shape | ({"stem": entry["stem"]} if entry.get("stem") else {})
+
+
 class StatesHead(nn.Module):
     """f = ln(W s): states of a network [B, P, before] in the width of a vocabulary's rows, [B, P, width]."""
 
@@ -137,27 +157,31 @@ def layers_of(network: nn.Module, pixels: Tensor) -> list[Tensor]:
     return [on_grid(states).permute(0, 3, 1, 2)]
 
 
-def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> ImageBackbone:
+def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]) -> ImageBackbone:
     """The image network of a side, with the weights that training changed (`own`, keys of the network)."""
     name, digest = named_backbone(checkpoint, entry)
     packaged = name in PUBLISHED
     with extra_of(checkpoint):
         backbone = load_image_backbone(name if packaged else str(inside(checkpoint.folder, name, "config.json")))
     check_digest(checkpoint, name, digest, backbone.digest)
-    changed = {**backbone.network.state_dict(), **own}
+    changed = {**backbone.network.state_dict(), **changes}
     load_strictly(backbone.network, changed, f"{checkpoint.folder}: backbone")
     return backbone
 
 
 def cells_of(
-    backbone: ImageBackbone, entry: Mapping[str, Any], own: Mapping[str, Tensor], where: str, device: torch.device
+    backbone: ImageBackbone,
+    entry: Mapping[str, Any],
+    side_weights: Mapping[str, Tensor],
+    where: str,
+    device: torch.device,
 ) -> CellsOf:
     """The cells of a side from its network, as it encodes fastest, and its keys `standard.*`."""
     grid = entry.get("grid")
     if type(grid) is not int or grid < 1:
         raise CheckpointError(f"{where}: grid {grid!r:.80}, expected a number of cells")
     standard = Standard(backbone.width)
-    load_strictly(standard, below(own, "standard."), f"{where}.standard")
+    load_strictly(standard, below(side_weights, "standard."), f"{where}.standard")
     return CellsOf(folded(backbone.network), grid, standard).eval().to(device)
 
 
@@ -166,18 +190,20 @@ def folded(network: nn.Module) -> nn.Module:
     return network.folded() if isinstance(network, EfficientNetLite) else network
 
 
-def pretrained_bert(checkpoint: Checkpoint, entry: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def pretrained_bert(
+    checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """The weights of a side's BERT: those of the network that the entry names, with `own` instead or added."""
     name, digest = named_backbone(checkpoint, entry)
     if name in PACKAGED:
         with extra_of(checkpoint):
-            found = find_checkpoint(name)
+            pretrained = find_checkpoint(name)
     else:
         folder = inside(checkpoint.folder, name, "config.json")
-        found = Checkpoint(str(folder), folder)
-    weights, found_digest = bert_weights(found)
-    check_digest(checkpoint, name, digest, found_digest)
-    return with_changes(weights, own, str(checkpoint.folder))
+        pretrained = Checkpoint(str(folder), folder)
+    weights, actual = bert_weights(pretrained)
+    check_digest(checkpoint, name, digest, actual)
+    return with_changes(weights, changes, str(checkpoint.folder))
 
 
 def bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
@@ -189,10 +215,10 @@ def bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
     return weights, checkpoint.digest()
 
 
-def with_changes(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
+def with_changes(weights: Mapping[str, Tensor], changes: Mapping[str, Tensor], where: str) -> dict[str, Tensor]:
     """Weights with those of `own` in their place, or, with the ending `ADDED`, after their rows."""
     changed = dict(weights)
-    for key, value in own.items():
+    for key, value in changes.items():
         if not key.endswith(ADDED):
             changed[key] = value
             continue
@@ -222,26 +248,28 @@ def extra_of(checkpoint: Checkpoint) -> Iterator[None]:
 
 def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
     """The name and the digest of the network that an entry of config.json names."""
-    about = entry.get("backbone")
-    if not isinstance(about, Mapping) or not all(isinstance(about.get(key), str) for key in ("checkpoint", "digest")):
+    backbone = entry.get("backbone")
+    if not isinstance(backbone, Mapping) or not all(
+        isinstance(backbone.get(key), str) for key in ("checkpoint", "digest")
+    ):
         raise CheckpointError(
-            f"{checkpoint.folder}/config.json: backbone {about!r:.80}, expected checkpoint and digest"
+            f"{checkpoint.folder}/config.json: backbone {backbone!r:.80}, expected checkpoint and digest"
         )
-    return about["checkpoint"], about["digest"]
+    return backbone["checkpoint"], backbone["digest"]
 
 
-def check_digest(checkpoint: Checkpoint, name: str, expected: str, found: str) -> None:
+def check_digest(checkpoint: Checkpoint, name: str, expected: str, actual: str) -> None:
     """Compares the digest of a network with the one that a checkpoint was trained over."""
-    if found != expected:
+    if actual != expected:
         raise CheckpointError(
-            f"{checkpoint.reference}: was trained over {name} with SHA-256 {expected[:16]}, found {found[:16]}; "
+            f"{checkpoint.reference}: was trained over {name} with SHA-256 {expected[:16]}, found {actual[:16]}; "
             f"install the version of that package that the extra of {checkpoint.reference} names"
         )
 
 
-def states_head(own: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> StatesHead:
+def states_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> StatesHead:
     """The head of a side from its keys `head.*`."""
-    weights = below(own, "head.")
+    weights = below(side_weights, "head.")
     matrix = weights.get("linear.weight")
     head = StatesHead(before, matrix.shape[0] if matrix is not None and matrix.dim() == 2 else before)
     load_strictly(head, weights, f"{where}.head")
@@ -251,31 +279,22 @@ def states_head(own: Mapping[str, Tensor], before: int, where: str, device: torc
 def vocabulary_rows(
     weights: Mapping[str, Tensor], side: str, size: int, width: int, where: str, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """The rows of the vocabulary, [size, width], that both sides share, and the bias of each term on one side, [size].
-
-    Args:
-        weights: of the whole checkpoint; the rows are `encoder_p.proj`.
-        side: `encoder_q` or `encoder_p`, whose `bias` is wanted.
-        size: number of terms.
-        width: of the features.
-        where: names the checkpoint in errors.
-        device: of the result.
-    """
-    wanted = {"encoder_p.proj": [size, width], f"{side}.bias": [size]}
-    missing = [key for key in wanted if key not in weights]
+    """The rows of the vocabulary that both sides share, [size, width], and the bias of each term on `side`, [size]."""
+    shapes = {"encoder_p.proj": [size, width], f"{side}.bias": [size]}
+    missing = [key for key in shapes if key not in weights]
     wrong = [
         f"{key} {list(weights[key].shape)}, expected {shape}"
-        for key, shape in wanted.items()
+        for key, shape in shapes.items()
         if key in weights and list(weights[key].shape) != shape
     ]
     complain(where, missing, (), wrong)
-    rows, bias = (weights[key].float().to(device) for key in wanted)
+    rows, bias = (weights[key].float().to(device) for key in shapes)
     return rows, bias
 
 
-def vector_head(own: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> VectorHead:
+def vector_head(side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device) -> VectorHead:
     """The head of a dense side from its keys `head.*`."""
-    weights = below(own, "head.")
+    weights = below(side_weights, "head.")
     shapes = [weights[key].shape for key in ("0.weight", "2.weight") if key in weights and weights[key].dim() == 2]
     hidden, dimensions = (shapes[0][0], shapes[1][0]) if len(shapes) == 2 else (before, before)
     head = VectorHead(before, hidden, dimensions)
@@ -299,8 +318,8 @@ def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint,
     config = checkpoint.config()
     if "backbone" not in config:
         return None
-    if given := [name for name, value in of_reference.items() if value is not None]:
-        raise UsageError(f"{', '.join(given)}: {checkpoint.reference} names its own dense pair")
+    if options := [name for name, value in of_reference.items() if value is not None]:
+        raise UsageError(f"{', '.join(options)}: {checkpoint.reference} names its own dense pair")
     name, digest = named_backbone(checkpoint, config)
     if name in PACKAGED:
         pair = find_checkpoint(name)

@@ -86,17 +86,17 @@ class StairConfig:
     prompt: str = "a photo of "
 
     @classmethod
-    def read(cls, about: Mapping[str, Any], where: str) -> StairConfig:
+    def read(cls, content: Mapping[str, Any], where: str) -> StairConfig:
         """Reads the contents of a config.json."""
         from pydantic import TypeAdapter, ValidationError
 
-        if about.get("model_type") != MODEL_TYPE:
+        if content.get("model_type") != MODEL_TYPE:
             raise CheckpointError(
-                f"{where}: model_type {about.get('model_type')!r}, expected {MODEL_TYPE!r}; STAIR checkpoints are "
+                f"{where}: model_type {content.get('model_type')!r}, expected {MODEL_TYPE!r}; STAIR checkpoints are "
                 "those that `save_stair` wrote"
             )
         try:
-            config = TypeAdapter(cls).validate_python({k: v for k, v in about.items() if k != "model_type"})
+            config = TypeAdapter(cls).validate_python({k: v for k, v in content.items() if k != "model_type"})
         except ValidationError as error:
             first = error.errors()[0]
             raise CheckpointError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -68,9 +68,11 @@ def lower_casing(tokenizer: Any) -> Any:
     """The tokenizer, changed to lower-case texts first unless it does so already (`do_lower_case` of older folders)."""
     from tokenizers.normalizers import Lowercase, Sequence
 
-    own = tokenizer.backend_tokenizer.normalizer
-    if not (isinstance(own, Lowercase) or getattr(own, "lowercase", False)):
-        tokenizer.backend_tokenizer.normalizer = Lowercase() if own is None else Sequence([Lowercase(), own])
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    if not (isinstance(normalizer, Lowercase) or getattr(normalizer, "lowercase", False)):
+        tokenizer.backend_tokenizer.normalizer = (
+            Lowercase() if normalizer is None else Sequence([Lowercase(), normalizer])
+        )
     return tokenizer
 
 
@@ -318,7 +320,9 @@ def starts(
     while open_ends:
         encodings = encode([beginnings[i] for i in open_ends])
         open_ends = [
-            i for i, one in zip(open_ends, encodings, strict=True) if not is_certain(one, beginnings[i], tokens)
+            i
+            for i, encoding in zip(open_ends, encodings, strict=True)
+            if not is_certain(encoding, beginnings[i], tokens)
         ]
         length *= LONGER
         for i in open_ends:

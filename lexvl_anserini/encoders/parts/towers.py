@@ -16,10 +16,11 @@ from scipy import sparse
 from torch import Tensor
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import Kind, Tower, read_document, read_topic
+from lexvl_anserini.encoders.encoder import Kind, ReadsTexts, Tower
+from lexvl_anserini.encoders.inputs import InputReader
 from lexvl_anserini.encoders.parts.batches import padded_batches
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, Projector
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept, matrix_of
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
@@ -59,7 +60,15 @@ class Batch(NamedTuple):
     own: list[np.ndarray] | None = None
 
 
-class LexicalTower:
+class Items(InputReader, Protocol):
+    """Reads the documents and topics of one side, and builds forward passes from its inputs."""
+
+    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
+        """The forward passes of `inputs`, each item in exactly one; a skipped image is in none."""
+        ...
+
+
+class LexicalTower(Items):
     """Inputs to lexical vectors through a composition; subclasses define `read`, `read_topic` and `batches`.
 
     A vector depends on its own input only: order, batch size and neighbours change it by float rounding at most.
@@ -79,18 +88,6 @@ class LexicalTower:
     def vocabulary(self) -> Vocabulary:
         """Maps a column of `weights` to its term."""
         return self.columns.vocabulary
-
-    def read(self, document: Document) -> str:
-        """The input that a document gives this tower."""
-        raise NotImplementedError
-
-    def read_topic(self, topic: Topic) -> str:
-        """The input that a topic gives this tower."""
-        raise NotImplementedError
-
-    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
-        """The forward passes of `inputs`, each item in exactly one; a skipped image is in none."""
-        raise NotImplementedError
 
     def pooled(self, inputs: tuple[Tensor, ...], masked: Tensor | None) -> Tensor:
         """Weights before the sparsifier, float32 [B, V], from the backbone's inputs and the pooling mask [B, L]."""
@@ -134,11 +131,7 @@ class LexicalTower:
                 # Copies, because a view of a short row would keep its whole batch in memory.
                 dims[position], values[position] = row_dims.copy(), row_values.copy()
             progress(len(positions))
-        indptr = np.concatenate([[0], np.cumsum([len(row) for row in dims])])
-        shape = (len(inputs), len(self.vocabulary))
-        if not len(inputs):
-            return sparse.csr_matrix(shape, dtype=np.float32)
-        return sparse.csr_matrix((np.concatenate(values), np.concatenate(dims), indptr), shape=shape)
+        return matrix_of(dims, values, len(self.vocabulary))
 
     def own_mask(self, own: list[np.ndarray] | None) -> Tensor | None:
         """Bool [B, V], True at the own tokens of each item of a batch."""
@@ -158,7 +151,7 @@ class LexicalTower:
         return result
 
 
-class TextTower(LexicalTower):
+class TextTower(ReadsTexts, LexicalTower):
     """Texts to lexical vectors, in batches by length."""
 
     def __init__(
@@ -171,14 +164,6 @@ class TextTower(LexicalTower):
     ):
         super().__init__(composition, columns, device)
         self.reader, self.joiner = reader, joiner
-
-    def read(self, document: Document) -> str:
-        """Title and text of a document, joined."""
-        return read_document(document, self.joiner)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
 
     def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest texts come first (see `by_length`)."""
@@ -197,36 +182,12 @@ def token_batches(
         yield positions, rows, (ids, attention)
 
 
-class Items(Protocol):
-    """Reads the documents and topics of one side, and builds forward passes from its inputs."""
-
-    def read(self, document: Document) -> str:
-        """The input that a document gives."""
-        ...
-
-    def read_topic(self, topic: Topic) -> str:
-        """The input that a topic gives."""
-        ...
-
-    def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
-        """The forward passes of `inputs`, each item in exactly one; a skipped image is in none."""
-        ...
-
-
 @dataclass(frozen=True)
-class Texts(Items):
+class Texts(ReadsTexts, Items):
     """Texts, tokenised and batched by length, the longest first; the inputs are token ids and attention [B, L]."""
 
     reader: TextReader
     device: torch.device
-
-    def read(self, document: Document) -> str:
-        """Title and text of a document joined by one blank."""
-        return read_document(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
 
     def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """Token ids and attention mask, both int64 [B, L]."""
@@ -272,11 +233,11 @@ class DenseTower:
         """float32 [n, width] as the model computes them, neither cut nor normalised."""
         result = np.zeros((len(inputs), self.width), dtype=np.float32)
         for batch in self.items.batches(inputs, batch_size, on_error):
-            found = self.embed(batch).float().cpu().numpy()  # [B, width]
-            if not np.isfinite(found).all():
+            embedded = self.embed(batch).float().cpu().numpy()  # [B, width]
+            if not np.isfinite(embedded).all():
                 first = str(inputs[batch.positions[0]])[:60]
                 raise LexvlError(f"the model gave a vector that is not finite for input {first!r} or its batch")
-            result[batch.positions] = found
+            result[batch.positions] = embedded
             progress(len(batch.positions))
         return result
 
@@ -307,12 +268,6 @@ def in_direction(direction: Direction, text: T, image: T) -> tuple[T, T]:
 
 
 def with_topk(sides: tuple[TowerOf, TowerOf], topk: int | None, query_topk: int | None) -> tuple[Tower, Tower]:
-    """Query and document tower.
-
-    Args:
-        sides: of queries and of documents.
-        topk: dimensions kept per document.
-        query_topk: dimensions kept per query; None means `topk`.
-    """
+    """Query and document tower."""
     query, document = sides
     return query(topk if query_topk is None else query_topk), document(topk)

@@ -19,11 +19,10 @@ from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import inside, model_files
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.encoders.checkpoints.saved import about
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, types_of
-from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, named_backbone
+from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, entry_of, named_backbone
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
@@ -192,7 +191,7 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
     """
     checkpoint = find_checkpoint(reference)
     config, types = checkpoint.config(), types_of(model.kind)
-    text, image = (about(checkpoint, config, side, (name,)) for side, name in types.items())
+    text, image = (entry_of(checkpoint, config, side, (name,)) for side, name in types.items())
     assert isinstance(model.image, PretrainedImage)
     for entry, digest in ((text, networks.text.digest), (image, networks.image.digest)):
         name, expected = named_backbone(checkpoint, entry)

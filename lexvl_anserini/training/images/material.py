@@ -317,10 +317,10 @@ class Validation:
         for start in range(0, count, BATCH):
             chosen = np.arange(start, min(start + BATCH, count))
             batch = self.captions.batch(chosen)
-            encoded, own = as_encoded(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
-            vectors.append(masked(encoded, own, model.kept_of_texts) if model.family.cut else encoded)
+            encoded, bag = as_encoded(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
+            vectors.append(masked(encoded, bag, model.kept_of_texts) if model.family.cut else encoded)
             if model.lexical:
-                bags.append(bag_of(own, normalised=False))
+                bags.append(bag_of(bag, normalised=False))
         return torch.cat(vectors), torch.cat(bags) if bags else None
 
 
@@ -331,10 +331,10 @@ def hit_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
 
 def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
     """Share in percent of images [M] that have one of their captions among the first k by scores [M, N]."""
-    own = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
-    best = scores.masked_fill(~own, -torch.inf).amax(dim=1, keepdim=True)
+    owned = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
+    best = scores.masked_fill(~owned, -torch.inf).amax(dim=1, keepdim=True)
     places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
-    first = places.masked_fill(~own | (scores != best), scores.shape[1] - 1).amin(dim=1)
+    first = places.masked_fill(~owned | (scores != best), scores.shape[1] - 1).amin(dim=1)
     return _shares(ranks(scores, first))
 
 
@@ -342,9 +342,9 @@ def ranks(scores: Tensor, place: Tensor) -> Tensor:
     """The number of columns before column `place` [N] in each row of scores [N, M]; equal scores keep their order."""
     if not torch.isfinite(scores).all():
         raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
-    own = scores.gather(1, place[:, None])
+    right = scores.gather(1, place[:, None])
     before = torch.arange(scores.shape[1], device=scores.device) < place[:, None]
-    return ((scores > own) | ((scores == own) & before)).sum(dim=1)
+    return ((scores > right) | ((scores == right) & before)).sum(dim=1)
 
 
 def _shares(rank: Tensor) -> dict[int, float]:

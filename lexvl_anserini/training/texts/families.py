@@ -144,12 +144,12 @@ def changed(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[d
     assert not isinstance(tower, TextSettings), "the settings refuse a fresh network"
     weights, digest = bert_weights(find_checkpoint(tower.checkpoint))
     before = {f"bert_model.{key}": value for key, value in weights.items()}
-    own = {
+    weights_of_side = {
         key: value
         for key, value in side.state_dict().items()
         if not key.startswith(POOLER) and (key not in before or not torch.equal(value.cpu(), before[key]))
     }
-    return own, {"backbone": {"checkpoint": tower.checkpoint, "digest": digest}}
+    return weights_of_side, {"backbone": {"checkpoint": tower.checkpoint, "digest": digest}}
 
 
 def save_splade(
@@ -194,8 +194,10 @@ def save_dpr(
     for role, prefix, side in zip(ROLES, (QUESTION, CONTEXT), (query, document), strict=True):
         bert, projection = side.bert_model, side.projection
         width = projection.out_features if isinstance(projection, nn.Linear) else 0
-        own = {key: value for key, value in bert.config.to_dict().items() if key not in ("model_type", "architectures")}
-        transformers.DPRConfig(**{**own, "projection_dim": width}).save_pretrained(str(folder / role))
+        settings = {
+            key: value for key, value in bert.config.to_dict().items() if key not in ("model_type", "architectures")
+        }
+        transformers.DPRConfig(**{**settings, "projection_dim": width}).save_pretrained(str(folder / role))
         side.reader.tokenizer.save_pretrained(str(folder / role))
         state = {f"{prefix}.bert_model.{key}": value for key, value in bert.state_dict().items()}
         state |= {f"{prefix}.encode_proj.{key}": value for key, value in projection.state_dict().items()}

@@ -5,7 +5,6 @@ Validation of a pair that reads texts: nDCG and recall of queries over passages,
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +26,6 @@ from lexvl_anserini.training.splits import TRAINING, VALIDATION, Sources
 from lexvl_anserini.training.texts.families import FAMILIES, make_text_sides
 from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, QueryBatches
 from lexvl_anserini.training.texts.sides import TrainableText
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,10 @@ class TextMaterial:
         each = (len(ids) - size) // size  # hard negatives of a query
         rows = []
         for row, item in enumerate(batch.items):
-            own = ids[size + row * each : size + (row + 1) * each]
-            rows.append({"id": data.ids[item], "query": data.queries[item], "positive": ids[row], "negatives": own})
+            negatives = ids[size + row * each : size + (row + 1) * each]
+            rows.append(
+                {"id": data.ids[item], "query": data.queries[item], "positive": ids[row], "negatives": negatives}
+            )
         return rows
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:

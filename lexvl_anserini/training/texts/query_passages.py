@@ -235,8 +235,8 @@ class QueryBatches:
         """Hard negatives of a query; those relevant to another query of the batch last, then random passages."""
         if not self.negatives:
             return []
-        own = [int(place) for place in draws.permutation(self.data.negatives[query])]
-        chosen = sorted(own, key=relevant.__contains__)[: self.negatives]
+        hard = [int(place) for place in draws.permutation(self.data.negatives[query])]
+        chosen = sorted(hard, key=relevant.__contains__)[: self.negatives]
         mine = self.data.positives[query]
         while len(chosen) < self.negatives:
             place = int(draws.integers(len(self.passages)))

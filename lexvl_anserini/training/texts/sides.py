@@ -104,8 +104,8 @@ class TrainableVdr(TrainableText):
             raise UsageError("kind vdr trains pooling max; the checkpoint has another")
         self.bert_model, self.ln, self.normalise = side.backbone, side.norm, side.normalise
         self.register_buffer("tokens", torch.from_numpy(side.columns.tokens), persistent=False)
-        own = not torch.equal(side.embeddings, self.tied.detach())
-        self.proj = nn.Parameter(side.embeddings.clone()) if own else None
+        untied = not torch.equal(side.embeddings, self.tied.detach())
+        self.proj = nn.Parameter(side.embeddings.clone()) if untied else None
 
     @property
     def tied(self) -> Tensor:

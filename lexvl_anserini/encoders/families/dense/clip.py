@@ -126,10 +126,10 @@ def read_open_layout(
     source: Source, checkpoint: Checkpoint, weights: Mapping[str, Tensor], merges: str | None, activation: str | None
 ) -> LoadedClip:
     """Weights in OpenAI's or DeCLIP's layout, with the configuration of open_clip, of a training run, or none."""
-    about = checkpoint.folder / OPEN_CLIP
-    config = {} if about.is_file() else run_config(checkpoint)
-    if about.is_file():
-        described = read_json(about, "open_clip configuration", CheckpointError)
+    config_file = checkpoint.folder / OPEN_CLIP
+    config = {} if config_file.is_file() else run_config(checkpoint)
+    if config_file.is_file():
+        described = read_json(config_file, "open_clip configuration", CheckpointError)
         shape, preprocess = (
             ClipShape.of_open_clip(described.get("model_cfg") or {}),
             described.get("preprocess_cfg") or {},
@@ -162,7 +162,7 @@ def open_tokenizer(
 def open_pixels(model: Any, preprocess: Mapping[str, Any]) -> Crop:
     """The model's resolution, cropped as torchvision does, with open_clip's statistics if it gives some."""
     crop = Crop(model.config.vision_config.image_size)
-    mean, std = (tuple(preprocess.get(key) or own) for key, own in (("mean", crop.mean), ("std", crop.std)))
+    mean, std = (tuple(preprocess.get(key) or default) for key, default in (("mean", crop.mean), ("std", crop.std)))
     if (mode := preprocess.get("resize_mode", "shortest")) != "shortest":
         raise CheckpointError(f"{OPEN_CLIP}: resize_mode {mode!r}, expected shortest")
     return replace(crop, mean=mean, std=std)

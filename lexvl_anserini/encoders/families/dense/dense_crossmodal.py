@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +20,31 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import inside
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.saved import about, vision_shape_of
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import companions
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
-from lexvl_anserini.encoders.parts.features import Features, TextAndImage
+from lexvl_anserini.encoders.parts.features import (
+    Features,
+    HeadInputs,
+    LiveOptions,
+    TextAndImage,
+    live_features,
+    stored,
+    tokenizer_of,
+)
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, PatchTransformer
-from lexvl_anserini.encoders.parts.pretrained import cells_of, pretrained_bert, pretrained_image, vector_head
+from lexvl_anserini.encoders.parts.pretrained import (
+    cells_of,
+    entry_of,
+    over_dense,
+    pretrained_bert,
+    pretrained_image,
+    vector_head,
+    vision_shape_of,
+)
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Texts, in_direction
 from lexvl_anserini.ground.errors import CheckpointError
@@ -86,8 +101,8 @@ def dense_towers(
 ) -> tuple[DenseTower, DenseTower]:
     """The towers of texts and of images: `projection_of` gives vectors, `hidden_of` the states before them."""
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
-    text_about = about(checkpoint, config, "encoder_q", (TEXT_TYPE,))
-    image_about = about(checkpoint, config, "encoder_p", (IMAGE_TYPE,))
+    text_about = entry_of(checkpoint, config, "encoder_q", (TEXT_TYPE,))
+    image_about = entry_of(checkpoint, config, "encoder_p", (IMAGE_TYPE,))
     complain(
         str(checkpoint.folder), (), [key for key in weights if not key.startswith(("encoder_q.", "encoder_p."))], ()
     )
@@ -99,7 +114,7 @@ def text_tower(
     source: Source,
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
-    own: Mapping[str, Tensor],
+    side_weights: Mapping[str, Tensor],
     length: int | None,
     head_of: HeadOf,
 ) -> DenseTower:
@@ -108,10 +123,10 @@ def text_tower(
     config, tokenizer_folder = companions(source, checkpoint, entry["model_id"])
     tokenizer = load_tokenizer(tokenizer_folder, config.vocab_size)
     reader = TextReader(tokenizer, entry["max_len"], limit=position_limit(config)).with_max_length(length)
-    of_bert = {key.removeprefix("bert_model."): value for key, value in own.items() if not is_head(key)}
+    of_bert = {key.removeprefix("bert_model."): value for key, value in side_weights.items() if not is_head(key)}
     if "backbone" in entry:
         of_bert = pretrained_bert(checkpoint, entry, of_bert)
-    head, width = head_of(entry, own, config.hidden_size, where, source.device)
+    head, width = head_of(entry, side_weights, config.hidden_size, where, source.device)
     bert = hidden_states(bert_from_weights(config, of_bert, where, source.device))
 
     def embed(batch: Batch) -> Tensor:
@@ -123,23 +138,23 @@ def text_tower(
 def image_tower(
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
-    own: Mapping[str, Tensor],
+    side_weights: Mapping[str, Tensor],
     device: torch.device,
     head_of: HeadOf,
 ) -> DenseTower:
     """Images through a PatchTransformer or a pretrained network, mean pooling and a head."""
     where = f"{checkpoint.folder}: encoder_p"
-    rest = {key: value for key, value in own.items() if not is_head(key)}
+    rest = {key: value for key, value in side_weights.items() if not is_head(key)}
     network: nn.Module
     if "backbone" in entry:
         stray = [key for key in rest if not key.startswith(("backbone.", "standard."))]
         complain(where, (), stray, ())
         backbone = pretrained_image(checkpoint, entry, below(rest, "backbone."))
-        head, width = head_of(entry, own, backbone.width, where, device)
+        head, width = head_of(entry, side_weights, backbone.width, where, device)
         network, pixels = cells_of(backbone, {"grid": 1}, rest, where, device), backbone.pixels
     else:
         shape = vision_shape_of(entry)
-        head, width = head_of(entry, own, shape["width"], where, device)
+        head, width = head_of(entry, side_weights, shape["width"], where, device)
         network, pixels = build(lambda: PatchTransformer(**shape), rest, f"{where}: its configuration"), None
         load_strictly(network, rest, where)
         network.eval().to(device)
@@ -157,13 +172,13 @@ def is_head(key: str) -> bool:
 
 
 def projection_of(
-    entry: Mapping[str, Any], own: Mapping[str, Tensor], before: int, where: str, device: torch.device
+    entry: Mapping[str, Any], side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device
 ) -> tuple[Callable[[Tensor], Tensor], int]:
     """What maps the mean state [B, before] to a vector, and its dimensions: two layers over a pretrained network."""
     if "backbone" in entry:
-        layers = vector_head(own, before, where, device)
+        layers = vector_head(side_weights, before, where, device)
         return layers, layers.dimensions
-    matrix = own.get("proj")
+    matrix = side_weights.get("proj")
     if matrix is None or matrix.dim() != 2:
         raise CheckpointError(f"{where}.proj is missing or not a matrix, expected [dimensions, width]")
     expected = f"{where}.proj {list(matrix.shape)}, expected [dimensions, {before}]"
@@ -173,21 +188,17 @@ def projection_of(
 
 
 def hidden_of(
-    entry: Mapping[str, Any], own: Mapping[str, Tensor], before: int, where: str, device: torch.device
+    entry: Mapping[str, Any], side_weights: Mapping[str, Tensor], before: int, where: str, device: torch.device
 ) -> tuple[Callable[[Tensor], Tensor], int]:
     """What maps the mean state [B, before] to the states before the last layer (Joint's input), and their width."""
     if "backbone" not in entry:
         return nn.Identity(), before
-    layers = vector_head(own, before, where, device)
+    layers = vector_head(side_weights, before, where, device)
     return nn.Sequential(*list(layers)[:-1]), layers.hidden
 
 
 def last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The last layer of texts and of images, from `hidden_of` to the vector: matrix [D, hidden] and bias [D].
-
-    Raises:
-        CheckpointError: a side has none.
-    """
+    """The last layer of texts and of images, from `hidden_of` to the vector: matrix [D, hidden] and bias [D]."""
     weights, layers = read_weights(checkpoint.folder), []
     for side in ("encoder_q", "encoder_p"):
         matrix = weights.get(f"{side}.head.2.weight", weights.get(f"{side}.proj"))
@@ -200,15 +211,15 @@ def last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Te
 
 def text_folder(checkpoint: Checkpoint) -> Path:
     """The folder of the tokenizer and the configuration of the texts' BERT, in a checkpoint that `train` wrote."""
-    entry = about(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
+    entry = entry_of(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
     return inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
 
 
 def word_embeddings(checkpoint: Checkpoint) -> Tensor:
     """The input embeddings of the texts' BERT, [tokens, width]."""
-    entry = about(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
-    own = below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
-    whole = pretrained_bert(checkpoint, entry, own) if "backbone" in entry else own
+    entry = entry_of(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
+    side_weights = below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
+    whole = pretrained_bert(checkpoint, entry, side_weights) if "backbone" in entry else side_weights
     return whole["embeddings.word_embeddings.weight"].float()
 
 
@@ -219,8 +230,8 @@ def tokenizer_and_features(
 
     What `projection_of` gives has unit length, what `hidden_of` gives has not.
     """
-    own = replace(source, checkpoint=checkpoint)
-    towers = dense_towers(own, checkpoint, head_of)
+    pair_source = replace(source, checkpoint=checkpoint)
+    towers = dense_towers(pair_source, checkpoint, head_of)
     if wrong := [tower.width for tower in towers if tower.width != width]:
         raise CheckpointError(f"{checkpoint.folder}: its vectors have {wrong[0]} numbers, the head reads {width}")
 
@@ -231,3 +242,41 @@ def tokenizer_and_features(
     text, image = towers
     assert isinstance(text.items, Texts)
     return text.items.reader.tokenizer, TextAndImage(features(text), features(image))
+
+
+class HeadLayout(NamedTuple):
+    """What a head over dense vectors (D2S, Joint) reads, and the tokenizer where a checkpoint has none.
+
+    tokenizer  a hub id
+    head_of    what a dense pair below the head gives it
+    projected  a BLIP or ALBEF below it gives unit-length vectors; else the states before their projection
+    tables     the tables that hold such vectors, in words, for errors
+    """
+
+    tokenizer: str
+    head_of: HeadOf
+    projected: bool = True
+    tables: str | None = None
+
+
+def head_inputs(
+    source: Source,
+    checkpoint: Checkpoint,
+    live: LiveOptions,
+    layout: HeadLayout,
+    width: int,
+    dimensions: int,
+    masks: bool,
+) -> HeadInputs:
+    """What a head of `width` numbers to `dimensions` reads: of a dense pair, of a live BLIP or ALBEF, or from tables.
+
+    With `masks`, the own tokens of texts mask their vectors.
+    """
+    if pair := over_dense(checkpoint, **live._asdict()):
+        dense, terms = pair
+        return HeadInputs(*tokenizer_and_features(source, dense, layout.head_of, width), terms)
+    tokenizer = tokenizer_of(source, checkpoint, dimensions, layout.tokenizer)
+    if live.backbone_checkpoint is None:
+        text, image = (stored(width, source.device, needs_text, layout.tables) for needs_text in (masks, False))
+        return HeadInputs(tokenizer, TextAndImage(text, image))
+    return HeadInputs(tokenizer, live_features(source, live, width, tokenizer, layout.projected))

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
-from lexvl_anserini.encoders.encoder import Encoder, read_topic
+from lexvl_anserini.encoders.encoder import Encoder, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Items
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.records import Document
 
 # Tokens per passage and per question, as in the papers (VDR, appendix A).
 MAX_LENGTH = 256
@@ -32,7 +32,7 @@ QUESTION, CONTEXT = "question_encoder", "ctx_encoder"
 
 
 @dataclass(frozen=True)
-class Passages(Items):
+class Passages(ReadsTexts, Items):
     """Texts, or pairs of title and text; the inputs are token ids, attention and token types, all int64 [B, L]."""
 
     passages: PassageReader
@@ -41,10 +41,6 @@ class Passages(Items):
     def read(self, document: Document) -> str:
         """The passage of a document; only its text if it has no title."""
         return read_passage(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest first."""
@@ -121,17 +117,25 @@ def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.dev
     """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`."""
     config, weights = read_config(checkpoint.folder), read_weights(checkpoint.path)
     side = next((side for side in sides if any(key.startswith(f"{side}.") for key in weights)), sides[0])
-    own = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}
-    if stray := sorted(weights.keys() - {f"{side}.{key}" for key in own}):
+    side_weights = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}
+    if stray := sorted(weights.keys() - {f"{side}.{key}" for key in side_weights}):
         raise CheckpointError(f"{checkpoint.folder}: holds {stray[0]} and others, expected only {side}.*")
     bert = bert_from_weights(
         config,
-        {key.removeprefix("bert_model."): value for key, value in own.items() if key.startswith("bert_model.")},
+        {
+            key.removeprefix("bert_model."): value
+            for key, value in side_weights.items()
+            if key.startswith("bert_model.")
+        },
         f"{checkpoint.folder}: {side}.bert_model",
         device,
     )
     projected = config.projection_dim > 0
     projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()
-    rest = {key.removeprefix("encode_proj."): value for key, value in own.items() if not key.startswith("bert_model.")}
+    rest = {
+        key.removeprefix("encode_proj."): value
+        for key, value in side_weights.items()
+        if not key.startswith("bert_model.")
+    }
     load_strictly(projection, rest, f"{checkpoint.folder}: {side}.encode_proj")
     return bert, projection.eval().to(device)

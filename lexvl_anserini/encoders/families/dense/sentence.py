@@ -11,20 +11,19 @@ import numpy as np
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
-from lexvl_anserini.encoders.encoder import Encoder, Kind, read_document, read_topic
+from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
 from lexvl_anserini.encoders.parts.tokens import is_fast, readable
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Document, Topic
 
 # Texts per call: enough to sort by length, few enough to show progress.
 PIECE = 512
 
 
-class SentenceTower:
+class SentenceTower(ReadsTexts):
     """One side of a sentence-transformers model, which the other side may share.
 
     `lock` is the model's: its tokenizer has a state, so that threads encode one after the other.
@@ -36,14 +35,6 @@ class SentenceTower:
         self.model, self.lock, self.side, self.normalise = model, lock, side, normalise
         self.dimensions = checked_dimensions(dimensions, model.get_embedding_dimension())
 
-    def read(self, document: Document) -> str:
-        """Title and text of a document joined by one blank."""
-        return read_document(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The text of a topic."""
-        return read_topic(topic)
-
     def vectors(
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> np.ndarray:
@@ -53,14 +44,14 @@ class SentenceTower:
         for start in range(0, len(inputs), PIECE):
             piece = list(inputs[start : start + PIECE])
             with self.lock:
-                found = encode(
+                encoded = encode(
                     self.readable(piece),
                     batch_size=batch_size,
                     normalize_embeddings=self.normalise,
                     convert_to_numpy=True,
                     show_progress_bar=False,
                 )
-            pieces.append(found)
+            pieces.append(encoded)
             progress(len(piece))
         return cut(np.concatenate(pieces), self.dimensions, self.normalise and self.dimensions is not None)
 
@@ -126,6 +117,9 @@ def refuse_sparse(checkpoint: Checkpoint) -> None:
             f"{folder}: no modules.json, so not a dense sentence-transformers model (architecture {architectures[0]}); "
             "sparse checkpoints are loaded with --encoder splade or vdr"
         )
-    about = folder / "config_sentence_transformers.json"
-    if about.is_file() and read_json(about, "model description", CheckpointError).get("model_type") == "SparseEncoder":
+    description = folder / "config_sentence_transformers.json"
+    if (
+        description.is_file()
+        and read_json(description, "model description", CheckpointError).get("model_type") == "SparseEncoder"
+    ):
         raise CheckpointError(f"{folder}: a sparse model (SparseEncoder); load it with --encoder splade")

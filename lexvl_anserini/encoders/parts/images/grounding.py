@@ -61,11 +61,6 @@ def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) 
 
     A class token before the patches has no cell and is omitted. Where a tower averages its grid to fewer cells, the
     whole grid is used, which shows more.
-
-    Args:
-        tower: the image side of an encoder.
-        images: paths, `archive.tar::member` or PIL images.
-        dims: dimensions of the vocabulary.
     """
     backbone = getattr(tower.composition.backbone, "fine", tower.composition.backbone)
     head = tower.composition.head
@@ -125,11 +120,6 @@ def contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -
 
     An image has the largest activation of a term over its cells (before it is normalised and quantised), so that the
     terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
-
-    Args:
-        tower: the image side of an encoder.
-        image: a path, `archive.tar::member` or a PIL image; the map covers `tower.pixels.region` of it.
-        weights: term -> weight of the query; terms of the tower's vocabulary.
     """
     dims = [tower.vocabulary.dimension[term] for term in weights]
     logits = patch_logits(tower, [image], dims)[0]  # [grid, grid, terms]

@@ -84,11 +84,7 @@ class ImageBackbone:
 
 
 def load_image_backbone(reference: str) -> ImageBackbone:
-    """A pretrained image network, on the CPU and in eval mode.
-
-    Args:
-        reference: a key of `PUBLISHED`, a folder, or a hub id.
-    """
+    """A pretrained image network, on the CPU and in eval mode."""
     return load_published(reference) if reference in PUBLISHED else load_folder(find_checkpoint(reference))
 
 
@@ -110,12 +106,7 @@ def load_published(name: str) -> ImageBackbone:
 
 
 def published_file(name: str) -> Path:
-    """The file of published weights.
-
-    Raises:
-        MissingExtra: its package is not installed.
-        CheckpointError: the package lacks the file.
-    """
+    """The file of published weights."""
     published = PUBLISHED[name]
     folder = package_folder(published.module)
     if folder is None:
@@ -177,20 +168,17 @@ def squares_of(folder: Path, config: Any) -> Squares:
     """How a folder of transformers makes pixels, but without cropping: an image is resized to the whole square.
 
     Photos of all shapes are searched by what is anywhere in them, so nothing is cut off.
-
-    Raises:
-        CheckpointError: neither the configuration nor the preprocessing has the side of an image.
     """
-    path, about = read_preprocessing(folder)
+    path, preprocessing = read_preprocessing(folder)
     side = getattr(config, "image_size", None)
-    for size in (side, about.get("crop_size"), about.get("size")):
+    for size in (side, preprocessing.get("crop_size"), preprocessing.get("size")):
         if isinstance(size, Mapping):
             size = size.get("height") or size.get("shortest_edge")
         if isinstance(size, (list, tuple)):
             size = size[0]
         if isinstance(size, int) and 0 < size <= 4096:
             plain = Squares(size)
-            mean, std = (tuple(about.get(key) or ()) for key in ("image_mean", "image_std"))
-            resample = about.get("resample", BICUBIC)
+            mean, std = (tuple(preprocessing.get(key) or ()) for key in ("image_mean", "image_std"))
+            resample = preprocessing.get("resample", BICUBIC)
             return Squares(size, mean or plain.mean, std or plain.std, resample=resample)
     raise CheckpointError(f"{path}: no side of the images (crop_size, size), and config.json has no image_size")

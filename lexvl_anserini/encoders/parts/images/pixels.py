@@ -89,12 +89,7 @@ def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, fl
 
 
 def crop_region(size: tuple[int, int], side: int, shorter: int, floor: bool = False) -> Box:
-    """Which part of an image `centre_crop` shows.
-
-    Args:
-        size: width and height of the image.
-        side, shorter, floor: as for `centre_crop`.
-    """
+    """Which part of an image `centre_crop` shows."""
     (width, height), (wide, high) = size, resized(size, shorter)
     left, top = offset(wide, side, floor), offset(high, side, floor)
     across, down = width / wide, height / high
@@ -117,13 +112,9 @@ def offset(length: int, side: int, floor: bool) -> int:
 def crop_batches(
     pixels: Pixels, images: Sequence[Any], batch_size: int, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3], in the order of `images`.
+    """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3].
 
-    Args:
-        pixels: how an image is cropped; threads decode and crop beside the caller's work.
-        images: paths, `archive.tar::member` or PIL images.
-        batch_size: images per batch.
-        on_error: policy for images that cannot be read; a skipped image is in no batch.
+    The order is that of `images`; threads decode and crop beside the caller's work. A skipped image is in no batch.
     """
     crops = read_images(images, on_error=on_error, prepare=pixels.crop)
     while piece := list(islice(crops, batch_size)):
@@ -191,9 +182,11 @@ def described(pixels: Pixels) -> dict[str, Any]:
     return {"kind": type(pixels).__name__, **asdict(pixels)}
 
 
-def pixels_of(about: Mapping[str, Any]) -> Pixels:
+def pixels_of(description: Mapping[str, Any]) -> Pixels:
     """The reverse of `described`."""
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+    values: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in description.items()
+    }
     kind = str(values.pop("kind", None))
     try:
         return CROPS[kind](**values)
@@ -212,12 +205,12 @@ def read_preprocessing(folder: Path) -> tuple[Path, dict[str, Any]]:
     The description is empty where there is none. Up to transformers 4.x it has a file of its own; from 5.0 on it may be
     a part of the description of texts and images together.
     """
-    own, common = folder / "preprocessor_config.json", folder / "processor_config.json"
-    if own.is_file():
-        return own, read_json(own, "image preprocessing", CheckpointError)
+    preprocessor, common = folder / "preprocessor_config.json", folder / "processor_config.json"
+    if preprocessor.is_file():
+        return preprocessor, read_json(preprocessor, "image preprocessing", CheckpointError)
     if common.is_file():
         return common, read_json(common, "preprocessing", CheckpointError).get("image_processor") or {}
-    return own, {}
+    return preprocessor, {}
 
 
 def read_preprocessor(folder: Path, resolution: int) -> Crop:
@@ -229,21 +222,23 @@ def read_preprocessor(folder: Path, resolution: int) -> Crop:
         CheckpointError: the description has other steps than resizing the shorter side, a centre crop and normalising,
             or another resolution than the model's.
     """
-    path, about = read_preprocessing(folder)
-    if not about:
+    path, preprocessing = read_preprocessing(folder)
+    if not preprocessing:
         return Crop(resolution, floor=True)
-    size = about.get("size", resolution)
+    size = preprocessing.get("size", resolution)
     shorter = size.get("shortest_edge") if isinstance(size, Mapping) else size
-    cropped = about.get("crop_size", resolution)
+    cropped = preprocessing.get("crop_size", resolution)
     side = cropped.get("height") if isinstance(cropped, Mapping) else cropped
-    steps = [key for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize") if about.get(key) is False]
+    steps = [
+        key for key in ("do_resize", "do_center_crop", "do_rescale", "do_normalize") if preprocessing.get(key) is False
+    ]
     if not isinstance(shorter, int) or steps:
         what = f"without {', '.join(steps)}" if steps else f"size {size}"
         raise CheckpointError(f"{path}: {what}; expected the shorter side, a centre crop and normalising, as CLIP")
     if side != resolution:
         raise CheckpointError(f"{path}: crops to {side} pixels, the model reads {resolution}")
-    crop = Crop(resolution, shorter=shorter, resample=about.get("resample", BICUBIC), floor=True)
-    mean, std = tuple(about.get("image_mean") or crop.mean), tuple(about.get("image_std") or crop.std)
+    crop = Crop(resolution, shorter=shorter, resample=preprocessing.get("resample", BICUBIC), floor=True)
+    mean, std = tuple(preprocessing.get("image_mean") or crop.mean), tuple(preprocessing.get("image_std") or crop.std)
     return Crop(resolution, mean, std, shorter, crop.resample, floor=True)
 
 

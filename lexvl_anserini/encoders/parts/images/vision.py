@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import read_image_of
+from lexvl_anserini.encoders.encoder import ReadsImages
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
 from lexvl_anserini.ground.errors import CheckpointError
-from lexvl_anserini.ground.records import Document, Topic
 
 
 class QuickGELU(nn.Module):
@@ -137,19 +136,11 @@ class PatchTransformer(nn.Module):
 
 
 @dataclass(frozen=True)
-class Images:
+class Images(ReadsImages):
     """Images; threads decode and crop them beside the forward pass. The input of the model is pixels [B, 3, R, R]."""
 
     pixels: Pixels
     device: torch.device
-
-    def read(self, document: Document) -> str:
-        """The image of a document."""
-        return read_image_of(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The image of a topic."""
-        return read_image_of(topic)
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs, which are paths, `archive.tar::member` or PIL images."""
@@ -157,7 +148,7 @@ class Images:
             yield Batch(positions, (self.pixels.normalise(torch.from_numpy(crops).to(self.device)),))
 
 
-class ImageTower(LexicalTower):
+class ImageTower(ReadsImages, LexicalTower):
     """Images to lexical vectors. Threads decode and crop them beside the forward pass.
 
     Inputs are paths, `archive.tar::member` or PIL images.
@@ -173,14 +164,6 @@ class ImageTower(LexicalTower):
     def pixels(self) -> Pixels:
         """How an image becomes a square of numbers."""
         return self.items.pixels
-
-    def read(self, document: Document) -> str:
-        """The image of a document."""
-        return self.items.read(document)
-
-    def read_topic(self, topic: Topic) -> str:
-        """The image of a topic."""
-        return self.items.read_topic(topic)
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs."""

@@ -1,4 +1,4 @@
-"""Encoder -> a folder of ONNX graphs, which encode and search without torch."""
+"""The command `lexvl export-onnx`: encoder -> a folder of ONNX graphs, which encode and search without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import typer
 from lexvl_anserini import cli
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.registry import door
 
 
 def command(
@@ -27,23 +26,24 @@ def command(
 ) -> None:
     """Export an encoder as ONNX graphs, for --runtime onnx.
 
-    Example: python -m lexvl_anserini.export_onnx --encoder vdr --checkpoint minilm --output exports/minilm
+    Example: python -m lexvl_anserini.doors.onnx.export_onnx --encoder vdr --checkpoint minilm --output exports/minilm
     """
+    from lexvl_anserini.doors.onnx import exporting
+    from lexvl_anserini.doors.onnx.loading import SIDES, Export, is_export
     from lexvl_anserini.encoders.loading import load_encoder
 
-    exports, exporting = door("onnx.loading"), door("onnx.exporting")
     exporting.check_exporter()
     started = time.perf_counter()
-    if output.exists() and not exports.is_export(output) and (output.is_file() or any(output.iterdir())):
+    if output.exists() and not is_export(output) and (output.is_file() or any(output.iterdir())):
         raise ArtefactError(f"{output}: holds something else than an exported encoder; name another --output")
     model = load_encoder(encoder, checkpoint, tokenizer, backbone_config, "cpu", **cli.parse_settings(settings or ()))
-    exported = exports.Export.read(output) if exports.is_export(output) else None
+    exported = Export.read(output) if is_export(output) else None
     request = model.identity().without_places()
     there = exported.encoder.without_places() if exported else None
     done = claim(output, "an exported encoder", request, there, overwrite) is Claim.DONE
     exported = exported if exported and done else exporting.export(model, output)
     rows: dict[str, Any] = {"output": str(output), "encoder": model.name, "checkpoint": model.checkpoint}
-    rows |= {side: getattr(exported, side).graph or "a bag of tokens, no graph" for side in exports.SIDES}
+    rows |= {side: getattr(exported, side).graph or "a bag of tokens, no graph" for side in SIDES}
     rows["bytes"] = sum((output / name).stat().st_size for name in exported.files)
     rows["seconds"] = round(time.perf_counter() - started, 2)
     cli.print_rows(rows, style)

@@ -1,7 +1,4 @@
-"""The search page: a web server over one or two indexes, for this machine unless another host is given.
-
-python -m lexvl_anserini.serve --index indexes/demo --index indexes/demo-dense
-"""
+"""The command `lexvl serve`: the search page over one or more indexes, for this machine unless --host names another."""
 
 from __future__ import annotations
 
@@ -15,13 +12,12 @@ import typer
 
 from lexvl_anserini import cli
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.registry import door
 
 if TYPE_CHECKING:
     from lexvl_anserini.doors.serving.app import Service
 
 # Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.serve")
+log = logging.getLogger("lexvl_anserini.doors.serving.serve")
 
 DEFAULT_PORT = 8765
 MOST_INDEXES = 4
@@ -33,12 +29,13 @@ WARMING = 5
 
 def tried(service: Service) -> dict[str, Any]:
     """What a first query finds, per index."""
-    question = door("serving.messages").Question
+    from lexvl_anserini.doors.serving.messages import Question
+
     description = service.description()
     query = next(iter(description.examples), TRIED)
     rows: dict[str, Any] = {"query": query}
     for index in description.indexes:
-        answer = service.answer(question(index=index.name, text=query, read_as="text", hits=10))
+        answer = service.answer(Question(index=index.name, text=query, read_as="text", hits=10))
         first = answer.hits[0].doc_id if answer.hits else "no hit"
         rows[index.name] = f"{index.documents} documents, first hit {first}, {answer.timing.all_ms:.0f} ms"
         if index.problem:
@@ -48,11 +45,12 @@ def tried(service: Service) -> dict[str, Any]:
 
 def warm(service: Service) -> None:
     """Answers some queries, because Java and the networks take several times as long for the first ones."""
-    question = door("serving.messages").Question
+    from lexvl_anserini.doors.serving.messages import Question
+
     description = service.description()
     for index in description.indexes:
         for text in (description.examples or [TRIED]) * WARMING:
-            service.answer(question(index=index.name, text=text, read_as="text"))
+            service.answer(Question(index=index.name, text=text, read_as="text"))
 
 
 def warn_of_guests(host: str) -> None:
@@ -96,17 +94,18 @@ def command(
 ) -> None:
     """Serve a search page and a JSON API over indexes.
 
-    Example: python -m lexvl_anserini.serve --index indexes/demo
+    Example: python -m lexvl_anserini.doors.serving.serve --index indexes/demo
     """
+    from lexvl_anserini.doors.serving import app, opened, server
+
     if len(index) > MOST_INDEXES:
         raise UsageError(f"{len(index)} indexes; a page has at most {MOST_INDEXES} columns")
-    app, opened, server = door("serving.app"), door("serving.opened"), door("serving.server")
     started = time.perf_counter()
     indexes = opened.served_indexes(index, checkpoint or [], device, data_dir, cli.encoder_settings((), runtime))
     listener = None if check else server.listening(host, port)
     shelf = opened.Shelf(indexes)
     try:
-        service = app.Service.over(shelf, example or [])
+        service = app.Service(shelf, example or [])
         rows = tried(service)
         if listener is None:
             cli.print_rows(rows, style)

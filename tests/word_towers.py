@@ -1,0 +1,124 @@
+"""A model of eight terms without a network, a corpus of thirty documents, and what tests of shards ask of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from byte_towers import Model, tree
+from pyarrow import parquet
+from scipy import sparse
+
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.pictures.images import FAIL
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.shards import writing
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.writing import write_impacts
+
+TERMS = ("ash", "bay", "cat", "dog", "elm", "fox", "gnu", "été")
+SMALL = Layout(shard_size=8)
+ENCODE_SHARD = writing.encode_shard
+
+
+class WordTower:
+    """Weight of a term: the number of times it occurs, halved."""
+
+    kind = "impact"
+    binary = False
+    vocabulary = Vocabulary(TERMS)
+
+    def read(self, document):
+        if document.text is None and document.title is None:
+            raise UsageError(f"document {document.doc_id!r} has no text; this encoder reads texts only")
+        return document.contents
+
+    def weights(self, inputs, batch_size=32, progress=lambda n: None, on_error=FAIL):
+        rows = [[text.split().count(term) / 2 for term in TERMS] for text in inputs]
+        progress(len(rows))
+        return sparse.csr_matrix(np.array(rows, dtype=np.float32).reshape(len(rows), len(TERMS)))
+
+    def vectors(self, inputs, batch_size=32, progress=lambda n: None, on_error=FAIL):
+        return self.weights(inputs, batch_size, progress, on_error).toarray()
+
+
+class DenseTower(WordTower):
+    kind = "dense"
+
+
+class TextTower(WordTower):
+    kind = "text"
+
+
+def model_of(tower: Any = None, **changes: Any) -> Any:
+    """A model with this tower on both sides."""
+    tower = tower or WordTower()
+    return Model(tower, tower, tower.kind, **changes)
+
+
+DENSE, TEXT = model_of(DenseTower()), model_of(TextTower())
+
+
+def text_of(number):
+    return " ".join(TERMS[(number * step) % len(TERMS)] for step in range(number % 7))
+
+
+DOCUMENTS = [Document(f"d{number:02d}", text=text_of(number)) for number in range(30)]
+
+
+def corpus(documents=DOCUMENTS, name="toy"):
+    return Dataset(name, "test", lambda: iter(documents), lambda: iter(()), lambda: iter(()))
+
+
+def encode(output, documents=DOCUMENTS, model=None, layout=SMALL, **options):
+    return write_impacts(corpus(documents), model or model_of(), Path(output), layout=layout, **options)
+
+
+def lines(path):
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line) for line in data.decode().splitlines()]
+
+
+def rows_of(folder):
+    """All rows of all shards of either format."""
+    paths = sorted((folder / "docs").iterdir())
+    return [row for p in paths for row in (lines(p) if p.suffix == ".jsonl" else parquet.read_table(p).to_pylist())]
+
+
+def same_as_fresh(output, *arguments, **options):
+    """True if the folder has the bytes of an encoding that nothing disturbed."""
+    fresh = output.with_name(f"{output.name}-fresh")
+    encode(fresh, *arguments, **options)
+    return tree(output) == tree(fresh)
+
+
+def first_ids(monkeypatch):
+    """The first ids of the shards that are encoded from now on."""
+    calls = []
+
+    def counted(batch, *rest):
+        calls.append(batch[0].doc_id)
+        return ENCODE_SHARD(batch, *rest)
+
+    monkeypatch.setattr(writing, "encode_shard", counted)
+    return calls
+
+
+def stopped(output, after, **options):
+    """Encodes until `after` shards are finished, then fails."""
+    counted = iter(range(after))
+
+    def limited(*arguments):
+        if next(counted, None) is None:
+            raise MemoryError
+        return ENCODE_SHARD(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(writing, "encode_shard", limited)
+        encode(output, **options)
