@@ -52,7 +52,7 @@ def prepare(options: Options, folder: Path, documents: int, shard_format: str = 
         drawn["seed"] = options.seed
     if options.shards is None:
         law = {"name": options.single("shape", "splade"), "terms": options.terms}
-        inputs = {"law": law, "documents": documents, "shard_format": shard_format}
+        inputs: dict[str, Any] = {"law": law, "documents": documents, "shard_format": shard_format}
         written = run_once(".collection:write", folder=folder, drawn=drawn, **inputs)
     else:
         inputs = {"shards": options.shards, "queries": options.queries}

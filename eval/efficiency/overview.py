@@ -25,7 +25,7 @@ def sized(documents: int, queries: int, repeats: int, *system: str, threads: int
     return Options(documents=[documents], query_count=queries, repeats=repeats, threads=threads, system=[*system])
 
 
-VDR = {"shape": ["vdr"], "query_terms": 768}
+VDR: dict[str, Any] = {"shape": ["vdr"], "query_terms": 768}
 
 
 # A suite and its options at one size, by the name of the part.
