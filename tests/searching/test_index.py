@@ -10,13 +10,13 @@ from threading import Event
 from typing import Any
 
 import pytest
+from shard_folders import write_shards
 
 from lexvl_anserini import Searcher
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
-from tests.shards.test_reading import write_shards
 
 CALLS, THREADS = 2_000, 8
 QUERY = ImpactQuery("q", {"cat": 2, "dog": 1})
@@ -72,14 +72,6 @@ def test_eight_threads_over_two_indexes_that_are_replaced(versions, tmp_path):
         assert replacing.result() > 2
     assert len(answers) == CALLS
     assert all(answers)
-
-
-def test_eight_threads_share_two_searchers(versions, tmp_path):
-    paths = {name: build_index(folders[0], tmp_path / name).path for name, folders in versions.items()}
-    with Searcher(paths["a"]) as first, Searcher(paths["b"]) as second, ThreadPoolExecutor(THREADS) as pool:
-        searchers = {"a": first, "b": second}
-        lists = list(pool.map(lambda number: pairs(searchers["ab"[number % 2]].search(QUERY)), range(CALLS)))
-    assert lists == [answer(versions["ab"[number % 2]][0]) for number in range(CALLS)]
 
 
 def test_threads_open_a_searcher_once(versions, tmp_path, monkeypatch):
