@@ -36,8 +36,8 @@ from .. import options
 from ..report.render import Table, check_format, render
 from ..report.tables import COMPLETENESS
 from .classes.labelled import LISTS, read_rows
+from .classification import Vectors
 from .interpretability import words_of
-from .zeroshot import Vectors
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

@@ -3,16 +3,12 @@
 python -m eval.analyses.interpretability --shards impacts/demo
 python -m eval.analyses.interpretability --images imagenet:FOLDER --encoder stair --checkpoint FOLDER
 
-Words of classes (STAIR, section 5.1, tables 5 and 8): the rank of the word of an image's class among all words of a
-vocabulary. A class of several WordPieces has the largest of their weights. Weights are those before the sparsifier; of
-a dense encoder, the cosines of the image and of the words of a vocabulary, each encoded as a text. A class is no answer
-if its words have weight 0, or are no terms at all. A second ranking, the same for every image, compares: the words by
-their mean weight over all images, which knows the images but none by itself.
+Whether the first terms of an image's vector are words that people use in its captions.
 
-Words of captions: a word is a run of letters in lower case ("man's" is man and s); function words are none. A term is
-named if it is, in lower case, a word of one of the image's captions: plurals and synonyms are other words, and a word
-piece (`##ing`) is none. The first terms are those with the largest impacts, of equal ones the first in alphabetical
-order; a function word among them takes a place. Two other rankings are compared:
+A word is a run of letters in lower case ("man's" is man and s); function words are none. A term is named if it is, in
+lower case, a word of one of the image's captions: plurals and synonyms are other words, and a word piece (`##ing`) is
+none. The first terms are those with the largest impacts, of equal ones the first in alphabetical order; a function
+word among them takes a place. Two other rankings are compared:
 
 most frequent    the words that captions of the most images have, the same for every image; it knows these captions
 another image    the model's own terms, each image's compared with the next one's captions: named by chance
@@ -24,137 +20,30 @@ import logging
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-import numpy as np
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
-from lexvl_anserini.encoders.encoder import Encoder, as_dense, as_lexical
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
-from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.training.words import function_words
 
 from .. import options
 from ..report.render import Table, check_format, render
 from ..report.tables import CLASS_WORDS, NAMED_WORDS
+from .class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
 from .classes.class_sets import load_labelled
 from .classes.labelled import read_classes
-from .zeroshot import NO_ANSWER
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.ground.manifest import Manifest
     from lexvl_anserini.ground.records import ImpactDocument
-
-    from .classes.labelled import LabelledImages
-
-
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_eval.analyses.interpretability")
-
-CUTS = (1, 10, 50, 100)
-
-# Vocabulary of a dense encoder where none is named: BERT's, as in the paper.
-VOCABULARY = "minilm"
-
-# Images whose weights of all words are in memory together.
-IMAGES_AT_ONCE = 256
-
-# Classes without words, in a line of the log.
-NAMED = 5
-
-
-class ClassWordShares(NamedTuple):
-    """One ranking of words: shares of images with a word of their class among the first ones."""
-
-    ranking: str
-    dataset: str
-    images: int
-    classes: int
-    top_1: float
-    top_10: float
-    top_50: float
-    top_100: float
-
-
-class WordSpace(NamedTuple):
-    """A vocabulary over images.
-
-    weights  images -> float32 [n, V]; minus infinity is no answer
-    words    texts -> the dimensions of each text's own tokens
-    """
-
-    weights: Callable[[Sequence[Any]], np.ndarray]
-    words: Callable[[Sequence[str]], list[list[int]]]
-
-
-def label_ranks(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndarray:
-    """The rank, from 1, of each image's label among the whole vocabulary, int64 [n].
-
-    A label of several tokens has the largest of their weights. Terms of equal weight do not come before it.
-
-    Args:
-        weights: [n, V]; minus infinity is no answer.
-        tokens: per row, the dimensions of its label's tokens; a label without tokens is no answer.
-    """
-    own = np.array([row[list(dims)].max(initial=-np.inf) for row, dims in zip(weights, tokens, strict=True)])
-    return np.where(np.isneginf(own), NO_ANSWER, 1 + (weights > own[:, None]).sum(axis=1))
-
-
-def lexical_space(model: Encoder, batch_size: int) -> WordSpace:
-    """The terms of a lexical encoder."""
-    from lexvl_anserini.encoders.parts.images.grounding import own_terms
-
-    tower = as_lexical(model.document)
-
-    def weights(images: Sequence[Any]) -> np.ndarray:
-        values = tower.dense_weights(images, batch_size)
-        return np.where(values > 0, values, -np.inf)
-
-    return WordSpace(weights, partial(own_terms, model))
-
-
-def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
-    """The words of a tokenizer, encoded as texts by a dense encoder; a piece `##ing` is the text `ing`."""
-    from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-    from lexvl_anserini.encoders.parts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
-
-    tokenizer = load_tokenizer(find_checkpoint(vocabulary, weights=False).folder)
-    columns = columns_from(tokenizer, first_word_id(tokenizer))
-    texts = [term.removeprefix("##") for term in columns.vocabulary]
-    vectors = as_dense(model.query).vectors(texts, batch_size, progress)
-
-    def words(names: Sequence[str]) -> list[list[int]]:
-        return [own.tolist() for own in columns.own([row.ids for row in whole_encodings(tokenizer, names)])]
-
-    return WordSpace(lambda images: as_dense(model.document).vectors(images, batch_size) @ vectors.T, words)
-
-
-def class_word_shares(
-    name: str, space: WordSpace, labelled: LabelledImages, progress: Progress = silent
-) -> list[ClassWordShares]:
-    """The rows of a model and of its mean over all images."""
-    tokens = [sorted({dim for own in space.words(names) for dim in own}) for names in labelled.classes.names]
-    if without := [names[0] for names, own in zip(labelled.classes.names, tokens, strict=True) if not own]:
-        log.warning("%d classes have no word in the vocabulary: %s", len(without), ", ".join(without[:NAMED]))
-    own, ranks, total = [tokens[label] for label in labelled.labels], [], np.zeros(1)
-    for start in range(0, len(labelled.images), IMAGES_AT_ONCE):
-        weights = space.weights(labelled.images[start : start + IMAGES_AT_ONCE])
-        ranks.append(label_ranks(weights, own[start : start + IMAGES_AT_ONCE]))
-        total = total + np.where(np.isneginf(weights), 0, weights).sum(axis=0, dtype=np.float64)
-        progress(len(weights))
-    of_classes = label_ranks(np.tile(np.where(total == 0, -np.inf, total), (len(tokens), 1)), tokens)
-    return [
-        ClassWordShares(ranking, labelled.name, len(own), len(tokens), *(float((of <= k).mean()) for k in CUTS))
-        for ranking, of in ((name, np.concatenate(ranks)), ("mean of the images", of_classes[labelled.labels]))
-    ]
 
 
 def class_words(
@@ -205,6 +94,8 @@ def command(
     else:
         raise UsageError("give --shards (words of captions) or --images (words of classes)")
 
+
+log = logging.getLogger(__name__)
 
 # Terms that are read of each image.
 FIRST = 10

@@ -8,33 +8,35 @@ from functools import partial
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
-from shard_folders import write_shards
 from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
 import eval.analyses.interpretability as measured
-from eval.analyses.classes.labelled import ImageClasses, LabelledImages
-from eval.analyses.interpretability import (
+from eval.analyses.class_words import (
     ClassWordShares,
-    NamedWords,
     WordSpace,
-    caption_words,
     class_word_shares,
-    command,
-    compared,
     dense_space,
-    first_terms,
-    frequent_words,
     label_ranks,
     lexical_space,
+)
+from eval.analyses.classes.labelled import ImageClasses, LabelledImages
+from eval.analyses.classification import NO_ANSWER
+from eval.analyses.interpretability import (
+    NamedWords,
+    caption_words,
+    command,
+    compared,
+    first_terms,
+    frequent_words,
     words_of,
 )
-from eval.analyses.zeroshot import NO_ANSWER
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, ImpactDocument, Qrel, Topic
+from tests.shards.test_reading import write_shards
 
 CAPTIONS = {"1": "A man's dog runs.", "2": "Two dogs on the SAND", "3": "Ein Hündchen", "4": "a dog"}
 JUDGED = [Qrel("1", "i1", 1), Qrel("2", "i1", 1), Qrel("3", "i2", 1), Qrel("4", "i3", 1), Qrel("2", "i3", 0)]
@@ -126,7 +128,7 @@ def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
 
 
 def test_other_shards_are_refused(tmp_path):
-    from shard_folders import write_dense_shards
+    from tests.shards.test_reading import write_dense_shards
 
     write_dense_shards(tmp_path / "dense", [("d1", [1.0, 0.0])])
     with pytest.raises(UsageError, match="dense is dense; only the dimensions of impacts are words"):
@@ -169,7 +171,7 @@ def colour_space() -> WordSpace:
 
 
 def test_shares_of_class_words_by_hand(monkeypatch, caplog):
-    monkeypatch.setattr("eval.analyses.interpretability.IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr("eval.analyses.class_words.IMAGES_AT_ONCE", 2)
     advanced = []
     [model, mean] = class_word_shares("toy", colour_space(), colours(), advanced.append)
     # red is first, blue second after green, blue has no weight; on average red 2/3, green .2, blue .1.

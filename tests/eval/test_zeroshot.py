@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import eval.analyses.zeroshot
 from eval.analyses.classes.labelled import ImageClasses, LabelledImages
-from eval.analyses.zeroshot import (
+from eval.analyses.classification import (
     NO_ANSWER,
     ClassAccuracy,
     accuracies,
@@ -84,7 +84,7 @@ def test_prompts_are_normalised_averaged_and_normalised():
 
 
 def test_classes_are_encoded_in_pieces(monkeypatch):
-    monkeypatch.setattr("eval.analyses.zeroshot.CLASSES_AT_ONCE", 2)
+    monkeypatch.setattr("eval.analyses.classification.CLASSES_AT_ONCE", 2)
     prompts = [[colour] for colour in COLOURS]
     assert class_vectors(Words(), prompts, progress=silent).toarray() == pytest.approx(np.eye(3))
 
