@@ -126,7 +126,7 @@ def facts(doc_id: str) -> dict[str, Any]:
 def running(*indexes: Path | str, examples: tuple[str, ...] = ()) -> Iterator[Client]:
     """A server over indexes, and a client of it."""
     shelf = Shelf(served_indexes(indexes, [], "cpu", None))
-    service = Service.over(shelf, examples)
+    service = Service(shelf, examples)
     listener = listening("127.0.0.1", 0)
     server = web_server(application(service), [])
     thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

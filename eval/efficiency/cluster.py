@@ -121,7 +121,7 @@ def index(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
 def search(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Searches all topics and writes the run."""
     manifest = index_manifest(home / "index")
-    searching = IndexSearch(Index(home / "index", manifest, manifest.counts.documents))
+    searching = IndexSearch(Index(home / "index", manifest))
     source = topic_source(str(settings.file("topics.tsv")), home / "index", manifest, None, None)
     request = searching.run_manifest(source, HITS, False, strict_scores=False, output_format="trec")
     ensure_run(home / "run.trec", request, True, lambda: searching.write(source, request, home / "run.trec", progress))

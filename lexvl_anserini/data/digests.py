@@ -64,33 +64,31 @@ class FileDigests:
         """
         try:
             source = _source(reference)
-            state = state_of(source.path)
-            key = _key(source, state)
-            digest = self._last[1] if key == self._last[0] else self._remembered(key)
-            if digest is None and state.regular:
-                now = time.time_ns()
-                digest = self._read(source)
-                if now - state.changed_ns > RACY_NS and state_of(source.path) == state:
-                    self._new[key] = digest + _check(key, digest)
+            digest = self._digest(source, lambda: state_of(source.path), lambda: self._read(source))
         except (OSError, RuntimeError, DataError):  # a RuntimeError for the home of an unknown user
             return None
-        if digest is None:
-            return None
-        if len(self._new) >= WAITING:
-            self._write()
-        self._last = (key, digest)
-        return digest.hex()
+        return None if digest is None else digest.hex()
 
     def once(self, path: Path, file: BinaryIO, compute: Callable[[], bytes | None]) -> bytes | None:
         """What `compute` returns for an open file (32 bytes), remembered for the state of the file; None is not."""
-        state = FileState.of(os.fstat(file.fileno()))
-        key = _key(_Source(path, place=(-1, -1)), state)  # of no member of an archive
-        if (digest := self._remembered(key)) is not None:
-            return digest
-        now = time.time_ns()
-        digest = compute()
-        if digest is not None and now - state.changed_ns > RACY_NS and FileState.of(os.fstat(file.fileno())) == state:
-            self._new[key] = digest + _check(key, digest)
+        source = _Source(path, place=(-1, -1))  # of no member of an archive
+        return self._digest(source, lambda: FileState.of(os.fstat(file.fileno())), compute)
+
+    def _digest(
+        self, source: _Source, state_now: Callable[[], FileState], compute: Callable[[], bytes | None]
+    ) -> bytes | None:
+        state = state_now()
+        key = _key(source, state)
+        digest = self._last[1] if key == self._last[0] else self._remembered(key)
+        if digest is None and state.regular:
+            now = time.time_ns()
+            digest = compute()
+            if digest is not None and now - state.changed_ns > RACY_NS and state_now() == state:
+                self._new[key] = digest + _check(key, digest)
+        if len(self._new) >= WAITING:
+            self._write()
+        if digest is not None:
+            self._last = (key, digest)
         return digest
 
     def _read(self, source: _Source) -> bytes:

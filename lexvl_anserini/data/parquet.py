@@ -30,7 +30,6 @@ def read_batches(
     """Record batches of named columns, and of those optional columns that exist; their offsets and texts are valid.
 
     Args:
-        path: of the file.
         columns: names, and whether a type is one that the caller reads.
         optional: names of columns of any type.
         failure: what is raised.
@@ -69,11 +68,6 @@ def parquet_errors(path: Path, failure: Failure) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as problem:
         reason = " ".join(str(problem).split())[:SHOWN] or type(problem).__name__
         raise failure.error(f"{path}: not readable as parquet ({reason}); {failure.remedy}") from problem
-
-
-def any_type(kind: Any) -> bool:
-    """Whether a type of Arrow is one: the caller looks at it later."""
-    return True
 
 
 def is_text(kind: Any) -> bool:

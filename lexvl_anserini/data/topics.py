@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from lexvl_anserini.data.checks import checked_id, shown
 from lexvl_anserini.data.entries import log_once
@@ -90,17 +91,19 @@ def read_qrels(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
 
 
 def _topic_from_json(line: Line, escape_ids: bool) -> Topic:
-    record = parse_object(line)
+    query_id, text, image = id_text_image(parse_object(line), line, escape_ids)
+    return Topic(query_id, text, image)
+
+
+def id_text_image(record: dict[str, Any], line: Line, escape_ids: bool) -> tuple[str, str | None, str | None]:
+    """The id, the text and the image's path in a line of BEIR's; one of the latter may be None."""
     if "_id" not in record:
         raise DataError(f"{line.where}: no '_id'; keys found: {', '.join(record) or 'none'}")
     text, image = (string_field(record, key, line.where) for key in ("text", "image"))
     if text is None and image is None:
         raise DataError(f"{line.where}: no 'text'; keys found: {', '.join(record)}")
-    return Topic(
-        query_id=checked_id(record["_id"], line.where, escape_ids),
-        text=text,
-        image=None if image is None else str(line.path.parent / image),
-    )
+    item_id = checked_id(record["_id"], line.where, escape_ids)
+    return item_id, text, None if image is None else str(line.path.parent / image)
 
 
 def _topic_from_tsv(line: Line, escape_ids: bool) -> Topic:

@@ -445,9 +445,8 @@ class Encoder:
                 reached; nothing is committed then.
         """
         facts = door("sharing.model_card").ModelCardFacts(licence, language, measures, repo_id)
-        saving = door("sharing.saving")
-        upload = saving.Upload(repo_id, private, token, message, branch, overwrite)
-        url: str = saving.push_encoder(self, facts, upload)
+        push = door("sharing.saving").push_encoder
+        url: str = push(self, facts, repo_id, private, token, message, branch, overwrite)
         return url
 
     def decode(self, vectors: Vectors, top_k: int | None = None) -> list[list[tuple[str, float]]]:

@@ -114,7 +114,7 @@ def in_rank_order(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
     """One topic's list in the order of its system, ranks again from 1.
 
     That is the order of the ranks if they are distinct and no score rises with them; otherwise (ranks are all 0, or
-    scores were changed) the order of `ranking.order`.
+    scores were changed) the order of `runs.order`.
     """
     by_rank = sorted(documents, key=lambda d: d.rank)
     if any(a.rank == b.rank or a.score < b.score for a, b in zip(by_rank, by_rank[1:], strict=False)):
@@ -215,13 +215,13 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
     query_id, _, doc_id, rank, score, _ = _decoded(columns, where)
     try:
         parsed = ScoredDoc(query_id, doc_id, int(rank), float(score))
+        # Python reads 1_0 as 10.
+        if "_" in rank or "_" in score or abs(parsed.rank) > LARGEST_RANK:
+            raise ValueError(rank)
     except ValueError as error:
         raise DataError(
             f"{where}: rank {rank[:40]!r} and score {score[:40]!r}, expected a whole number and a number"
         ) from error
-    # Python reads 1_0 as 10.
-    if "_" in rank or "_" in score or abs(parsed.rank) > LARGEST_RANK:
-        raise DataError(f"{where}: rank {rank[:40]!r} and score {score[:40]!r}, expected a whole number and a number")
     if not isfinite(parsed.score):
         raise DataError(f"{where}: score {score[:40]!r} is not finite")
     return parsed

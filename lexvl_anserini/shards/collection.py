@@ -142,7 +142,7 @@ def combined_corpus(corpora: Sequence[EncodedCorpus], documents: int) -> Encoded
     base = {key: value for key, value in corpora[0].items() if key not in ("part", "parts", "contents")}
     parts = [EncodedCorpus(entry) for corpus in corpora for entry in corpus.get("parts", [corpus])]
     missing = missing_parts(parts)
-    if missing == []:
+    if missing == [] and len(parts) == parts[0]["part"]["num"]:
         return EncodedCorpus({**base, "documents": parts[0].documents, "digest": parts[0].digest, **contents_of(parts)})
     if missing:
         log.warning(
@@ -157,13 +157,12 @@ def combined_corpus(corpora: Sequence[EncodedCorpus], documents: int) -> Encoded
 
 
 def missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int] | None:
-    """The numbers of the parts of one corpus that are not there; None where these are not its parts, each once."""
+    """The numbers of the parts of one corpus that are not there; None where these are not parts of one corpus."""
     parts = [corpus.part for corpus in corpora if corpus.part]
-    numbers = {part.id for part in parts}
     wholes = {(corpus.digest, part.num) for corpus, part in zip(corpora, parts, strict=False)}
-    if len(numbers) < len(corpora) or len(wholes) > 1:
+    if len(parts) < len(corpora) or len(wholes) > 1:
         return None
-    return sorted(set(range(parts[0].num)) - numbers)
+    return sorted(set(range(parts[0].num)) - {part.id for part in parts})
 
 
 def contents_of(parts: Sequence[EncodedCorpus]) -> dict[str, str]:

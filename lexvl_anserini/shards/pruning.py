@@ -10,7 +10,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import heaviest
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
 from lexvl_anserini.shards.layout import shard_stream
-from lexvl_anserini.shards.reading import checked_shards, expect_counts, read_impacts, read_shard, read_vocabulary
+from lexvl_anserini.shards.reading import checked_shards, counted_impacts, read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -74,35 +74,17 @@ class Pruning:
         return {**digests, **least, **{name: number for name, number in numbers.items() if number is not None}}
 
 
-@dataclass
+@dataclass(frozen=True)
 class TermCuts:
-    """Per term, which impacts are among its `count` largest: found in one pass, applied in a second."""
+    """Which impacts are among the largest of their terms.
 
-    count: int
-    # (term, impact) -> documents; then, per term, the impact of the last kept and how many of that impact are.
-    seen: Counter[tuple[str, int]] = field(default_factory=Counter)
-    cuts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    cuts  per term that loses postings, the least impact that is kept, and how many of that impact are
+    """
 
-    def note(self, vector: Vector) -> None:
-        """First pass: counts a document's impacts."""
-        self.seen.update(vector.items())
-
-    def settle(self) -> None:
-        """Between the passes."""
-        of_term: dict[str, list[tuple[int, int]]] = {}
-        for (term, impact), documents in self.seen.items():
-            of_term.setdefault(term, []).append((impact, documents))
-        for term, impacts in of_term.items():
-            left = self.count
-            for impact, documents in sorted(impacts, reverse=True):
-                if left <= documents:
-                    self.cuts[term] = (impact, left)
-                    break
-                left -= documents
-        self.seen.clear()
+    cuts: dict[str, tuple[int, int]]
 
     def keep(self, vector: Vector) -> dict[str, int]:
-        """Second pass, documents in the same order: what is kept of one."""
+        """What is kept of a document; the documents come in the order in which they were counted."""
         impacts = {}
         for term, impact in vector.items():
             cut, left = self.cuts.get(term, (0, 0))
@@ -118,23 +100,25 @@ def term_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
     """The cuts per term, from all documents' vectors; None if there are to be none."""
     if pruning.term_documents is None:
         return None
-    cuts = TermCuts(pruning.term_documents)
-    for vector in vectors:
-        cuts.note(pruning.document(vector))
-    cuts.settle()
-    return cuts
+    documents_of = Counter(posting for vector in vectors for posting in pruning.document(vector).items())
+    impacts_of: dict[str, list[tuple[int, int]]] = {}
+    for (term, impact), documents in documents_of.items():
+        impacts_of.setdefault(term, []).append((impact, documents))
+    cuts = {}
+    for term, impacts in impacts_of.items():
+        left = pruning.term_documents
+        for impact, documents in sorted(impacts, reverse=True):
+            if left <= documents:
+                cuts[term] = (impact, left)
+                break
+            left -= documents
+    return TermCuts(cuts)
 
 
 def prune_shards(
     shards: Path, output: Path, pruning: Pruning, overwrite: bool = False, progress: Progress = silent
 ) -> Manifest:
-    """Writes shards with fewer postings: the same documents, formats, texts and metadata.
-
-    Args:
-        shards: of impacts, finished.
-        output: a folder that appears whole or not at all.
-        overwrite: replace shards of another request.
-        progress: called with the number of documents just done.
+    """Writes shards with fewer postings: the same documents, formats, texts and metadata; all of them or none.
 
     Returns:
         The manifest of the new shards; `layout.pruning` says what was done.
@@ -160,50 +144,38 @@ def finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifes
 
 
 def write_pruned(shards: Path, output: Path, request: Manifest, pruning: Pruning, progress: Progress) -> Manifest:
-    """Writes the pruned shards and their manifest, which is `wanted` with counts."""
-    manifest = read_manifest(shards)
-    vocabulary = read_vocabulary(shards, manifest)
-    cuts = term_cuts((d.vector for d in read_impacts(shards, manifest, vocabulary)), pruning)
+    """Writes the pruned shards and their manifest, which is the request with counts."""
+    vocabulary = read_vocabulary(shards, request)
+    cuts = term_cuts((d.vector for d in read_impacts(shards, request, vocabulary)), pruning)
     with new_folder(output) as part:
         (part / "docs").mkdir()
         entries = []
-        for path, entry in checked_shards(shards, manifest):
+        for path, entry in checked_shards(shards, request):
             entries.append(prune_shard(path, part / entry["name"], entry, pruning, cuts, vocabulary))
             progress(entry["documents"])
         shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
-        whole = replace(request, counts=summed(manifest.counts, entries), shards=tuple(entries))
+        whole = replace(request, counts=summed(request.counts, entries), shards=tuple(entries))
         write_json(part / MANIFEST, whole.to_json())
     return whole
 
 
 def prune_shard(
-    path: Path,
-    target: Path,
-    entry: Mapping[str, Any],
-    pruning: Pruning,
-    cuts: TermCuts | None,
-    vocabulary: Vocabulary,
+    path: Path, target: Path, entry: Mapping[str, Any], pruning: Pruning, cuts: TermCuts | None, vocabulary: Vocabulary
 ) -> dict[str, Any]:
     """Writes one shard anew and returns its entry for the manifest."""
-    before = {"documents": 0, "empty": 0, "postings": 0}
-    counts: list[dict[str, int]] = []
-    for document in read_shard(path, vocabulary):
-        before["documents"] += 1
-        before["empty"] += not document.vector
-        before["postings"] += len(document.vector)
-        vector = pruning.document(document.vector)
-        counts.append(vector if cuts is None else cuts.keep(vector))
-    expect_counts(str(path), before, entry)
+    vectors = [pruning.document(document.vector) for document in counted_impacts(path, entry, vocabulary)]
+    if cuts is not None:
+        vectors = list(map(cuts.keep, vectors))
     with shard_stream(target, target.suffix == ".gz") as out:
         if path.suffix == ".parquet":
-            rewrite_parquet(path, out, counts, vocabulary)
+            rewrite_parquet(path, out, vectors, vocabulary)
         else:
-            for row, vector in zip(map(parse_object, read_lines(path)), counts, strict=True):
+            for row, vector in zip(map(parse_object, read_lines(path)), vectors, strict=True):
                 out.write(orjson.dumps({**row, "vector": vector}) + b"\n")
     after = {
-        "empty": sum(not vector for vector in counts),
-        "postings": sum(map(len, counts)),
-        "max_impact": max((i for vector in counts for i in vector.values()), default=0),
+        "empty": sum(not vector for vector in vectors),
+        "postings": sum(map(len, vectors)),
+        "max_impact": max((i for vector in vectors for i in vector.values()), default=0),
     }
     return {**entry, **after, "bytes": target.stat().st_size, "sha256": file_sha256(target)}
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shard_folders import jsonl, write_shards, write_text_shards
 
 import lexvl_anserini.searching.shared_terms
 from lexvl_anserini.encoders.encoder import read_image_of
@@ -25,7 +26,6 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm, explain, explained
 from tests.commands.test_search import Toy, encode
 from tests.invoking import invoked
-from tests.shards.test_reading import jsonl, write_shards, write_text_shards
 
 DOCUMENTS = [
     ("d1", {"dog": 9, "cat": 1, "😀": 3}),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from shard_folders import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName
 from lexvl_anserini.ground.files import write_json
@@ -16,7 +17,6 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.index import command, peak_memory_bytes
 from lexvl_anserini.searching.building import build_index, default_index
 from tests.invoking import invoked
-from tests.shards.test_reading import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
 
 invoke = partial(invoked, command)
 

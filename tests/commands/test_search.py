@@ -12,6 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from beir_folders import write_beir
+from shard_folders import (
+    Documents,
+    jsonl,
+    publish_shards,
+    write_dense_shards,
+    write_shards,
+    write_text_shards,
+)
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
@@ -31,14 +39,6 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import refinement_names
 from lexvl_anserini.searching.retrieval import search_index
 from tests.invoking import invoked
-from tests.shards.test_reading import (
-    Documents,
-    jsonl,
-    publish_shards,
-    write_dense_shards,
-    write_shards,
-    write_text_shards,
-)
 
 DOCUMENTS: Documents = [("q1", {"dog": 9}), ("d1", {"dog": 3, "cat": 1}), ("d2", {"dog": 3}), ("d3", {})]
 TERMS = ["cat", "dog", "zebra"]

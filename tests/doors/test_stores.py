@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from brute_force import Doc, Oracle
 from memory_engine import exact_lists
+from shard_folders import Documents, write_shards
 from store_servers import KINDS, UrlOf, clear, drop_document, killed_build, make_foreign, opened, serving, tables_of
 from typer.testing import CliRunner
 
@@ -50,7 +51,6 @@ from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from lexvl_anserini.shards.reading import read_vocabulary
 from tests.invoking import invoked
-from tests.shards.test_reading import Documents, write_shards
 
 TERMS = [f"t{number}" for number in range(40)] + ["日本", "a.b", "😀"]
 

@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_servers import MemoryStore, UrlOf, serving
 
-from lexvl_anserini.doors.stores import opensearch
 from lexvl_anserini.doors.stores.fetching import best_hits, dot, top
 from lexvl_anserini.doors.stores.folder import FILES, Notes, folder_of, write_folder
 from lexvl_anserini.doors.stores.loading import load
@@ -184,7 +183,7 @@ def test_postgres_refuses(tmp_path: Path) -> None:
                 index_path(changed)
         wide = [f"w{number}" for number in range(16_001)]
         shards = tmp_path / "wide"
-        from tests.shards.test_reading import write_shards
+        from shard_folders import write_shards
 
         write_shards(shards, [("a", dict.fromkeys(wide, 1))])
         with pytest.raises(ArtefactError, match="document 'a': 16,001 postings, PostgreSQL holds 16,000; prune"):
@@ -326,7 +325,7 @@ def test_scores_of_opensearch_are_scaled_back_exactly(score: int, shift: int) ->
 
 def test_opensearch_splits_long_queries(tmp_path: Path) -> None:
     terms = [f"w{number}" for number in range(1500)]
-    from tests.shards.test_reading import write_shards
+    from shard_folders import write_shards
 
     documents = [(f"d{n}", {terms[m]: 1 + (n * m) % 7 for m in range(n, 1500, 97)}) for n in range(60)]
     write_shards(tmp_path / "shards", documents, terms=terms)
@@ -343,28 +342,27 @@ class BusyClient:
 
     def __init__(self, answers: list[Any]):
         self.answers, self.sent = answers, []  # type: ignore[var-annotated]
+        self.transport = SimpleNamespace(serializer=pytest.importorskip("opensearchpy").JSONSerializer())
 
-    def bulk(self, body: bytes, index: str) -> dict[str, Any]:
+    def bulk(self, body: str) -> dict[str, Any]:
         keys = [json.loads(line)["index"]["_id"] for line in body.splitlines()[::2]]
         self.sent.append(keys)
         answer = self.answers.pop(0)
         if isinstance(answer, int):
-            error = RuntimeError("busy")
-            error.status_code = answer  # type: ignore[attr-defined]
-            raise error
+            raise pytest.importorskip("opensearchpy").TransportError(answer, "busy", {})
         return {"items": [{"index": {"status": status, "error": {"reason": "bad"}}} for status in answer]}
 
 
 def bulk(answers: list[Any], monkeypatch: pytest.MonkeyPatch) -> BusyClient:
-    waited: list[float] = []
-    monkeypatch.setattr(opensearch, "time", SimpleNamespace(sleep=waited.append))
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
     store: Any = OpenSearchStore.__new__(OpenSearchStore)
     store.place, store.table, store.served = (
         StorePlace("opensearch", "http", "h", 9, "", "demo"),
         "t",
         BusyClient(answers),
     )
-    store.add([StoreRow("a", [1], [1]), StoreRow("b", [2], [1]), StoreRow("c", [], [])])
+    with store.errors():
+        store.add([StoreRow("a", [1], [1]), StoreRow("b", [2], [1]), StoreRow("c", [], [])])
     return store.served  # type: ignore[no-any-return]
 
 
@@ -376,12 +374,12 @@ def test_rows_that_opensearch_is_too_busy_for_are_sent_again(monkeypatch: pytest
 
 def test_rows_that_opensearch_refuses_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StoreError, match="OpenSearch refuses 1 documents .*bad"):
-        bulk([[201, 400, 429]], monkeypatch)
+        bulk([[201, 400, 201]], monkeypatch)
     with pytest.raises(StoreError, match="too busy for 3 documents"):
+        bulk([[429] * 3] * 8, monkeypatch)
+    with pytest.raises(StoreError, match="too busy .*run it again later"):
         bulk([429] * 8, monkeypatch)
-    with pytest.raises(StoreError, match="2 of 3 rows answered"):
-        bulk([[201, 201]], monkeypatch)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(StoreError, match="OpenSearch failed"):
         bulk([500], monkeypatch)
 
 

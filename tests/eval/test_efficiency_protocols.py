@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shard_folders import write_dense_shards, write_shards
 from tiny_encoders import BERT, made_dense
 from typer.testing import CliRunner
 
@@ -22,7 +23,6 @@ from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.shards.writing import write_impacts
-from tests.shards.test_reading import write_dense_shards, write_shards
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {"cat": 4})]
 

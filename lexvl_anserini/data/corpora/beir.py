@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.dataset import Dataset, checked_direction, checked_split, data_root
 from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES, fetch_beir
 from lexvl_anserini.data.lines import PACKED, Line, LinePlace, parse_object, read_lines, read_placed_lines, string_field
-from lexvl_anserini.data.topics import read_qrels, read_topics
+from lexvl_anserini.data.topics import id_text_image, read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
@@ -114,18 +113,8 @@ def qrels_file(folder: Path, split: str) -> Path:
 
 def _document(line: Line, escape_ids: bool) -> Document:
     record = parse_object(line)
-    if "_id" not in record:
-        raise DataError(f"{line.where}: no '_id'; keys found: {', '.join(record) or 'none'}")
-    title, text, image = (string_field(record, key, line.where) for key in ("title", "text", "image"))
-    if text is None and image is None:
-        raise DataError(f"{line.where}: no 'text'; keys found: {', '.join(record)}")
-    return Document(
-        doc_id=checked_id(record["_id"], line.where, escape_ids),
-        title=title,
-        text=text,
-        image=None if image is None else str(line.path.parent / image),
-        metadata=_metadata(record),
-    )
+    doc_id, text, image = id_text_image(record, line, escape_ids)
+    return Document(doc_id, string_field(record, "title", line.where), text, image, _metadata(record))
 
 
 def _metadata(record: dict[str, Any]) -> Any:

@@ -27,7 +27,6 @@ from lexvl_anserini.ground.records import Document, Qrel, Topic
 DOCUMENT_CAPTIONS = 4
 
 _BLANK = re.compile(r"[ \t\n\r]*")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Caption(NamedTuple):
@@ -141,9 +140,7 @@ def read_karpathy(
     """Streams the images of a Karpathy file in file order.
 
     Args:
-        path: of the file.
         splits: whose images are wanted; None for all.
-        escape_ids: percent-encode white space and control characters in ids instead of refusing them.
 
     Raises:
         DataError: not there, malformed, an image without id, split, file name or captions (names which), or no image
@@ -198,7 +195,7 @@ def _string(record: dict[str, Any], key: str, where: str) -> str:
     value = _field(record, key, where)
     if not isinstance(value, str):
         raise DataError(f"{where}: {key!r} is {value!r}, expected a string")
-    return str(whole_characters(value)) if _SURROGATE.search(value) else value
+    return str(whole_characters(value))
 
 
 def _elements(path: Path) -> Iterator[Any]:

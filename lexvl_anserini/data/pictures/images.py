@@ -3,7 +3,7 @@
 The result is always RGB, 8 bits, upright:
 
 - EXIF orientation is applied.
-- Alpha is dropped, as `convert("RGB")` does and the reference implementations do; `background` composites instead.
+- Alpha is dropped, as `convert("RGB")` does and the reference implementations do.
 - Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
 - 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255, floats as 0 to 255.
 
@@ -120,36 +120,28 @@ class OnError:
 FAIL = OnError("fail")
 
 
-def open_image(
-    reference: Reference, background: tuple[int, int, int] | None = None, max_pixels: int = MAX_PIXELS
-) -> Image:
-    """Decodes an image.
+def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
+    """Decodes an image to an upright PIL image, mode RGB.
 
     Args:
         reference: a path, `archive.tar::member`, or a PIL image (which is not changed).
-        background: RGB behind transparent pixels; None drops the alpha channel.
         max_pixels: width times height above which an image raises an error.
-
-    Returns:
-        An upright PIL image, mode RGB.
     """
     import PIL.Image
 
     if isinstance(reference, PIL.Image.Image):
         where = f"PIL image {getattr(reference, 'filename', '')}".strip()
         with _decoder_errors(where):
-            return _decoded(reference, where, background, max_pixels)
+            return _decoded(reference, where, max_pixels)
     where = str(reference)
     with _decoder_errors(where), open_source(where) as source:
-        return decode_image(source, where, background, max_pixels)
+        return decode_image(source, where, max_pixels)
 
 
-def decode_image(
-    source: BinaryIO, where: str, background: tuple[int, int, int] | None = None, max_pixels: int = MAX_PIXELS
-) -> Image:
+def decode_image(source: BinaryIO, where: str, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image from an open file, for example `io.BytesIO`; as `open_image`, with `where` for its errors."""
     with _decoder_errors(where), _opened(source, where) as image:
-        return _decoded(image, where, background, max_pixels)
+        return _decoded(image, where, max_pixels)
 
 
 @cache
@@ -289,8 +281,8 @@ def _opened(source: BinaryIO, where: str) -> Image:
         raise DataError(_too_large(where, pixels, limit)) from problem
 
 
-def _too_large(where: str, found: str, limit: int) -> str:
-    return f"{where}: {found}, more than the limit of {limit:,}; scale the picture down"
+def _too_large(where: str, size: str, limit: int) -> str:
+    return f"{where}: {size}, more than the limit of {limit:,}; scale the picture down"
 
 
 @contextmanager
@@ -302,23 +294,17 @@ def _decoder_errors(where: str) -> Iterator[None]:
         raise DataError(f"{where}: a damaged or cut off picture ({problem})") from problem
 
 
-def _decoded(image: Image, where: str, background: tuple[int, int, int] | None, max_pixels: int) -> Image:
+def _decoded(image: Image, where: str, max_pixels: int) -> Image:
     """Decodes an opened image, after a check of its size: opening alone decodes nothing."""
+    import PIL.Image
+
     width, height = image.size
     if width * height > max_pixels:
         raise DataError(_too_large(where, f"{width}x{height} pixels", max_pixels))
     image.load()
-    return _upright_rgb(image, background)
-
-
-def _upright_rgb(image: Image, background: tuple[int, int, int] | None) -> Image:
-    import PIL.Image
-
     image = _upright(image)
     if image.mode.startswith(("I", "F")):
         image = PIL.Image.fromarray(_eight_bits(image))
-    if background is not None and (image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info):
-        image = PIL.Image.alpha_composite(PIL.Image.new("RGBA", image.size, background), image.convert("RGBA"))
     return image.convert("RGB")
 
 

@@ -71,8 +71,8 @@ def encode_parts(request: PartsRequest, progress: Progress = silent) -> EncodedC
 def encode_part(request: PartsRequest, number: int) -> int:
     """Encodes one part, unless it is finished; returns the number of its documents, of skipped ones too."""
     plan = loaded_plan(request.plan)
-    part = plan.part(Part(number, plan.parts))
-    folder = request.output / part_name(part.part)
+    part = Part(number, plan.parts)
+    folder = request.output / part_name(part)
     with published(folder):
         manifest = write_impacts(
             dataset_of(request.corpus),
@@ -83,7 +83,7 @@ def encode_part(request: PartsRequest, number: int) -> int:
             request.batch_size,
             request.overwrite,
             on_error=request.on_error,
-            part=part,
+            part=plan.part(part),
         )
         for shard in manifest.shards:
             if file_sha256(folder / shard["name"]) != shard["sha256"]:

@@ -12,8 +12,9 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lexvl_anserini.doors.cluster.ray_connect import (
     Surroundings,
@@ -47,18 +48,6 @@ PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 # Seconds without an answer after which a line says what is awaited.
 TELL_S = 60.0
-
-
-class SentWork(NamedTuple):
-    """A try of a part: its number, and how many failed before."""
-
-    number: int
-    failed: int = 0
-
-    @property
-    def pause(self) -> float:
-        """Seconds to wait before."""
-        return min(PAUSE_S * 2 ** (self.failed - 1), LONGEST_PAUSE_S) if self.failed else 0.0
 
 
 class RayRunner(Runner):
@@ -101,24 +90,28 @@ class RayRunner(Runner):
         options = {"num_cpus": min(cores, max(self.cores)), "num_gpus": self.settings.gpus, "max_retries": 0}
         task = self.ray.remote(answered).options(**options)
         shared = self.ray.put((work, Surroundings.here()))
-        coming = map(SentWork, iter(numbers))
-        sent: dict[Any, SentWork] = {}
+        coming = iter(numbers)
+        sent: dict[Any, tuple[int, int]] = {}  # the number of each task, and how many of its tries failed
+
+        def send(number: int, failed: int) -> None:
+            pause = min(PAUSE_S * 2 ** (failed - 1), LONGEST_PAUSE_S) if failed else 0.0
+            sent[task.remote(shared, number, pause)] = number, failed
+
         try:
             while True:
-                while len(sent) < self.window(cores) and (number := next(coming, None)) is not None:
-                    sent[task.remote(shared, number.number, number.pause)] = number
+                for number in islice(coming, max(0, self.window(cores) - len(sent))):
+                    send(number, 0)
                 if not sent:
                     return
                 ready = self._ready(list(sent), "parts")
-                number, answer = sent.pop(ready), self._answer(ready)
+                (number, failed), answer = sent.pop(ready), self._answer(ready)
                 if answer.error is None:
-                    yield number.number, answer.value
-                elif number.failed < self.settings.retries and not isinstance(answer.error, FINAL):
-                    log.warning("part %d is tried again: %s", number.number, answer.error)
-                    again = SentWork(number.number, number.failed + 1)
-                    sent[task.remote(shared, again.number, again.pause)] = again
+                    yield number, answer.value
+                elif failed < self.settings.retries and not isinstance(answer.error, FINAL):
+                    log.warning("part %d is tried again: %s", number, answer.error)
+                    send(number, failed + 1)
                 else:
-                    yield number.number, FailedPart(str(answer.error))
+                    yield number, FailedPart(str(answer.error))
         finally:
             if self.ray.is_initialized():
                 for ref in sent:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,17 +67,14 @@ def fetch(storage: OpenStorage, name: str, path: Path, listed: ListedFile) -> No
     if path.is_file() and ListedFile.of(path) == listed:
         return
     make_folder(path.parent)
-    digest, size = sha256(), 0
     with (
         storage_errors(f"{storage.url}/{name}", path),
         atomic_write(path) as out,
         storage.system.open(storage.name(name)) as source,
     ):
-        while piece := source.read(1 << 20):
-            digest.update(piece)
-            size += len(piece)
-            out.write(piece)
-        if (fetched := ListedFile(size, digest.hexdigest())) != listed:
+        shutil.copyfileobj(source, out, 1 << 20)
+        out.flush()
+        if (fetched := ListedFile.of(Path(out.name))) != listed:
             raise ArtefactError(
                 f"{storage.url}/{name}: {fetched.bytes} bytes of digest {fetched.sha256[:12]}, {LISTING} has "
                 f"{listed.bytes} of {listed.sha256[:12]}; it is being written, or remove the folder and write it again"

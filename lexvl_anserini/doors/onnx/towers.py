@@ -15,7 +15,7 @@ from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_image_of, read_topic
 from lexvl_anserini.encoders.parts.batches import PassageReader, padded_batches, read_passage
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept_rows
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept_rows, matrix_of
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, reason_of
 from lexvl_anserini.ground.progress import Progress, silent
@@ -157,18 +157,14 @@ class LexicalGraphTower(GraphTower):
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending."""
-        rows: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.float32))] * len(inputs)
+        dims: list[np.ndarray] = [np.empty(0, np.int32)] * len(inputs)
+        values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)
         for batch, weights in self.runs(inputs, batch_size, progress, on_error):  # [B, V]
             mask = kept_rows(weights, self.own_mask(batch.rows), self.sparsifier)
             for position, row, keep in zip(batch.positions, weights, mask, strict=True):
-                dims = np.flatnonzero(keep).astype(np.int32)
-                rows[position] = dims, row[dims]
-        shape = (len(inputs), len(self.vocabulary))
-        if not len(inputs):
-            return sparse.csr_matrix(shape, dtype=np.float32)
-        indptr = np.concatenate([[0], np.cumsum([len(dims) for dims, _ in rows])])
-        dims, values = (np.concatenate(column) for column in zip(*rows, strict=True))
-        return sparse.csr_matrix((values, dims, indptr), shape=shape)
+                dims[position] = np.flatnonzero(keep).astype(np.int32)
+                values[position] = row[dims[position]]
+        return matrix_of(dims, values, len(self.vocabulary))
 
     def own_mask(self, rows: list[list[int]] | None) -> np.ndarray | None:
         """Bool [B, V], True at the own tokens of each item; None unless the sparsifier needs it."""

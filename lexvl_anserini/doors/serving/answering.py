@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lexvl_anserini import __version__
+from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.doors.serving import limits
-from lexvl_anserini.doors.serving.documents import UNKNOWN, Recent, SentPictures
+from lexvl_anserini.doors.serving.documents import (
+    EXAMPLES,
+    SIDES,
+    UNKNOWN,
+    EncodedPicture,
+    Recent,
+    SentPictures,
+    scaled,
+)
 from lexvl_anserini.doors.serving.messages import (
     Chip,
     DocumentProducts,
     HeatMap,
+    IndexDescription,
+    MapQuestion,
+    MetadataField,
     MetadataFilter,
+    PageDescription,
     Product,
+    ProductsQuestion,
     Question,
     ShownAnswer,
     ShownHit,
     Timing,
 )
+from lexvl_anserini.doors.serving.opened import LiveIndex, Shelf
 from lexvl_anserini.encoders.encoder import OtherModality
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical
@@ -52,7 +68,7 @@ from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSett
 from lexvl_anserini.searching.shared_terms import explained
 
 if TYPE_CHECKING:
-    from lexvl_anserini.doors.serving.opened import LiveIndex
+    from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
 # Pieces of an expression that a text in words does not have; it may have brackets.
 OPERATORS = frozenset({"sign", "boost", "operator", "field"})
@@ -75,50 +91,66 @@ class ReadQuery(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Answering:
-    """Answers questions about open indexes; safe for threads. Encoded queries and maps are kept."""
+class Service:
+    """Answers questions about open indexes; safe for threads. Encoded queries, maps and scaled pictures are kept.
 
-    sent: SentPictures
-    queries: Recent
-    maps: Recent
-    impacts: Recent
+    examples  queries that the user of the command gave; none takes those of the corpora
+    """
 
-    @classmethod
-    def fresh(cls) -> Answering:
-        """Nothing is kept yet."""
-        numbers = (limits.KEPT_QUERIES, limits.KEPT_MAPS, limits.KEPT_DOCUMENTS)
-        return cls(SentPictures(), *map(Recent, numbers))
+    shelf: Shelf
+    examples: Sequence[str] = ()
+    sent: SentPictures = field(default_factory=SentPictures)
+    queries: Recent = field(default_factory=lambda: Recent(limits.KEPT_QUERIES))
+    maps: Recent = field(default_factory=lambda: Recent(limits.KEPT_MAPS))
+    impacts: Recent = field(default_factory=lambda: Recent(limits.KEPT_DOCUMENTS))
+    scaled: Recent = field(default_factory=lambda: Recent(limits.KEPT_BYTES, lambda picture: len(picture.content)))
 
-    def answer(self, index: LiveIndex, question: Question) -> ShownAnswer:
+    def description(self) -> PageDescription:
+        """What the page has to know."""
+        indexes, examples = [], list(self.examples)
+        for name in self.shelf.names:
+            with self.shelf.borrowed(name) as index:
+                indexes.append(described(index, self.shelf.problem(name)))
+                examples = examples or list(index.examples)
+        shown = examples[: max(EXAMPLES, len(self.examples))]
+        return PageDescription(indexes=indexes, examples=shown, version=__version__)
+
+    def suggested(self, name: str, prefix: str) -> list[str]:
+        """Terms of an index that begin with a prefix."""
+        with self.shelf.borrowed(name) as index:
+            return index.suggested(prefix)
+
+    def answer(self, question: Question) -> ShownAnswer:
         """The best documents for a question."""
-        started = time.perf_counter()
-        read = self.read(index, question)
-        encoded = time.perf_counter()
-        where, lexical = conditions(index, question), index.manifest.kind == "impact"
-        ignored = []
-        if where is not None and not lexical:
-            where = None
-            ignored.append("filters")
-        if question.weights and not lexical:
-            ignored.append("weights of terms")
-        if read.read_as == "text" and not lexical and question.read_as == "auto" and is_expression(question.text):
-            ignored.append("signs and factors of the expression")
-        hits = search(index, read.query, where, question.hits)
-        searched = time.perf_counter()
-        timing = Timing(
-            encode_ms=round((encoded - started) * 1000, 2),
-            search_ms=round((searched - encoded) * 1000, 2),
-            all_ms=round((time.perf_counter() - started) * 1000, 2),
-        )
-        return ShownAnswer(
-            index=question.index,
-            read_as=read.read_as,  # type: ignore[arg-type]
-            chips=chips(read),
-            hits=[hit_of(index, hit) for hit in hits],
-            documents=index.manifest.counts.documents,
-            ignored=ignored,
-            timing=timing,
-        )
+        with self.shelf.borrowed(question.index) as index:
+            started = time.perf_counter()
+            read = self.read(index, question)
+            encoded = time.perf_counter()
+            where, lexical = conditions(index, question), index.manifest.kind == "impact"
+            ignored = []
+            if where is not None and not lexical:
+                where = None
+                ignored.append("filters")
+            if question.weights and not lexical:
+                ignored.append("weights of terms")
+            if read.read_as == "text" and not lexical and question.read_as == "auto" and is_expression(question.text):
+                ignored.append("signs and factors of the expression")
+            hits = search(index, read.query, where, question.hits)
+            searched = time.perf_counter()
+            timing = Timing(
+                encode_ms=round((encoded - started) * 1000, 2),
+                search_ms=round((searched - encoded) * 1000, 2),
+                all_ms=round((time.perf_counter() - started) * 1000, 2),
+            )
+            return ShownAnswer(
+                index=question.index,
+                read_as=read.read_as,  # type: ignore[arg-type]
+                chips=chips(read),
+                hits=[hit_of(index, hit) for hit in hits],
+                documents=index.manifest.counts.documents,
+                ignored=ignored,
+                timing=timing,
+            )
 
     def read(self, index: LiveIndex, question: Question) -> ReadQuery:
         """The query of a question."""
@@ -154,21 +186,22 @@ class Answering:
         check_readable(topic, index.model)
         return next(encode_queries(index.model, [topic], index.manifest))
 
-    def products(self, index: LiveIndex, question: Question, doc_ids: list[str]) -> list[DocumentProducts]:
+    def products(self, request: ProductsQuestion) -> list[DocumentProducts]:
         """The products of a question's terms for documents; they sum to their scores."""
-        read = self.read(index, question)
-        if read.query is None or not doc_ids:
-            return []
-        assert isinstance(read.query, ImpactQuery | TreeQuery), read.query
-        clause, rows = clause_of(read.query), []
-        explanations = explained(index.impacts, read.query, doc_ids, partial(self.impacts_of, index))
-        for explanation in explanations:
-            products = [Product(**term._asdict()) for term in explanation.terms]
-            rest = explanation.score - sum(term.product for term in explanation.terms)
-            rest = rest if has_text(clause) or abs(rest) > ROUNDING else 0.0
-            score = float(explanation.score)
-            rows.append(DocumentProducts(doc_id=explanation.doc_id, score=score, products=products, rest=rest))
-        return rows
+        with self.shelf.borrowed(request.question.index) as index:
+            query = self.read(index, request.question).query
+            if query is None or not request.doc_ids:
+                return []
+            assert isinstance(query, ImpactQuery | TreeQuery), query
+            clause, rows = clause_of(query), []
+            explanations = explained(index.impacts, query, request.doc_ids, partial(self.impacts_of, index))
+            for explanation in explanations:
+                products = [Product(**term._asdict()) for term in explanation.terms]
+                rest = explanation.score - sum(term.product for term in explanation.terms)
+                rest = rest if has_text(clause) or abs(rest) > ROUNDING else 0.0
+                score = float(explanation.score)
+                rows.append(DocumentProducts(doc_id=explanation.doc_id, score=score, products=products, rest=rest))
+            return rows
 
     def impacts_of(self, index: LiveIndex, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The impacts of a document; those that were looked up before are kept, so that dragging a weight is quick."""
@@ -178,33 +211,63 @@ class Answering:
             self.impacts.put((index.serial, doc_id), known)
         return {term: known[term] for term in terms if known[term]}
 
-    def heat_map(self, index: LiveIndex, question: Question, doc_id: str, term: str | None) -> HeatMap:
+    def picture(self, name: str, doc_id: str, side: str) -> EncodedPicture:
+        """A scaled picture of the corpus of an index."""
+        with self.shelf.borrowed(name) as index:
+            reference = index.corpus.picture(doc_id)
+            key = (index.serial, doc_id, side)
+            picture: EncodedPicture = self.scaled.kept(key, lambda: scaled(open_image(reference), SIDES[side]))
+            return picture
+
+    def heat_map(self, request: MapQuestion) -> HeatMap:
         """Where in a document's picture the terms are that it shares with a question; or one of them."""
-        from lexvl_anserini.data.pictures.images import open_image
-        from lexvl_anserini.encoders.parts.images.grounding import contributions
+        with self.shelf.borrowed(request.question.index) as index:
+            tower, query = index.map_tower, self.read(index, request.question).query
+            if tower is None:
+                raise UsageError(f"the encoder of index {index.served.name!r} has no grid over pictures")
+            picture = index.corpus.picture(request.doc_id)
+            weights = dict(scored_terms(clause_of(query))) if isinstance(query, ImpactQuery | TreeQuery) else {}
+            impacts = self.impacts_of(index, request.doc_id, weights)
+            weights = {t: w for t, w in weights.items() if t in impacts and request.term in (None, t)}
+            key = (index.serial, request.doc_id, tuple(weights.items()))
+            heat: HeatMap = self.maps.kept(key, lambda: drawn_map(tower, picture, weights))
+            return heat
 
-        tower = index.map_tower
-        if tower is None:
-            raise UsageError(f"the encoder of index {index.served.name!r} has no grid over pictures")
-        picture, read = index.corpus.picture(doc_id), self.read(index, question)
-        weights = dict(scored_terms(clause_of(read.query))) if isinstance(read.query, ImpactQuery | TreeQuery) else {}
-        impacts = self.impacts_of(index, doc_id, weights)
-        weights = {t: w for t, w in weights.items() if t in impacts and term in (None, t)}
 
-        def drawn() -> HeatMap:
-            image = open_image(picture)
-            left, top, right, bottom = tower.pixels.region(image.size)
-            grid = contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
-            span = float(grid.max() - grid.min())
-            shares = (grid - grid.min()) / span if span else np.zeros_like(grid)
-            wide, high = image.size
-            region = [left / wide, top / high, right / wide, bottom / high]
-            return HeatMap(
-                grid=np.round(shares.astype(float), 3).tolist(), region=[round(share, 4) for share in region]
-            )
+def described(index: LiveIndex, problem: str) -> IndexDescription:
+    """What the page has to know about an index."""
+    fields = [
+        MetadataField(name=field, type=kind, values=index.corpus.values(field.removeprefix("meta.")))
+        for field, kind in index.fields.items()
+    ]
+    with_pictures = any(document.picture is not None for document in index.corpus.documents.values())
+    return IndexDescription(
+        name=index.served.name,
+        kind=index.manifest.kind,
+        encoder=index.model.name,
+        corpus=index.manifest.corpus.name,
+        documents=index.manifest.counts.documents,
+        terms=index.manifest.kind == "impact",
+        pictures=with_pictures,
+        maps=index.map_tower is not None and with_pictures,
+        sends=index.picture_tower is not None,
+        fields=fields,
+        problem=problem,
+    )
 
-        heat: HeatMap = self.maps.kept((index.serial, doc_id, tuple(weights.items())), drawn)
-        return heat
+
+def drawn_map(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> HeatMap:
+    """Where weighted terms are in a picture."""
+    from lexvl_anserini.encoders.parts.images.grounding import contributions
+
+    image = open_image(picture)
+    left, top, right, bottom = tower.pixels.region(image.size)
+    grid = contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
+    span = float(grid.max() - grid.min())
+    shares = (grid - grid.min()) / span if span else np.zeros_like(grid)
+    wide, high = image.size
+    region = [round(share, 4) for share in (left / wide, top / high, right / wide, bottom / high)]
+    return HeatMap(grid=np.round(shares.astype(float), 3).tolist(), region=region)
 
 
 def is_expression(text: str) -> bool:
@@ -255,8 +318,6 @@ def encode_document(index: LiveIndex, doc_id: str) -> Any:
     if shown is None:
         raise DataError(f"no document {doc_id[:80]!r} in the corpus")
     if shown.picture is not None and index.picture_tower is not None:
-        from lexvl_anserini.data.pictures.images import open_image
-
         return _quantised(index, index.picture_tower, open_image(index.corpus.picture(doc_id)))
     topic = Topic(TYPED, " ".join(part for part in (shown.title, shown.text) if part))
     try:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from importlib.resources import files
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Query, Request, Response
@@ -18,22 +17,19 @@ from starlette.exceptions import HTTPException
 
 from lexvl_anserini import __version__
 from lexvl_anserini.doors.serving import limits
-from lexvl_anserini.doors.serving.answering import Answering
-from lexvl_anserini.doors.serving.documents import EXAMPLES, SIDES, EncodedPicture, Recent, scaled, scaled_file
+from lexvl_anserini.doors.serving.answering import Service
+from lexvl_anserini.doors.serving.documents import SIDES, EncodedPicture, scaled
 from lexvl_anserini.doors.serving.messages import (
     ApiFailure,
     DocumentProducts,
     HeatMap,
-    IndexDescription,
     MapQuestion,
-    MetadataField,
     PageDescription,
     ProductsQuestion,
     Question,
     Sent,
     ShownAnswer,
 )
-from lexvl_anserini.doors.serving.opened import LiveIndex, Shelf, settings_of
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
 
 log = logging.getLogger(__name__)
@@ -54,69 +50,6 @@ PAGE = {
 }
 
 FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for status in (400, 404, 422, 503)}
-
-
-@dataclass(frozen=True)
-class Service:
-    """What the routes share.
-
-    examples  queries that the user of the command gave; none takes those of the corpora
-    """
-
-    shelf: Shelf
-    answering: Answering
-    scaled: Recent
-    examples: Sequence[str] = ()
-
-    @classmethod
-    def over(cls, shelf: Shelf, examples: Sequence[str] = ()) -> Service:
-        """A service over open indexes."""
-        scaled = Recent(limits.KEPT_BYTES, lambda picture: len(picture.content))
-        return cls(shelf, Answering.fresh(), scaled, examples)
-
-    def on_index(self, name: str, call: Callable[[LiveIndex], Result]) -> Result:
-        """The result of a call with an open index."""
-        with self.shelf.borrowed(name) as index:
-            return call(index)
-
-    def answer(self, question: Question) -> ShownAnswer:
-        """The answer to a question."""
-        return self.on_index(question.index, lambda index: self.answering.answer(index, question))
-
-    def products(self, request: ProductsQuestion) -> list[DocumentProducts]:
-        """The products of hits."""
-        question, doc_ids = request.question, list(request.doc_ids)
-        return self.on_index(question.index, lambda index: self.answering.products(index, question, doc_ids))
-
-    def heat_map(self, request: MapQuestion) -> HeatMap:
-        """The map of a hit."""
-        call = partial(self.answering.heat_map, question=request.question, doc_id=request.doc_id, term=request.term)
-        return self.on_index(request.question.index, call)
-
-    def picture(self, name: str, doc_id: str, side: str) -> EncodedPicture:
-        """A scaled picture of the corpus."""
-
-        def draw(index: LiveIndex) -> Any:
-            reference = index.corpus.picture(doc_id)
-            return self.scaled.kept((index.serial, doc_id, side), lambda: scaled_file(reference, SIDES[side]))
-
-        return cast("EncodedPicture", self.on_index(name, draw))
-
-    def description(self) -> PageDescription:
-        """What the page has to know."""
-        indexes, examples = [], list(self.examples)
-        for name in self.shelf.names:
-            with self.shelf.borrowed(name) as index:
-                fields = [
-                    MetadataField(name=field, type=kind, values=index.corpus.values(field.removeprefix("meta.")))
-                    for field, kind in index.fields.items()
-                ]
-                problem = self.shelf.problem(name)
-                indexes.append(IndexDescription(name=name, fields=fields, problem=problem, **settings_of(index)))
-                examples = examples or list(index.examples)
-        return PageDescription(
-            indexes=indexes, examples=examples[: max(EXAMPLES, len(self.examples))], version=__version__
-        )
 
 
 @cache
@@ -233,7 +166,7 @@ def add_searches(app: FastAPI, service: Service) -> None:
         prefix: Annotated[str, Query(min_length=1, max_length=100)],
     ) -> list[str]:
         """Terms of the vocabulary that begin with the prefix."""
-        return await searches.run(service.on_index, index, lambda live: live.suggested(prefix))
+        return await searches.run(service.suggested, index, prefix)
 
 
 def add_pictures(app: FastAPI, service: Service) -> None:
@@ -260,12 +193,12 @@ def add_pictures(app: FastAPI, service: Service) -> None:
         """Keeps a picture as a query for a while; the body is the file."""
         content = await request.body()
         try:
-            return Sent(picture=await uploads.run(service.answering.sent.add, content))
+            return Sent(picture=await uploads.run(service.sent.add, content))
         except DataError as error:
             raise UsageError(str(error)) from error
 
     @app.get("/api/pictures/{picture_id}", responses=FAILURES, response_class=Response)
     async def sent(picture_id: str) -> Response:
         """A picture that was sent, scaled down."""
-        picture = service.answering.sent.picture(picture_id)
+        picture = service.sent.picture(picture_id)
         return encoded(await drawings.run(scaled, picture, SIDES["small"]))

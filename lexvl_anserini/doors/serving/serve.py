@@ -105,7 +105,7 @@ def command(
     listener = None if check else server.listening(host, port)
     shelf = opened.Shelf(indexes)
     try:
-        service = app.Service.over(shelf, example or [])
+        service = app.Service(shelf, example or [])
         rows = tried(service)
         if listener is None:
             cli.print_rows(rows, style)

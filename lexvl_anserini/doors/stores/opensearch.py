@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, log2
 from struct import Struct
 from typing import Any, ClassVar
-
-import orjson
 
 from lexvl_anserini.doors.stores.engine import StoreEngine
 from lexvl_anserini.doors.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, key_of
@@ -29,8 +26,8 @@ MOST_WEIGHT = 64
 # Hits of one request; further ones follow after the last.
 PAGE = 10_000
 
-# Requests to a server that is too busy; the pauses between them are 1, 2, 4, ... seconds.
-RETRIES = 8
+# Further requests to a server that is too busy; the pauses before them are 1, 2, 4, ... seconds.
+RETRIES = 7
 
 SINGLE = Struct("<f")
 
@@ -83,6 +80,8 @@ class OpenSearchStore(ImpactStore):
             return UNREACHABLE
         if status in (401, 403):
             return self.refused_login()
+        if status == 429:
+            return Trouble("too busy", "run it again later")
         return MISSING if status == 404 else None
 
     def open(self) -> bool:
@@ -115,26 +114,16 @@ class OpenSearchStore(ImpactStore):
 
     def add(self, rows: Sequence[StoreRow]) -> None:
         """Bulk requests; rows that the server is too busy for are sent again."""
-        left = [(key_of(row.doc_id), _document(row)) for row in rows]
-        for attempt in range(RETRIES):
-            if attempt:
-                time.sleep(2 ** (attempt - 1))
-            lines = [part for key, row in left for part in (orjson.dumps({"index": {"_id": key}}), orjson.dumps(row))]
-            try:
-                done = self.served.bulk(body=b"\n".join([*lines, b""]), index=self.table)
-            except Exception as error:
-                if getattr(error, "status_code", None) != 429:
-                    raise
-                continue
-            items = [item["index"] for item in done["items"]]
-            failed = [item for item in items if item["status"] not in (200, 201, 429)]
-            if failed or len(items) != len(left):
-                reason = failed[0].get("error", failed[0]) if failed else f"{len(items)} of {len(left)} rows answered"
-                raise StoreError(f"{self.place}: OpenSearch refuses {len(failed)} documents ({str(reason)[:300]})")
-            left = [row for row, item in zip(left, items, strict=True) if item["status"] == 429]
-            if not left:
-                return
-        raise StoreError(f"{self.place}: OpenSearch is too busy for {len(left)} documents; run it again later")
+        actions = [{"_index": self.table, "_id": key_of(row.doc_id), "_source": _document(row)} for row in rows]
+        answers = self.client("opensearchpy.helpers").streaming_bulk(
+            self.served, actions, raise_on_error=False, max_retries=RETRIES, initial_backoff=1
+        )
+        failed = [item["index"] for done, item in answers if not done]
+        if refused := [item for item in failed if item["status"] != 429]:
+            reason = str(refused[0].get("error", refused[0]))[:300]
+            raise StoreError(f"{self.place}: OpenSearch refuses {len(refused)} documents ({reason})")
+        if failed:
+            raise StoreError(f"{self.place}: OpenSearch is too busy for {len(failed)} documents; run it again later")
 
     def settle(self) -> None:
         """Makes all that was added searchable."""

@@ -2,15 +2,17 @@
 
 A rule maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V]. Weights
 that are not positive are always dropped. `kept` applies a rule to tensors, `kept_rows` to arrays; this module loads no
-model library. `cut` keeps the first dimensions of dense vectors.
+model library. `matrix_of` joins rows, and `cut` keeps the first dimensions of dense vectors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy import sparse
 
 from lexvl_anserini.ground.errors import UsageError
 
@@ -134,6 +136,14 @@ def _allowed(sparsifier: Sparsifier, top: Any, weights: Any, own: Any) -> Any:
 def _own(own: Any) -> Any:
     assert own is not None, "the sparsifier declared needs_own"
     return own
+
+
+def matrix_of(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
+    """CSR [n, width] float32 of the dimensions (int32) and the values of each row."""
+    if not dims:
+        return sparse.csr_matrix((0, width), dtype=np.float32)
+    indptr = np.concatenate([[0], np.cumsum([len(row) for row in dims])])
+    return sparse.csr_matrix((np.concatenate(values), np.concatenate(dims), indptr), shape=(len(dims), width))
 
 
 def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:

@@ -20,7 +20,7 @@ from lexvl_anserini.encoders.encoder import Kind, ReadsTexts, Tower
 from lexvl_anserini.encoders.inputs import InputReader
 from lexvl_anserini.encoders.parts.batches import padded_batches
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, Projector
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept, matrix_of
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
@@ -131,11 +131,7 @@ class LexicalTower(Items):
                 # Copies, because a view of a short row would keep its whole batch in memory.
                 dims[position], values[position] = row_dims.copy(), row_values.copy()
             progress(len(positions))
-        indptr = np.concatenate([[0], np.cumsum([len(row) for row in dims])])
-        shape = (len(inputs), len(self.vocabulary))
-        if not len(inputs):
-            return sparse.csr_matrix(shape, dtype=np.float32)
-        return sparse.csr_matrix((np.concatenate(values), np.concatenate(dims), indptr), shape=shape)
+        return matrix_of(dims, values, len(self.vocabulary))
 
     def own_mask(self, own: list[np.ndarray] | None) -> Tensor | None:
         """Bool [B, V], True at the own tokens of each item of a batch."""
