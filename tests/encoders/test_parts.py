@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.parts.pooling import (
     masked_sum,
     mean_of_top,
 )
-from lexvl_anserini.encoders.parts.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept, own_tokens, positive, top_mask
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     columns_from,
@@ -84,9 +84,9 @@ def test_sparsifiers():
         return kept(weights, own if sparsifier.needs_own else None, sparsifier).nonzero()[:, 1].tolist()
 
     assert dims(positive()) == [0, 1, 3, 4]
-    assert dims(top_k(2)) == [0, 3]
-    assert dims(top_k(99)) == [0, 1, 3, 4]  # a weight of 0 is never kept
-    assert dims(top_k_or_own(1)) == [0, 1]
+    assert dims(Sparsifier(2)) == [0, 3]
+    assert dims(Sparsifier(99)) == [0, 1, 3, 4]  # a weight of 0 is never kept
+    assert dims(Sparsifier(1, own=True)) == [0, 1]
     assert dims(own_tokens()) == [1]
 
 
@@ -153,7 +153,7 @@ def toy_tower(tokenizer, weight=1.0):
 
     matrix = torch.zeros(len(tokenizer), 2)
     matrix[:, 0] = weight
-    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, masked_max, top_k(3))
+    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, masked_max, Sparsifier(3))
     return TextTower(composition, TextReader(tokenizer, 8), columns_without(tokenizer, []))
 
 
