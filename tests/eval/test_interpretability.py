@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 from colour_towers import COLOURS, colour_tower, painted
-from shard_folders import write_shards
 from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
@@ -37,6 +36,7 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, ImpactDocument, Qrel, Topic
+from tests.shards.test_reading import write_shards
 
 CAPTIONS = {"1": "A man's dog runs.", "2": "Two dogs on the SAND", "3": "Ein Hündchen", "4": "a dog"}
 JUDGED = [Qrel("1", "i1", 1), Qrel("2", "i1", 1), Qrel("3", "i2", 1), Qrel("4", "i3", 1), Qrel("2", "i3", 0)]
@@ -128,7 +128,7 @@ def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
 
 
 def test_other_shards_are_refused(tmp_path):
-    from shard_folders import write_dense_shards
+    from tests.shards.test_reading import write_dense_shards
 
     write_dense_shards(tmp_path / "dense", [("d1", [1.0, 0.0])])
     with pytest.raises(UsageError, match="dense is dense; only the dimensions of impacts are words"):

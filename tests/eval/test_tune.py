@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from shard_folders import jsonl, write_shards
 
-from eval.analyses.tune import command
-from eval.analyses.tuning import Split, TuningSetting, fusion_settings, search_settings, simplex, tune
+from eval.analyses.tune import Split, TuningSetting, command, fusion_settings, search_settings, simplex, tune
 from eval.measures.names import parse_measure
 from eval.report.tables import tuning_table
 from lexvl_anserini.fuse import command as fuse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from shard_folders import write_shards
 
 from lexvl_anserini import Searcher
-from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
@@ -102,14 +100,6 @@ def test_a_replaced_searcher_closes_after_its_last_call(versions, tmp_path, monk
     assert closed == ids[:1]
     del newer
     assert closed == ids
-
-
-def test_an_index_that_is_gone_is_one_line(versions, tmp_path):
-    index = build_index(versions["a"][0], tmp_path / "a")
-    assert pairs(index.search(QUERY)) == answer(versions["a"][0])
-    shutil.rmtree(index.path)
-    with pytest.raises(ArtefactError):
-        index.search(QUERY)
 
 
 def test_equal_indexes_are_equal(versions, tmp_path):
