@@ -89,7 +89,7 @@ def command(
         raise UsageError("give --run FILE (with --query-id Q for chosen topics), or --query TEXT")
     from lexvl_anserini.data.dataset import dataset_of
 
-    opened = Index(index, manifest, manifest.counts.documents)
+    opened = Index(index, manifest)
     model = encoder_of(opened, run_file, checkpoint, device)
     if run_file is None:
         strips = strips_of_queries(dataset_of(manifest.corpus.ref.at(data_dir)), opened, model, queries or [], hits)

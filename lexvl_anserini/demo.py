@@ -138,8 +138,7 @@ class DemoOptions:
 
     def opened(self, name: str) -> Index:
         """An index that was built."""
-        manifest = index_manifest(self.index_of(name))
-        return Index(self.index_of(name), manifest, manifest.counts.documents)
+        return Index(self.index_of(name), index_manifest(self.index_of(name)))
 
     def run_of(self, system: System) -> Path:
         """The run of a system."""

@@ -106,7 +106,7 @@ def command(
     if isinstance(query, ImpactQuery):
         query = with_cuts(query, run_manifest)
     scores = scores_in_run(run_path, chosen.query_id, chosen.hits) if run_path and chosen.query_id else {}
-    opened = Index(path, manifest, manifest.counts.documents)
+    opened = Index(path, manifest)
     doc_ids = chosen.doc_ids or list(scores) or None
     explanations = explain(opened, query, doc_ids, chosen.hits)
     if run_path:

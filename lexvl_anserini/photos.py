@@ -120,8 +120,7 @@ def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
 
 def ask(dataset: Dataset, model: Encoder, album: Album, queries: Sequence[str], hits: int) -> None:
     """Prints the answers to queries and draws them."""
-    manifest = index_manifest(album.index)
-    index = Index(album.index, manifest, manifest.counts.documents)
+    index = Index(album.index, index_manifest(album.index))
     for query in queries:
         for line in answer(query, explain(index, query, hits=hits, model=model)):
             typer.echo(line)

@@ -244,7 +244,7 @@ def command(
     path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
     manifest = index_manifest(path, manifest_file)
     search = IndexSearch(
-        BuiltIndex(path, manifest, manifest.counts.documents),
+        BuiltIndex(path, manifest),
         EncoderChanges(encoder.checkpoint, encoder.tokenizer, changes, encoder.device),
         SearchSettings(
             threads=threads,

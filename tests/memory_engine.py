@@ -44,7 +44,7 @@ class MemoryEngine(ImpactEngine):
             shutil.copytree(shards / "docs", part / "docs")
             counts = {"documents": len(vectors), "empty": manifest.counts.empty, "postings": postings}
             write_report(part, {"engine": "memory", **counts, "bytes": folder_bytes(part)})
-        return BuiltIndex(index, manifest, len(vectors))
+        return BuiltIndex(index, manifest)
 
     def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         return (self.search_tree(query.query_id, Impacts(query.vector), hits) for query in queries)

@@ -33,11 +33,13 @@ class CorpusSummary(NamedTuple):
     documents  number of documents
     digest     SHA-256 (hex) of their ids, titles, texts and names of images, in order
     images     number of documents with an image
+    contents   digest of the pictures, vectors and stored metadata that will be encoded; None if there are none
     """
 
     documents: int
     digest: str
     images: int = 0
+    contents: str | None = None
 
 
 def check_corpus(

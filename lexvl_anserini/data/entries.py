@@ -9,6 +9,7 @@ import logging
 import os
 import stat
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -79,6 +80,12 @@ class LeftOut:
 def log_once(message: str, level: int = logging.INFO) -> None:
     """Logs a message once, although a corpus is read several times."""
     log.log(level, "%s", message)
+
+
+def some(names: Sequence[str], number: int = NAMED) -> str:
+    """The first names, and how many others there are."""
+    more = f" and {len(names) - number} more" if len(names) > number else ""
+    return ", ".join(names[:number]) + more
 
 
 def printable(name: str) -> str:

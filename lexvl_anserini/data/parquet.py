@@ -70,11 +70,6 @@ def parquet_errors(path: Path, failure: Failure) -> Iterator[None]:
         raise failure.error(f"{path}: not readable as parquet ({reason}); {failure.remedy}") from problem
 
 
-def any_type(kind: Any) -> bool:
-    """Whether a type of Arrow is one: the caller looks at it later."""
-    return True
-
-
 def is_text(kind: Any) -> bool:
     """Whether a type of Arrow is text, as such or by numbers of a dictionary."""
     from pyarrow import types

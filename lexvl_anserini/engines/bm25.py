@@ -94,7 +94,7 @@ class BM25Engine(Engine):
             report = {"engine": "bm25", "lucene": dotted(lucene_version()), **counts, "postings": held["postings"]}
             report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
             write_report(part, report, manifest)
-        return BuiltIndex(index, manifest, counts["documents"])
+        return BuiltIndex(index, manifest)
 
     def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per topic, in batches on `threads` threads; a topic whose words are all stop words has none."""

@@ -194,9 +194,7 @@ class FaissEngine(VectorSearch, Engine):
     ) -> BuiltIndex:
         """Reads the shards batch by batch; the index itself is held in memory.
 
-        Args:
-            threads: of FAISS; a graph built with more than one differs from build to build.
-            options: layout and parameters, which index.json stores with the parameters that were chosen.
+        A graph built with more than one thread differs from build to build.
         """
         options = options or FaissOptions()
         name = options.layout
@@ -230,7 +228,7 @@ class FaissEngine(VectorSearch, Engine):
             report |= {"dimensions": store.dimensions, LAYOUT: stored, "bytes": folder_bytes(part)}
             report |= {"files": {file: file_sha256(part / file) for file in (INDEX_FILE, IDS_FILE)}}
             write_report(part, report, manifest)
-        return BuiltIndex(index, manifest, documents)
+        return BuiltIndex(index, manifest)
 
 
 def sample(shards: Path, manifest: Manifest, size: int) -> np.ndarray:

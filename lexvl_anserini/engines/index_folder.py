@@ -85,11 +85,15 @@ class IndexReport(Entry):
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """A built index: its folder, the manifest of the shards it was built from, and its number of documents."""
+    """A built index: its folder, and the manifest of the shards it was built from."""
 
     path: Path
     manifest: Manifest
-    documents: int
+
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        return self.manifest.counts.documents
 
 
 @contextmanager

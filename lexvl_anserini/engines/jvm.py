@@ -23,7 +23,7 @@ from threading import RLock, get_ident, local, main_thread
 from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
-from lexvl_anserini.ground.errors import ArtefactError, JavaError, LexvlError
+from lexvl_anserini.ground.errors import ArtefactError, JavaError
 from lexvl_anserini.ground.files import quoted_number
 from lexvl_anserini.ground.installed import package_folder
 
@@ -205,7 +205,10 @@ def _start() -> None:
         with environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
             import jnius  # noqa: F401  (importing it is what starts the machine)
         _check_running()
-    _quieten()
+    # Lucene's notes about memory segments and vector modules would go to stderr.
+    logger = java_class("java.util.logging.Logger").getLogger("org.apache.lucene")
+    logger.setLevel(java_class("java.util.logging.Level").SEVERE)
+    _Started.loggers = (logger,)
     java_class("org.apache.lucene.search.IndexSearcher").setMaxClauseCount(MAX_CLAUSES)
     gc.callbacks.append(_attend_collection)
     _Started.pid = os.getpid()
@@ -338,11 +341,11 @@ def captured_stdout() -> Iterator[Any]:
 
 
 @contextmanager
-def java_errors(what: str, error: type[LexvlError] = ArtefactError) -> Iterator[None]:
+def java_errors(what: str) -> Iterator[None]:
     """Turns an exception of Java into one readable line that starts with `what`.
 
     Raises:
-        error: Java threw.
+        ArtefactError: Java threw.
         OSError: Java threw because of a full or unwritable disk; `files.disk_errors` explains it.
     """
     from jnius import JavaException
@@ -356,7 +359,7 @@ def java_errors(what: str, error: type[LexvlError] = ArtefactError) -> Iterator[
         name = str(problem.classname or "").rpartition(".")[2]
         message = str(problem.innermessage or problem).splitlines()[0]
         hint = next((hint for word, hint in HINTS.items() if word in f"{name}: {message}"), "")
-        raise error(f"{what}: {name}: {message}{hint}") from problem
+        raise ArtefactError(f"{what}: {name}: {message}{hint}") from problem
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
@@ -452,10 +455,3 @@ def _check_running() -> None:
             f"Pyserini's jar has Lucene {running}, {OUR_JAR.name} is built for Lucene {lines}; "
             "pip install 'pyserini>=1.6,<3'"
         )
-
-
-def _quieten() -> None:
-    """Turns off Lucene's notes about memory segments and vector modules, which go to stderr."""
-    logger = java_class("java.util.logging.Logger").getLogger("org.apache.lucene")
-    logger.setLevel(java_class("java.util.logging.Level").SEVERE)
-    _Started.loggers = (logger,)

@@ -120,7 +120,7 @@ class PyseriniEngine(LuceneSearch):
             report = {"engine": "pyserini", "lucene": dotted(lucene_version()), **counts}
             report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
             write_report(part, report, manifest)
-        return BuiltIndex(index, manifest, counts["documents"])
+        return BuiltIndex(index, manifest)
 
     def close(self) -> None:
         """Closes the files."""

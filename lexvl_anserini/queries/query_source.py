@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lexvl_anserini.data.lines import plain_suffix
+from lexvl_anserini.data.dataset import Dataset, dataset_of
+from lexvl_anserini.data.lines import parse_object, plain_suffix, read_lines
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256, read_json
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry
@@ -24,7 +25,6 @@ from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.queries.clauses import Clause, Query, terms_of
 
 if TYPE_CHECKING:
-    from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
 
 # The id of a query that the user types.
@@ -112,8 +112,9 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
     _compare_manifest(path, index, manifest)
     known = set(known_terms(vocabulary, manifest)) if vocabulary else None
     seen: set[str] = set()
-    for where, row in _json_rows(path):
-        query = _query(row, where)
+    for line in read_lines(path):
+        where = line.where
+        query = _query(parse_object(line), where)
         if query.query_id in seen:
             raise DataError(f"{where}: query id {query.query_id!r} a second time; ids must be distinct")
         seen.add(query.query_id)
@@ -136,7 +137,6 @@ def topic_source(
     split: str | None = None,
 ) -> TopicSource:
     """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus."""
-    from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
     if topics and is_file_of_topics(topics):
@@ -161,7 +161,6 @@ def topic_source(
 
 def load_topics(ref: CorpusRef) -> TopicSource:
     """The topics of a dataset's split, or of a file if there is one of that name."""
-    from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.data.topics import is_file_of_topics, read_topics
 
     if is_file_of_topics(ref.name):
@@ -229,20 +228,12 @@ def vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
     return path if path.is_file() else None
 
 
-def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each JSON object of a plain or gzipped file, and its place for errors."""
-    from lexvl_anserini.data.lines import parse_object, read_lines
-
-    for line in read_lines(path):
-        yield line.where, parse_object(line)
-
-
 def _holds_vectors(path: Path) -> bool:
     """True if the first line is an encoded query."""
     if plain_suffix(path) != ".jsonl":
         return False
-    first = next(_json_rows(path), None)
-    return first is not None and "vector" in first[1]
+    first = next(read_lines(path), None)
+    return first is not None and "vector" in parse_object(first)
 
 
 def _query(row: dict[str, Any], where: str) -> ImpactQuery:

@@ -89,10 +89,7 @@ def encode_topics(
 
     Stock Pyserini finds the vector of a text by the text.
 
-    Args:
-        quantiser: of both sides; only its query side is used.
-        output: JSON lines, compressed if the name ends in .gz or .zst.
-        overwrite: replace the file.
+    Only the query side of the quantiser is used. A name in .gz or .zst is compressed.
     """
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
     quantiser, vocabulary = model.fitted(quantiser), model.vocabulary

@@ -120,12 +120,7 @@ def hits_of(run: Iterable[ScoredDoc]) -> Hits:
 
 
 def fingerprints(texts: pyarrow.Array, topics: np.ndarray) -> np.ndarray:
-    """A hash of each text within its topic, uint64 [n]: texts of different hashes are different.
-
-    Args:
-        texts: n of them, an array of pyarrow.
-        topics: a number per text, [n].
-    """
+    """A hash of each text within its topic, uint64 [n]: texts of different hashes are different."""
     import pyarrow
 
     texts = texts.cast(pyarrow.large_string())
@@ -245,11 +240,7 @@ def _parse(lines: bytes, delimiter: bytes, width: int) -> Hits:
 
 
 def _check_letters(letters: np.ndarray, rows: int, names: Sequence[str]) -> None:
-    """Raises Irregular unless one blank ends each column; or for a hexadecimal rank, which pyarrow reads.
-
-    Args:
-        letters: the bytes of all lines.
-    """
+    """Raises Irregular unless one blank ends each column; or for a hexadecimal rank, which pyarrow reads."""
     blanks = np.flatnonzero(letters <= ord(" "))
     if len(blanks) != rows * len(names) or blanks[0] == 0 or (blanks[1:] - blanks[:-1]).min(initial=2) < 2:
         raise Irregular

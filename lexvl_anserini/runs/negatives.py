@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import orjson
@@ -100,19 +100,14 @@ def write_dpr(path: Path, mined: Sequence[Mined], dataset: Dataset) -> None:
             f"{missing[0]!r}"
         )
     with atomic_write(path) as out, packed(out, path.suffix) as lines:
-        for record in records_of(mined, texts):
+        for query in mined:
+            lists = {POSITIVES: query.positives, HARD_NEGATIVES: query.negatives}
+            passages = {
+                key: [passage_of(texts[doc_id], query.scores.get(doc_id)) for doc_id in doc_ids]
+                for key, doc_ids in lists.items()
+            }
+            record = {"query_id": query.query_id, "question": query.text, "answers": [], **passages}
             lines.write(orjson.dumps(record) + b"\n")
-
-
-def records_of(mined: Sequence[Mined], texts: Mapping[str, Document]) -> Iterator[dict[str, Any]]:
-    """The entries of a DPR file."""
-    for query in mined:
-        lists = {POSITIVES: query.positives, HARD_NEGATIVES: query.negatives}
-        passages = {
-            key: [passage_of(texts[doc_id], query.scores.get(doc_id)) for doc_id in doc_ids]
-            for key, doc_ids in lists.items()
-        }
-        yield {"query_id": query.query_id, "question": query.text, "answers": [], **passages}
 
 
 def passage_of(document: Document, score: float | None) -> dict[str, str | float]:

@@ -43,12 +43,7 @@ def merged_by_score(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[Sco
 
 
 def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
-    """Positions of the `hits` largest positive scores, in order, where documents ascend by their ids.
-
-    Args:
-        scores: [n], of any numeric type.
-        hits: the length of the result at most.
-    """
+    """Positions of the `hits` largest positive scores, in order, where documents ascend by their ids."""
     import numpy as np
 
     positions = np.flatnonzero(scores > 0)

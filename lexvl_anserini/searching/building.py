@@ -21,7 +21,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.shards.collection import part_folders
+from lexvl_anserini.shards.collection import combined, part_folders
 
 Folders = Path | str | Sequence[Path | str]
 
@@ -84,8 +84,6 @@ def planned_manifest(sources: Sequence[Path], engine: str | None = None) -> Mani
     """The manifest of an index of these folders."""
     if len(sources) == 1:
         return read_manifest(sources[0])
-    from lexvl_anserini.shards.collection import combined  # imports scipy
-
     merging = changing_engine(sources[0], engine)
     return combined([merging.source_manifest(folder) for folder in sources], sources)
 
@@ -202,7 +200,7 @@ def carry_out(plan: BuildPlan, threads: int = 1, progress: Progress = silent) ->
 
 def _finished(plan: BuildPlan) -> Index:
     log.info("%s: finished already, nothing to do", read_report(plan.index).get("url", plan.index))
-    return Index(plan.index, plan.manifest, plan.manifest.counts.documents)
+    return Index(plan.index, plan.manifest)
 
 
 def _built(plan: BuildPlan, threads: int, progress: Progress) -> Index:

@@ -27,10 +27,13 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import atomic_write, clear_remains
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, metadata_texts
 from lexvl_anserini.shards.corpus_reading import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.request import SKIPPED, clear
+from lexvl_anserini.shards.writing import write_impacts
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -110,7 +113,7 @@ def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     """Finds what the index of a folder lacks; reads files that are new or changed, and encodes nothing.
 
     Args:
-        dataset: the pictures of the folder (`data.folder.load_pictures`); those in the album itself are left out.
+        dataset: the pictures of the folder (`corpora.folder.load_pictures`); those in the album itself are left out.
         model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
             digests, counts as none.
         album: where the index is, or will be.
@@ -155,10 +158,8 @@ def follow(
         if len(skipped) < len(part):
             manifest = _into_index(album, manifest)
         unreadable += skipped
-        _list_unreadable(album, unreadable)
-        _clear_incoming(album)
-    _list_unreadable(album, unreadable)
-    _clear_incoming(album)
+        _settle(album, unreadable)
+    _settle(album, unreadable)
     without = {picture.doc_id for picture in unreadable}
     readable = {picture.doc_id for picture in differences.pictures} - without
     if not readable:
@@ -189,10 +190,6 @@ def _encode(
     progress: Progress,
 ) -> list[UnreadablePicture]:
     """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
-    from lexvl_anserini.ground.quantise import Quantiser
-    from lexvl_anserini.shards.request import SKIPPED
-    from lexvl_anserini.shards.writing import write_impacts
-
     quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
     part, shards = replace(dataset, documents=lambda: iter(pictures)), album.incoming
     layout = Layout(shard_size=SHARD, metadata=True)
@@ -217,10 +214,18 @@ def _into_index(album: Album, manifest: Manifest | None) -> Manifest:
     return read_manifest(album.index)
 
 
-def _clear_incoming(album: Album) -> None:
-    """Removes the shards; a call that is killed meanwhile leaves a folder that the next one clears."""
-    from lexvl_anserini.shards.request import clear
+def _settle(album: Album, unreadable: Sequence[UnreadablePicture]) -> None:
+    """Lists unreadable pictures, or removes the list if it would be empty; then removes the shards.
 
+    A call that is killed meanwhile leaves a folder that the next one clears.
+    """
+    if unreadable:
+        with atomic_write(album.unreadable) as out:
+            for picture in unreadable:
+                row = {"id": picture.doc_id, "sha256": picture.digest, "reason": picture.reason}
+                out.write(orjson.dumps(row) + b"\n")
+    else:
+        album.unreadable.unlink(missing_ok=True)
     if album.incoming.is_dir():
         clear(album.incoming)
         album.incoming.rmdir()
@@ -248,13 +253,3 @@ def _rows(path: Path) -> list[dict[str, str]]:
         raise ArtefactError(
             f"{path}: damaged ({problem}); remove this file, and run the same command again"
         ) from problem
-
-
-def _list_unreadable(album: Album, unreadable: Sequence[UnreadablePicture]) -> None:
-    """Writes the list, or removes it if it would be empty."""
-    if not unreadable:
-        album.unreadable.unlink(missing_ok=True)
-        return
-    with atomic_write(album.unreadable) as out:
-        for picture in unreadable:
-            out.write(orjson.dumps({"id": picture.doc_id, "sha256": picture.digest, "reason": picture.reason}) + b"\n")

@@ -2,89 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from lexvl_anserini.engines.index_folder import BuiltIndex, IndexState, is_index, state_of_index
+from lexvl_anserini.engines.index_folder import BuiltIndex, is_index, state_of_index
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.engines.index_folder import IndexState
     from lexvl_anserini.ground.records import ScoredDoc
     from lexvl_anserini.queries.clauses import Query
 
 
-class SearcherKey(NamedTuple):
-    """What an open searcher belongs to: the state of the index's files, the model (its identity), and the device."""
-
-    state: IndexState | None
-    model: int
-    device: str
-
-
-class Lease:
-    """An open searcher and the number of calls that search with it."""
-
-    def __init__(self, key: SearcherKey, searcher: Searcher):
-        self.key, self.searcher, self.calls = key, searcher, 0
-
-
-class SharedSearcher:
-    """The newest searcher of an index; one that another replaces closes after the last call that searches with it."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._newest: Lease | None = None
-
-    @contextmanager
-    def lease(self, key: SearcherKey, opened: Callable[[], Searcher]) -> Iterator[Searcher]:
-        """Yields the searcher of `key`, which `opened` makes where the newest has another key."""
-        with self._lock:
-            older = self._newest
-            if older is None or older.key != key:
-                self._newest = Lease(key, opened())
-                if older is not None and not older.calls:
-                    older.searcher.close()
-            lease = self._newest
-            assert lease is not None
-            lease.calls += 1
-        try:
-            yield lease.searcher
-        finally:
-            with self._lock:
-                lease.calls -= 1
-                if lease is not self._newest and not lease.calls:
-                    lease.searcher.close()
-
-    def close(self) -> None:
-        """Closes the newest searcher, now or after the calls that search with it; the next call opens another."""
-        with self._lock:
-            lease, self._newest = self._newest, None
-            if lease is not None and not lease.calls:
-                lease.searcher.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-
 @dataclass(frozen=True)
 class Index(BuiltIndex):
-    """A built index: its folder, the manifest of the shards it was built from, and its number of documents.
+    """A built index: its folder, and the manifest of the shards it was built from.
 
     Threads may share it. The first search opens its engine, which stays open as long as the object lives; a search
     after the index was replaced or changed opens it anew.
     """
 
-    _shared: SharedSearcher = field(default_factory=SharedSearcher, init=False, repr=False, compare=False)
+    # The newest searcher, by what it belongs to; one that it replaces closes after the last call that searches with it.
+    _searchers: dict[Any, Searcher] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _opening: Lock = field(default_factory=Lock, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, built: BuiltIndex) -> Index:
         """The index that an engine built."""
-        return cls(built.path, built.manifest, built.documents)
+        return cls(built.path, built.manifest)
 
     def __repr__(self) -> str:
         """Folder, kind, number of documents, and the encoder."""
@@ -119,17 +68,23 @@ class Index(BuiltIndex):
         """
         queries = list(query) if isinstance(query, Iterator) else query  # a second attempt reads them again
         while True:
-            key = SearcherKey(state_of_index(self.path), id(model), device)
+            state = state_of_index(self.path)
             try:
-                with self._shared.lease(key, lambda: self._searcher(model, device)) as searcher:
-                    hits: list[ScoredDoc] | list[list[ScoredDoc]] = searcher.search(queries, k)
-                    searcher.verified()
-                    return hits
+                searcher = self._searcher(state, model, device)
+                hits: list[ScoredDoc] | list[list[ScoredDoc]] = searcher.search(queries, k)
+                searcher.verified()
+                return hits
             except ArtefactError:
-                if state_of_index(self.path) == key.state:
+                if state_of_index(self.path) == state:
                     raise
                 # The index was replaced while it was opened.
 
-    def _searcher(self, model: Encoder | None, device: str) -> Searcher:
-        built = self if not is_index(self.path) else self.path
-        return Searcher(built, model, EncoderChanges(device=device))
+    def _searcher(self, state: IndexState | None, model: Encoder | None, device: str) -> Searcher:
+        """The searcher of a state of the index, a model and its device."""
+        key = (state, id(model), device)
+        with self._opening:
+            if key not in self._searchers:
+                searcher = Searcher(self.path if is_index(self.path) else self, model, EncoderChanges(device=device))
+                self._searchers.clear()
+                self._searchers[key] = searcher
+            return self._searchers[key]

@@ -20,6 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.encoders.cards import card_of
 from lexvl_anserini.encoders.encoder import encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder_of
@@ -165,8 +167,6 @@ def own_encoder(run: RunManifest) -> EncoderRef:
 
 
 def _documents_of(run: RunManifest, data_dir: str | None) -> Iterator[Document]:
-    from lexvl_anserini.data.dataset import dataset_of
-
     return dataset_of(run.corpus.ref.at(data_dir)).documents()
 
 
@@ -184,9 +184,6 @@ def topics_of_run(run: RunManifest, topics: str | None, data_dir: str | None) ->
     Raises:
         UsageError: the run's topics came from a file, and `topics` does not name it.
     """
-    from lexvl_anserini.data.dataset import dataset_of
-    from lexvl_anserini.data.topics import read_topics
-
     if topics is not None:
         return read_topics(Path(topics), run.corpus.escape_ids)
     if run.judged is None:
@@ -200,10 +197,7 @@ def hybrid_manifest(
     """The manifest of a hybrid run: topics and judgements as in the runs, their names and weights.
 
     Args:
-        runs: with their manifests.
-        weights: one for each.
         candidates: taken from each run, per topic.
-        hits: of the hybrid run, per topic.
         shards: those that are read, one (or None) for each run; empty for none.
     """
     shared = fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.data.dataset import dataset_of
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.ground.errors import DataError
@@ -150,8 +151,6 @@ class IndexSearch:
 
 def texts_of(documents: list[ScoredDoc], index: BuiltIndex, data_dir: str | None) -> dict[str, str]:
     """The contents of some documents: stored in the index, else found by reading their corpus once."""
-    from lexvl_anserini.data.dataset import dataset_of
-
     engine = engine_of(index.path, index.manifest.kind)
     if (stored := engine.stored_texts(index.path, [document.doc_id for document in documents])) is not None:
         return stored

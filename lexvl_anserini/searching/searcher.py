@@ -123,10 +123,9 @@ def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) 
     """An index by its folder, its URL in a store, or another object of it."""
     if isinstance(index, BuiltIndex):
         # Not the object itself: an `Index` that held a searcher that holds it would never close.
-        return BuiltIndex(index.path, index.manifest, index.manifest.counts.documents)
+        return BuiltIndex(index.path, index.manifest)
     folder = index_path(index)
-    of_index = index_manifest(folder, Path(manifest) if manifest else None)
-    return BuiltIndex(folder, of_index, of_index.counts.documents)
+    return BuiltIndex(folder, index_manifest(folder, Path(manifest) if manifest else None))
 
 
 class Searcher:
@@ -137,7 +136,8 @@ class Searcher:
                 hits = searcher.search(text)
 
     The end of the block closes the engine; it raises ArtefactError if a file turned out to be damaged, and then no list
-    counts. Threads may share a searcher. An index that is replaced meanwhile is searched as it was.
+    counts. Without a block, the end of the object closes it. Threads may share a searcher. An index that is replaced
+    meanwhile is searched as it was.
 
     Args:
         index: an index, its folder, or its URL in a store.
@@ -148,6 +148,8 @@ class Searcher:
     Raises:
         ArtefactError: not an index.
     """
+
+    _engine: Engine | None = None
 
     def __init__(
         self,
@@ -160,7 +162,6 @@ class Searcher:
         self._given, self._changes = model, encoder
         self._opening = RLock()
         self._model: Encoder | None = None
-        self._engine: Engine | None = None
 
     @property
     def model(self) -> Encoder:
@@ -179,31 +180,19 @@ class Searcher:
 
     @property
     def engine(self) -> Engine:
-        """The engine, opened at the first call.
-
-        Raises:
-            LexvlError: as `open_index`.
-        """
+        """The engine, opened at the first call."""
         with self._opening:
             if self._engine is None:
                 self._engine = open_index(self.index.path, self.index.manifest)
             return self._engine
 
     def opened(self) -> Searcher:
-        """Loads the encoder and opens the engine, before the first query; returns the searcher.
-
-        Raises:
-            LexvlError: as `model` and `engine`.
-        """
+        """Loads the encoder and opens the engine, before the first query; returns the searcher."""
         _ = self.model, self.engine
         return self
 
     def search(self, query: Any, k: int = 10, refinement: Refinement | None = None) -> Any:
-        """The `k` best documents of a text, a topic, an encoded query or a query tree; of several, a list of lists.
-
-        Raises:
-            LexvlError: as `lists`.
-        """
+        """The `k` best documents of a text, a topic, an encoded query or a query tree; of several, a list of lists."""
         lists = list(self.lists(query, k, SearchSettings(refinement=refinement)))
         return lists[0] if isinstance(query, (str, *QUERIES)) else lists
 
@@ -216,8 +205,7 @@ class Searcher:
     ) -> Iterator[list[ScoredDoc]]:
         """One ranked list per topic, as the lists are taken; `search_index` explains the arguments.
 
-        Raises:
-            LexvlError: as `search_index`; wrong arguments at the call, before anything is opened.
+        Wrong arguments raise at the call, before anything is opened.
         """
         check_count("hits", hits)
         manifest = self.index.manifest
@@ -278,6 +266,10 @@ class Searcher:
             engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+
+    def __del__(self) -> None:
+        if self._engine is not None:
+            self.close()
 
     def __repr__(self) -> str:
         """Names the index."""

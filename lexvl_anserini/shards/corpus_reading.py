@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
@@ -105,17 +105,6 @@ def _json(document: Document) -> str:
         ) from problem
 
 
-class CheckedCorpus(NamedTuple):
-    """What the first read says.
-
-    summary   of the whole corpus
-    contents  digest of the pictures, vectors and stored metadata that will be encoded; None if there are none
-    """
-
-    summary: CorpusSummary
-    contents: str | None = None
-
-
 class CorpusReading(Protocol):
     """The documents of one call of encode, read twice."""
 
@@ -124,7 +113,7 @@ class CorpusReading(Protocol):
         """The part that the call encodes; None for the whole corpus."""
         ...
 
-    def check(self, covered: Covered) -> CheckedCorpus:
+    def check(self, covered: Covered) -> CorpusSummary:
         """The first read."""
         ...
 
@@ -164,7 +153,7 @@ class WholeCorpus:
     _rest: Iterator[Document] = field(default_factory=lambda: iter(()))
     _summary: CorpusSummary = CorpusSummary(0, "")
 
-    def check(self, covered: Covered) -> CheckedCorpus:
+    def check(self, covered: Covered) -> CorpusSummary:
         """Reads all documents."""
         contents = CoveredDigest(covered)
 
@@ -180,7 +169,7 @@ class WholeCorpus:
         if self.part is not None and (covered.metadata or self._summary.images):
             first, count = self._span()
             contents.add(islice(self._again(), first, first + count))
-        return CheckedCorpus(self._summary, contents.hexdigest())
+        return self._summary._replace(contents=contents.hexdigest())
 
     def settled(self, request: Manifest, output: Path) -> Manifest:
         """The request: nothing is known before calibration."""

@@ -10,7 +10,7 @@ import logging
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -74,35 +74,17 @@ class Pruning:
         return {**digests, **least, **{name: number for name, number in numbers.items() if number is not None}}
 
 
-@dataclass
+@dataclass(frozen=True)
 class TermCuts:
-    """Per term, which impacts are among its `count` largest: found in one pass, applied in a second."""
+    """Which impacts are among the largest of their terms.
 
-    count: int
-    # (term, impact) -> documents; then, per term, the impact of the last kept and how many of that impact are.
-    seen: Counter[tuple[str, int]] = field(default_factory=Counter)
-    cuts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    cuts  per term that loses postings, the least impact that is kept, and how many of that impact are
+    """
 
-    def note(self, vector: Vector) -> None:
-        """First pass: counts a document's impacts."""
-        self.seen.update(vector.items())
-
-    def settle(self) -> None:
-        """Between the passes."""
-        of_term: dict[str, list[tuple[int, int]]] = {}
-        for (term, impact), documents in self.seen.items():
-            of_term.setdefault(term, []).append((impact, documents))
-        for term, impacts in of_term.items():
-            left = self.count
-            for impact, documents in sorted(impacts, reverse=True):
-                if left <= documents:
-                    self.cuts[term] = (impact, left)
-                    break
-                left -= documents
-        self.seen.clear()
+    cuts: dict[str, tuple[int, int]]
 
     def keep(self, vector: Vector) -> dict[str, int]:
-        """Second pass, documents in the same order: what is kept of one."""
+        """What is kept of a document; the documents come in the order in which they were counted."""
         impacts = {}
         for term, impact in vector.items():
             cut, left = self.cuts.get(term, (0, 0))
@@ -118,11 +100,19 @@ def term_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
     """The cuts per term, from all documents' vectors; None if there are to be none."""
     if pruning.term_documents is None:
         return None
-    cuts = TermCuts(pruning.term_documents)
-    for vector in vectors:
-        cuts.note(pruning.document(vector))
-    cuts.settle()
-    return cuts
+    documents_of = Counter(posting for vector in vectors for posting in pruning.document(vector).items())
+    impacts_of: dict[str, list[tuple[int, int]]] = {}
+    for (term, impact), documents in documents_of.items():
+        impacts_of.setdefault(term, []).append((impact, documents))
+    cuts = {}
+    for term, impacts in impacts_of.items():
+        left = pruning.term_documents
+        for impact, documents in sorted(impacts, reverse=True):
+            if left <= documents:
+                cuts[term] = (impact, left)
+                break
+            left -= documents
+    return TermCuts(cuts)
 
 
 def prune_shards(

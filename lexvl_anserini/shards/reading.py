@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -163,7 +164,10 @@ def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
 def read_metadata(path: Path) -> Iterator[Mapping[str, Any]]:
     """The metadata of each document of a shard; empty for one without."""
     if path.suffix == ".parquet":
-        yield from _metadata_from_parquet(path)
+        batches = _parquet_batches(path, ["id"], ["metadata"])
+        rows = chain.from_iterable(b.column("metadata").to_pylist() for b in batches if "metadata" in b.schema.names)
+        for number, metadata in enumerate(rows):
+            yield _object(metadata, f"{path} row {number}")
     else:
         for row, where in _json_rows(path):
             yield _object(row.get("metadata"), where)
@@ -295,11 +299,7 @@ def _impacts_from_parquet(path: Path, vocabulary: Vocabulary) -> Iterator[Impact
     documents = 0
     for batch in _parquet_batches(path, ["id", "term", "impact"]):
         where = f"{path} rows from {documents}"
-        lengths = batch.column("term").value_lengths().to_numpy(zero_copy_only=False)
-        if not np.array_equal(lengths, batch.column("impact").value_lengths().to_numpy(zero_copy_only=False)):
-            raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
-        dims = batch.column("term").flatten().to_numpy(zero_copy_only=False)
-        impacts = batch.column("impact").flatten().to_numpy(zero_copy_only=False)
+        lengths, dims, impacts = _postings(batch, where)
         if len(dims) and not 0 <= dims.min() <= dims.max() < len(vocabulary):
             wrong = dims.min() if dims.min() < 0 else dims.max()
             raise ArtefactError(f"{where}: dimension {wrong}, the vocabulary has {len(vocabulary)} terms")
@@ -318,6 +318,18 @@ def _impacts_from_parquet(path: Path, vocabulary: Vocabulary) -> Iterator[Impact
                 raise ArtefactError(f"{where}: document {doc_id!r} names a dimension twice; encode again")
             yield ImpactDocument(_checked_id(doc_id, where), vector)
         documents += len(lengths)
+
+
+def _postings(batch: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The lengths of a batch's vectors, their dimensions and their impacts."""
+    import numpy as np
+
+    columns = [batch.column(name) for name in ("term", "impact")]
+    lengths, others = (column.value_lengths().to_numpy(zero_copy_only=False) for column in columns)
+    if not np.array_equal(lengths, others):
+        raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
+    dims, impacts = (column.flatten().to_numpy(zero_copy_only=False) for column in columns)
+    return lengths, dims, impacts
 
 
 def _no_impact(where: str, doc_id: Any, term: str, impact: Any) -> ArtefactError:
@@ -340,14 +352,6 @@ def _object(metadata: Any, where: str) -> Mapping[str, Any]:
     return metadata or {}
 
 
-def _metadata_from_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
-    documents = 0
-    for batch in _parquet_batches(path, ["id"], ["metadata"]):
-        for metadata in batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ():
-            yield _object(metadata, f"{path} row {documents}")
-            documents += 1
-
-
 def _columns(path: Path) -> Iterator[Columns]:
     """Batches of a parquet shard."""
     import numpy as np
@@ -355,25 +359,17 @@ def _columns(path: Path) -> Iterator[Columns]:
     documents = 0
     for batch in _parquet_batches(path, ["id", "term", "impact"], OPTIONAL):
         where = f"{path} rows from {documents}"
-        ends, numbers = [], []
-        for name in ("term", "impact"):
-            lengths = batch.column(name).value_lengths().to_numpy(zero_copy_only=False)
-            values = batch.column(name).flatten().to_numpy(zero_copy_only=False)
-            if not (lengths.dtype.kind == values.dtype.kind == "i" or values.dtype.kind == "u"):
-                raise ArtefactError(f"{where}: {name} is missing or no list of integers; encode again")
-            ends.append(np.cumsum(lengths, dtype="<i4").tobytes())
-            # Numbers beyond 32 bits become others beyond every limit, which Java refuses; so do those above 2^31.
-            if values.dtype.itemsize > 4:
-                values = np.clip(values.astype(np.int64), -1, 2**31 - 1)
-            numbers.append(values.astype("<i4", copy=False).tobytes())
-        if ends[0] != ends[1]:
-            raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
+        lengths, *numbers = _postings(batch, where)
+        # Numbers beyond 32 bits become others beyond every limit, which Java refuses; so do those above 2^31.
+        numbers = [n if n.dtype.itemsize <= 4 else np.clip(n.astype(np.int64), -1, 2**31 - 1) for n in numbers]
+        dims, impacts = (n.astype("<i4", copy=False).tobytes() for n in numbers)
         ids = [_checked_id(doc_id, where) for doc_id in batch.column("id").to_pylist()]
         # Concatenated texts, and their ends.
         names = batch.schema.names
         texts = [_utf8(batch.column(name).to_pylist(), where) if name in names else () for name in OPTIONAL]
         contents, metadata = (pair or (None, None) for pair in texts)
-        yield Columns(*_utf8(ids, where), ends[0], numbers[0], numbers[1], *contents, *metadata)
+        ends = np.cumsum(lengths, dtype="<i4").tobytes()
+        yield Columns(*_utf8(ids, where), ends, dims, impacts, *contents, *metadata)
         documents += len(ids)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.data.checks import CorpusSummary
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.claims import Claim, claim
@@ -21,7 +22,6 @@ from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_anserini.shards.corpus_reading import CheckedCorpus
 from lexvl_anserini.shards.layout import Layout, Part
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ CONTENTS = "pictures, vectors or metadata"
 
 def requested(
     dataset: Dataset,
-    checked: CheckedCorpus,
+    summary: CorpusSummary,
     model: Encoder,
     quantiser: Quantiser,
     layout: Layout,
@@ -55,7 +55,6 @@ def requested(
     vocabulary = model.vocabulary if model.kind == "impact" else None
     if vocabulary is not None and as_lexical(model.query).vocabulary.digest != vocabulary.digest:
         raise ArtefactError(f"encoder {model.name!r}: query and document towers have different vocabularies")
-    documents, digest, _ = checked.summary
     return Manifest(
         kind=model.kind,
         encoder=model.identity(),
@@ -67,10 +66,10 @@ def requested(
             data_dir=dataset.data_dir,
             escape_ids=dataset.escape_ids,
             direction=dataset.direction,
-            documents=documents,
-            digest=digest,
-            **({} if part is None else part_of_corpus(part, documents)),
-            **({} if checked.contents is None else {"contents": checked.contents}),
+            documents=summary.documents,
+            digest=summary.digest,
+            **({} if part is None else part_of_corpus(part, summary.documents)),
+            **({} if summary.contents is None else {"contents": summary.contents}),
         ),
         counts=Counts(),
         layout=layout.to_json(),

@@ -94,8 +94,8 @@ def write_impacts(
     layout = (layout or Layout()).of_kind(model.kind)
     with FileDigests() as files:
         covered = Covered(model.document, layout.metadata, files)
-        checked = reading.check(covered)
-        request = requested(dataset, checked, model, quantiser or Quantiser(), layout, batch_size, reading.part)
+        summary = reading.check(covered)
+        request = requested(dataset, summary, model, quantiser or Quantiser(), layout, batch_size, reading.part)
         request = reading.settled(request, output)
         with disk_errors(output):
             make_folder(output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
@@ -10,26 +9,15 @@ from threading import Event
 from typing import Any
 
 import pytest
+from shard_folders import write_shards
 
 from lexvl_anserini import Searcher
-from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index, SearcherKey, SharedSearcher
-from tests.shards.test_reading import write_shards
+from lexvl_anserini.searching.index import Index
 
 CALLS, THREADS = 2_000, 8
 QUERY = ImpactQuery("q", {"cat": 2, "dog": 1})
-
-
-class Opened:
-    """A searcher that counts how often it is closed."""
-
-    def __init__(self) -> None:
-        self.closed = 0
-
-    def close(self) -> None:
-        self.closed += 1
 
 
 @pytest.fixture
@@ -84,14 +72,6 @@ def test_eight_threads_over_two_indexes_that_are_replaced(versions, tmp_path):
     assert all(answers)
 
 
-def test_eight_threads_share_two_searchers(versions, tmp_path):
-    paths = {name: build_index(folders[0], tmp_path / name).path for name, folders in versions.items()}
-    with Searcher(paths["a"]) as first, Searcher(paths["b"]) as second, ThreadPoolExecutor(THREADS) as pool:
-        searchers = {"a": first, "b": second}
-        lists = list(pool.map(lambda number: pairs(searchers["ab"[number % 2]].search(QUERY)), range(CALLS)))
-    assert lists == [answer(versions["ab"[number % 2]][0]) for number in range(CALLS)]
-
-
 def test_threads_open_a_searcher_once(versions, tmp_path, monkeypatch):
     from lexvl_anserini.searching import searcher as searching
 
@@ -104,29 +84,24 @@ def test_threads_open_a_searcher_once(versions, tmp_path, monkeypatch):
     assert len(openings) == 1
 
 
-def test_a_replaced_searcher_closes_after_its_last_call():
-    shared = SharedSearcher()
-    older, newer = Opened(), Opened()
-    with shared.lease(SearcherKey((1, 1, 1), 0, "cpu"), lambda: older) as first:
-        with shared.lease(SearcherKey((2, 2, 2), 0, "cpu"), lambda: newer) as second:
-            assert (first, second) == (older, newer)
-        assert older.closed == 0
-    assert (older.closed, newer.closed) == (1, 0)
-    with shared.lease(SearcherKey((2, 2, 2), 0, "cpu"), Opened) as again:
-        assert again is newer
-        shared.close()
-        assert newer.closed == 0
-    assert newer.closed == 1
-
-
-def test_an_index_that_is_gone_is_one_line(versions, tmp_path):
+def test_a_replaced_searcher_closes_after_its_last_call(versions, tmp_path, monkeypatch):
+    closed = []
+    close = Searcher.close
+    monkeypatch.setattr(Searcher, "close", lambda self: (closed.append(id(self)), close(self))[1])
     index = build_index(versions["a"][0], tmp_path / "a")
-    assert pairs(index.search(QUERY)) == answer(versions["a"][0])
-    shutil.rmtree(index.path)
-    with pytest.raises(ArtefactError):
-        index.search(QUERY)
+    older, newer = (index._searcher((number,) * 3, None, "cpu") for number in (1, 2))
+    assert pairs(older.search(QUERY)) == pairs(newer.search(QUERY))
+    assert index._searcher((2, 2, 2), None, "cpu") is newer is not older
+    ids = [id(older), id(newer)]
+    assert closed == []
+    del older
+    assert closed == ids[:1]
+    del index
+    assert closed == ids[:1]
+    del newer
+    assert closed == ids
 
 
 def test_equal_indexes_are_equal(versions, tmp_path):
     built = build_index(versions["a"][0], tmp_path / "a")
-    assert Index(built.path, built.manifest, built.documents) == built
+    assert Index(built.path, built.manifest) == built

@@ -18,13 +18,13 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from lexvl_anserini.data.corpora.karpathy import CaptionedImage, read_karpathy, viewed
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
-from lexvl_anserini.data.entries import FileState, state_of
+from lexvl_anserini.data.entries import FileState, some, state_of
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
@@ -44,19 +44,6 @@ class KnownImages(NamedTuple):
 
     folders: tuple[str, ...]
     origin: str
-
-
-class Gallery(NamedTuple):
-    """Where the images of a dataset are.
-
-    sources  folders and archives to search, in order
-    folders  folders that the dataset's file names may begin with
-    nothing  gives the error message for no sources
-    """
-
-    sources: list[Path]
-    folders: tuple[str, ...]
-    nothing: Callable[[], str]
 
 
 _KARPATHY = "Karpathy's caption_datasets.zip (cs.stanford.edu/people/karpathy/deepimagesent)"
@@ -93,8 +80,8 @@ def load_captions(ref: CorpusRef) -> Dataset:
     folders = KNOWN[name].folders
     homes = dict.fromkeys((root / name, folder))
     sources = [path for home in homes for path in sources_in(home, ("images", *folders))]
-    gallery = Gallery(sources, folders, partial(_no_images, name, root))
-    return _dataset(replace(ref, name=name, split=split), folder / f"dataset_{name}.json", gallery)
+    ref = replace(ref, name=name, split=split)
+    return _dataset(ref, folder / f"dataset_{name}.json", sources, folders, lambda: _no_images(name, root))
 
 
 def load_karpathy(ref: CorpusRef) -> Dataset:
@@ -111,10 +98,13 @@ def load_karpathy(ref: CorpusRef) -> Dataset:
         sources = [named]
     else:
         sources = sources_in(path.parent, ("images",))
-    return _dataset(ref, path, Gallery(sources, (), partial(_no_images_beside, ref.name, path)))
+    return _dataset(ref, path, sources, (), lambda: _no_images_beside(ref.name, path))
 
 
-def _dataset(ref: CorpusRef, path: Path, gallery: Gallery) -> Dataset:
+def _dataset(
+    ref: CorpusRef, path: Path, sources: list[Path], folders: tuple[str, ...], nothing: Callable[[], str]
+) -> Dataset:
+    """The dataset of a file whose images are in the sources; `nothing` gives the error message for no sources."""
     split = ref.split or DEFAULT_SPLIT
     ref = replace(ref, split=split, direction=checked_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
     images = captioned_images(path, split, ref.escape_ids)
@@ -122,10 +112,10 @@ def _dataset(ref: CorpusRef, path: Path, gallery: Gallery) -> Dataset:
     @cache
     def opened() -> Callable[[str], str]:
         # Only a consumer that reads images needs the files: captions are searched, and runs measured, without them.
-        if not gallery.sources:
-            raise DataError(gallery.nothing())
+        if not sources:
+            raise DataError(nothing())
         files = [image.file for image in images]
-        return references(files, gallery.sources, f"{ref.name}/{split}", gallery.folders).__getitem__
+        return references(files, sources, f"{ref.name}/{split}", folders).__getitem__
 
     return viewed(ref, lambda: images, opened)
 
@@ -148,11 +138,9 @@ def _read(path: Path, split: str, escape_ids: bool, state: FileState) -> tuple[C
 
 
 def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
-    if len(set(ids)) == len(ids):
-        return
-    seen: set[str] = set()
-    repeated = next(item_id for item_id in ids if item_id in seen or seen.add(item_id))  # type: ignore[func-returns-value]
-    raise DataError(f"{path}: {key} {repeated} occurs more than once; ids must be distinct")
+    for item_id, count in Counter(ids).items():
+        if count > 1:
+            raise DataError(f"{path}: {key} {item_id} occurs more than once; ids must be distinct")
 
 
 # --- what is missing ------------------------------------------------------------------------------------------------
@@ -187,10 +175,6 @@ def _wanted_images(corpus: str, root: Path) -> str:
     return f"{' or '.join(places)} or {root / corpus}/*.tar with {source.origin}"
 
 
-# Missing files named in an error.
-NAMED = 5
-
-
 class _Found(NamedTuple):
     """A file of a source: its folder, which begins with the source's own name, and its reference."""
 
@@ -214,7 +198,6 @@ def references(
     matches too, unless its folder is another part of the corpus, or the corpus or the source has several `x.jpg`.
 
     Args:
-        files: names in the corpus, with or without a folder.
         sources: folders and archives; the first source that has a file provides it.
         what: the corpus, for the error.
         folders: further folders of the corpus, besides those in the names of `files`.
@@ -237,10 +220,8 @@ def references(
                 references_by_file[file] = match.reference
     missing = [file for file in files if file not in references_by_file]
     if missing:
-        more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         raise DataError(
-            f"{what}: {len(missing)} of {len(files)} images are not in {', '.join(map(str, sources))}: "
-            f"{', '.join(missing[:NAMED])}{more}"
+            f"{what}: {len(missing)} of {len(files)} images are not in {', '.join(map(str, sources))}: {some(missing)}"
         )
     return references_by_file
 

@@ -20,8 +20,8 @@ from lexvl_anserini.data.checks import checked_id, unescape_id
 from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
 from lexvl_anserini.data.corpora.karpathy import CaptionedImage, viewed
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import FileState, state_of
-from lexvl_anserini.data.parquet import Failure, any_type, parquet_errors, read_batches
+from lexvl_anserini.data.entries import FileState, some, state_of
+from lexvl_anserini.data.parquet import Failure, parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Topic
@@ -38,8 +38,6 @@ REFERENCE = re.compile(r"(?P<table>.+?\.parquet)::(?P<id>.+)", re.DOTALL)
 
 # Tables held in memory at once, at 4 bytes a number: captions and images of one corpus.
 TABLES_HELD = 2
-# Ids named in an error.
-NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
     """
     import numpy as np
 
-    wanted: dict[Path, list[tuple[int, str]]] = {}
+    by_table: dict[Path, list[tuple[int, str]]] = {}
     for position, reference in enumerate(references):
         match = REFERENCE.fullmatch(reference)
         if match is None:
@@ -173,13 +171,12 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
                 f"{reference[:80]!r}: not an embedding (table.parquet::id); encode a corpus of embeddings "
                 "(embeddings:<folder>), or name the model that reads texts and images: --set backbone_checkpoint=..."
             )
-        wanted.setdefault(Path(match["table"]), []).append((position, match["id"]))
+        by_table.setdefault(Path(match["table"]), []).append((position, match["id"]))
     vectors = np.empty((0, 0), dtype=np.float32)
-    for path, items in wanted.items():
+    for path, items in by_table.items():
         table = _table(path)
         if missing := [item_id for _, item_id in items if item_id not in table.rows]:
-            more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-            raise DataError(f"{path}: no embedding of id {', '.join(missing[:NAMED])}{more}; {len(table.rows)} rows")
+            raise DataError(f"{path}: no embedding of id {some(missing)}; {len(table.rows)} rows")
         if not vectors.size:
             vectors = np.empty((len(references), table.vectors.shape[1]), dtype=np.float32)
         if vectors.shape[1] != table.vectors.shape[1]:
@@ -200,7 +197,7 @@ def _read_table(path: Path, state: FileState) -> EmbeddingTable:
     import numpy as np
 
     with parquet_errors(path, Failure()):
-        parts = [_rows(path, batch) for batch in read_batches(path, {"id": any_type, "emb": any_type})]
+        parts = [_rows(path, batch) for batch in read_batches(path, dict.fromkeys(("id", "emb"), lambda kind: True))]
     ids = [row_id for part, _ in parts for row_id in part]
     if not ids:
         raise DataError(f"{path}: no row in it")

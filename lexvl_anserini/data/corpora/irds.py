@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.dataset import Dataset, checked_direction
+from lexvl_anserini.data.entries import some
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
@@ -132,5 +133,4 @@ def _text(record: Any, where: str) -> str:
 
 def _some(ids: list[str]) -> str:
     """The first ids, and the number of others."""
-    more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
-    return ", ".join(f"irds:{name}" for name in ids[:NAMED]) + more
+    return some([f"irds:{name}" for name in ids], NAMED)

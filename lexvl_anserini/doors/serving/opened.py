@@ -73,10 +73,11 @@ class LiveIndex:
     users: int = 0
     retired: bool = False
     serial: int = field(default_factory=partial(next, count()))
-    known: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.known = frozenset(self.terms)
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """Its terms, to look them up."""
+        return frozenset(self.terms)
 
     @property
     def manifest(self) -> Manifest:
@@ -139,7 +140,7 @@ def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
     state = state_of_index(served.path)
     manifest = index_manifest(served.path)
     same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
-    index = Index(served.path, manifest, manifest.counts.documents)
+    index = Index(served.path, manifest)
     searcher = Searcher(index, before.model if before and same else None, served.encoder)
     file = vocabulary_file(served.path, None)
     terms = known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
@@ -277,18 +278,3 @@ def served_indexes(
         changes = EncoderChanges(moved, options=options or {}, device=device)
         served[name] = ServedIndex(name, path, changes, data_dir)
     return list(served.values())
-
-
-def settings_of(index: LiveIndex) -> dict[str, Any]:
-    """What an index can do, for the page."""
-    with_pictures = any(document.picture is not None for document in index.corpus.documents.values())
-    return {
-        "kind": index.manifest.kind,
-        "encoder": index.model.name,
-        "corpus": index.manifest.corpus.name,
-        "documents": index.manifest.counts.documents,
-        "terms": index.manifest.kind == "impact",
-        "pictures": with_pictures,
-        "maps": index.map_tower is not None and with_pictures,
-        "sends": index.picture_tower is not None,
-    }

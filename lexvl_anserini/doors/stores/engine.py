@@ -176,7 +176,7 @@ class StoreEngine(ImpactEngine):
         if notes is None:
             raise ArtefactError(f"{place}: the index is gone; another program removed it")
         write_folder(index, place, notes)
-        return BuiltIndex(index, manifest, manifest.counts.documents)
+        return BuiltIndex(index, manifest)
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
         """One list per query; queries go to the store one after the other.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import fields
 from functools import cached_property
 from math import ceil
@@ -187,7 +187,7 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
             held = count_index(part)
             expect_counts(f"{index} after writing", held, counts)
             finish_index(part, manifest, counts, options, sources_of(shards, manifest))
-        return BuiltIndex(index, manifest, counts["documents"])
+        return BuiltIndex(index, manifest)
 
     @staticmethod
     def options(values: Mapping[str, Any]) -> IndexOptions:
@@ -252,13 +252,15 @@ def open_verified(index: Path, manifest: Manifest) -> OpenLucene:
         try:
             with java_errors(f"{index}: cannot be opened as a Lucene index"):
                 reader = open_reader(index)
-            with _closed_on_errors(reader):
+            with ExitStack() as opening:
+                opening.callback(close, reader)
                 now = manifest_there(index)
                 as_written(index, now)
                 served = usable(index)
                 names = [*commit_files(reader), *([RESIDENT] if served else [])]
                 verification = Verification(index, names, {RESIDENT: REMEDY} if served else {})
                 resident = Resident(index, verification) if served else None
+                opening.pop_all()
         except (ArtefactError, FileNotFoundError):
             if last or _folder_of(index) == folder:
                 raise
@@ -279,15 +281,6 @@ def open_verified(index: Path, manifest: Manifest) -> OpenLucene:
         return opened
     opened.close()
     raise ArtefactError(f"{index}: {held} documents, the manifest says {documents} of which {empty} empty; index again")
-
-
-@contextmanager
-def _closed_on_errors(reader: Any) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        close(reader)
-        raise
 
 
 def _folder_of(index: Path) -> int:

@@ -186,24 +186,20 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
     return {str(term.utf8ToString()): int(iterator.totalTermFreq()) for term in _terms(iterator)}
 
 
-@java_calls()
-def text_of(reader: Any, doc_id: str) -> str | None:
-    """The document's text as it was indexed; None in an index without stored texts."""
-    leaf, number = place_of(reader, doc_id)
-    with java_errors(f"document {doc_id!r} cannot be read"):
-        text = our_class("IndexCensus").stored(leaf, number, TEXT)
-    return None if text is None else text.tostring().decode()
-
-
 def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
     """Texts by document, from an index that stores them."""
     jvm.start()
     with java_errors(f"{index}: cannot be opened as a Lucene index"):
         reader = open_reader(index)
+    texts = {}
     try:
-        return {doc_id: text_of(reader, doc_id) or "" for doc_id in doc_ids}
+        for doc_id in doc_ids:
+            with java_calls(), java_errors(f"document {doc_id!r} cannot be read"):
+                text = our_class("IndexCensus").stored(*place_of(reader, doc_id), TEXT)
+                texts[doc_id] = "" if text is None else text.tostring().decode()
     finally:
         close(reader)
+    return texts
 
 
 @java_calls()

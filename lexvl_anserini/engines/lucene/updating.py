@@ -80,7 +80,7 @@ def merge(
         expect_counts(f"{index} after merging", held, manifest.counts)
         counts = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
         finish_index(part, manifest, counts, options, _entries(sources, manifests))
-    return BuiltIndex(index, manifest, held["documents"])
+    return BuiltIndex(index, manifest)
 
 
 def append(
@@ -99,10 +99,9 @@ def append(
             # Another process may have appended them since the first look.
             if new := _new(index, sources, replacing):
                 return _append(index, new, _replacement(sources) if replacing else None, threads, progress)
-    before = read_impact_manifest(index)
     hint = "; --replace brings back what was deleted of them" if read_report(index).changed and not replacing else ""
     log.info("%s: holds these documents already, nothing to do%s", index, hint)
-    return BuiltIndex(index, before, before.counts.documents)
+    return BuiltIndex(index, read_impact_manifest(index))
 
 
 def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> BuiltIndex:
@@ -140,7 +139,7 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
             changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
             finish_index(part, after, counts, options, [*unchanged, *_entries(new, manifests)], changed, changes)
             write_json(part / MANIFEST, after.to_json())
-    return BuiltIndex(index, after, held["documents"])
+    return BuiltIndex(index, after)
 
 
 def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
@@ -153,9 +152,8 @@ def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
             # Another process may have deleted them since the first look.
             if present := _present(index, distinct, request):
                 return _delete(index, present, request)
-    before = read_impact_manifest(index)
     log.info("%s: these documents are deleted already, nothing to do", index)
-    return BuiltIndex(index, before, before.counts.documents)
+    return BuiltIndex(index, read_impact_manifest(index))
 
 
 def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
@@ -176,15 +174,11 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
         changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
         finish_index(part, after, counts, IndexOptions(**report.options), sources_of(part, before), True, changes)
         write_json(part / MANIFEST, after.to_json())
-    return BuiltIndex(index, after, held["documents"])
+    return BuiltIndex(index, after)
 
 
 def repair(index: Path) -> bool:
-    """Writes the resident postings of an index again if they are missing, older than the index, or damaged.
-
-    Returns:
-        True if it did.
-    """
+    """Writes the resident postings of an index again if they are missing, older than it, or damaged; True if so."""
     jvm.start()
     if _needs_no_repair(index):
         return False

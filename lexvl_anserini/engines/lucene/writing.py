@@ -244,11 +244,7 @@ def read_impact_manifest(folder: Path) -> Manifest:
 
 
 def source_manifest(folder: Path) -> Manifest:
-    """The manifest of impact shards or of their index, of which documents are to be taken.
-
-    Raises:
-        ArtefactError, UsageError: as `read_impact_manifest`; or it holds impacts of 2^24 or more.
-    """
+    """The manifest of impact shards or of their index, of which documents are to be taken; refuses impacts of 2^24."""
     manifest = read_impact_manifest(folder)
     if (most := manifest.counts.max_impact or 0) >= SCORE_LIMIT:
         raise ArtefactError(f"{folder}: an impact of {most:,}, {NOT_EXACT}")
