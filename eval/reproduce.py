@@ -45,11 +45,7 @@ class SelectionOptions:
     rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'.")] = "*"
 
     def chosen(self) -> list[PublishedTable]:
-        """The tables.
-
-        Raises:
-            UsageError: none, an unknown one, or no row matches.
-        """
+        """The tables."""
         known = published_tables()
         if bool(self.tables) == self.every:
             raise UsageError("name a table, or give --all; --all --dry-run lists them")

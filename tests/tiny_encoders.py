@@ -6,6 +6,7 @@ or a function that makes one), and options. `tests/encoders/test_contracts.py` f
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +76,6 @@ def made_stair(golden: Path, folder: Path) -> Path:
 def made_twin(golden: Path, folder: Path) -> Path:
     """The dense twin of VDR cross-modal with random weights."""
     import json
-    import shutil
 
     import torch
     from safetensors.torch import save_file
@@ -106,7 +106,6 @@ def made_twin(golden: Path, folder: Path) -> Path:
 def made_lexlip(golden: Path, folder: Path) -> Path:
     """A pair over networks with random weights, as `train` writes it for LexLIP."""
     import json
-    import shutil
 
     import torch
     from safetensors.torch import save_file
@@ -139,6 +138,47 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
     return folder / "lexlip"
 
 
+def copied(place: Path, to: Path) -> Path:
+    """A checkpoint's copy that a test may damage, with what its configuration names beside it."""
+    to.mkdir()
+    if place.is_file():
+        copy = Path(shutil.copy(place, to))
+    else:
+        for beside in place.parent.glob("tiny-bert*"):  # VDR's `model_id` is looked for beside the checkpoint
+            shutil.copytree(beside, to / beside.name)
+        copy = Path(shutil.copytree(place, to / place.name))
+    for path in to.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return copy
+
+
+def weight_files(checkpoint: Path) -> list[Path]:
+    """The file itself, or all weight files below the folder."""
+    from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
+
+    if checkpoint.is_file():
+        return [checkpoint]
+    return [path for path in checkpoint.rglob("*") if path.suffix in WEIGHT_SUFFIXES]
+
+
+def close(found: Any, expected: Any, atol: float = 1e-5, rtol: float = 1e-5) -> None:
+    """Equal up to the tolerances; `found` may be a sparse matrix or a tensor."""
+    import numpy as np
+
+    found = found.toarray() if hasattr(found, "toarray") else found.detach() if hasattr(found, "detach") else found
+    np.testing.assert_allclose(found, expected, atol=atol, rtol=rtol)
+
+
+class Runs:
+    """Pickles as the call of a function."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any):
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.call
+
+
 LAVIS = {"tokenizer": f"path:{WORDPIECES}", "head_width": 16}
 
 TINY_ENCODERS: Mapping[str, Tiny] = {
@@ -168,6 +208,7 @@ TINY_ENCODERS: Mapping[str, Tiny] = {
     "splade lexical": Tiny("splade", BERT, {"lexical": "both"}),
     "splade idf": Tiny("splade", f"{SPARSE}st6_inference_free_idf_log1p", {"query_topk": 3}),
     "stair": Tiny("stair", made_stair),
+    "stair own": Tiny("stair", made_stair, {"text_mask": "own", "padding": "max_length"}),
     "svdr": Tiny("svdr", PUBLISHED, {"padding": "none"}),
     "vdr untrained": Tiny("vdr", BERT, {"topk": 32}),
     "vdr full": Tiny("vdr", PUBLISHED),

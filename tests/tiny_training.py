@@ -67,3 +67,24 @@ def write_pairs(folder: Path) -> str:
 
 def weights_of(model: Path) -> dict[str, torch.Tensor]:
     return load_file(model / "model.safetensors")
+
+
+def same_weights(found: Path, expected: Path) -> bool:
+    """True for models of the same names with equal weights."""
+    ours, theirs = weights_of(found), weights_of(expected)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def rows_of(folder: Path, name: str = "log.jsonl") -> list[dict[str, Any]]:
+    """The lines of a run's log, or of another file of it."""
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def losses_of(folder: Path) -> list[float]:
+    """The losses that the log of a run has."""
+    return [row["loss"] for row in rows_of(folder) if "loss" in row]
+
+
+def tensors(path: Path) -> dict[str, torch.Tensor]:
+    """The arrays of an archive."""
+    return {key: torch.from_numpy(value) for key, value in np.load(path).items()}

@@ -77,14 +77,10 @@ Rankings = dict[str, list[str]]
 
 
 class LayoutCost(NamedTuple):
-    """One layout against the exact ranking of whole vectors.
+    """One layout against the exact ranking of whole vectors; all times are of one thread.
 
-    dimensions    of the vectors, truncated (Matryoshka) or whole
-    layout        and all its parameters
-    bytes         of the index's file, without ids
-    build_s       seconds of training and adding, one thread
-    ms_per_query  median, one query at a time, one thread
-    recall        by depth k: mean share of the exact ranking's first k among this ranking's first k
+    `bytes` are of the index's file without ids; `ms_per_query` is a median, one query at a time; `recall` is by depth k
+    the mean share of the exact ranking's first k among this ranking's first k.
     """
 
     dimensions: int
@@ -105,11 +101,7 @@ class DenseCorpus(NamedTuple):
 
 
 def parameter_lists(settings: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """`["hnsw.ef_search=16,64"]` -> `{"hnsw": {"ef_search": ["16", "64"]}}`.
-
-    Raises:
-        UsageError: an entry is not LAYOUT.PARAMETER=VALUE[,VALUE...].
-    """
+    """`["hnsw.ef_search=16,64"]` -> `{"hnsw": {"ef_search": ["16", "64"]}}`."""
     lists: dict[str, dict[str, list[str]]] = {}
     for setting in settings:
         key, equals, values = setting.partition("=")
@@ -120,10 +112,9 @@ def parameter_lists(settings: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     return lists
 
 
-def grid(values: Mapping[str, Sequence[str]]) -> Iterator[dict[str, str]]:
+def grid(values: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
     """Every combination of the listed values."""
-    for chosen in product(*values.values()):
-        yield dict(zip(values, chosen, strict=True))
+    return [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
 
 
 def built(layout: str, documents: np.ndarray, parameters: Mapping[str, Any]) -> tuple[Store, float]:
@@ -169,11 +160,7 @@ def compare_layouts(
     hits: Sequence[int],
     normalise: bool = True,
 ) -> Iterator[LayoutCost]:
-    """A row per number of dimensions, layout and combination of parameters; each index is built once.
-
-    Raises:
-        UsageError: settings of a layout that is not compared, or values that do not fit.
-    """
+    """A row per number of dimensions, layout and combination of parameters; each index is built once."""
     from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
     from lexvl_anserini.engines.faiss_layouts import layout_named, parameters_of
 
@@ -203,11 +190,7 @@ def compare_layouts(
 
 
 def read_dense_corpus(shards: Path, topics: str | None, data_dir: str | None, device: str) -> tuple[DenseCorpus, bool]:
-    """The vectors of dense shards and of encoded topics; and whether the documents have unit length.
-
-    Raises:
-        UsageError: the shards are not dense, or there is no topic.
-    """
+    """The vectors of dense shards and of encoded topics; and whether the documents have unit length."""
     from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.queries.query_source import topic_source
@@ -222,12 +205,9 @@ def read_dense_corpus(shards: Path, topics: str | None, data_dir: str | None, de
     queries: list[Any] = list(encode_queries(model, source.stream(), manifest))  # type: ignore[arg-type]
     if not queries:
         raise UsageError(f"{source.label}: no topic; nothing to search")
-    ids: list[str] = []
-    pieces: list[np.ndarray] = []
-    for batch in read_vectors(shards, manifest):
-        ids.extend(batch.doc_ids)
-        pieces.append(batch.vectors)
-    documents = np.concatenate(pieces)
+    batches = list(read_vectors(shards, manifest))
+    ids = [doc_id for batch in batches for doc_id in batch.doc_ids]
+    documents = np.concatenate([batch.vectors for batch in batches])
     unit = bool(np.allclose(np.linalg.norm(documents, axis=1), 1, atol=1e-3))
     return DenseCorpus(ids, documents, np.stack([query.vector for query in queries])), unit
 

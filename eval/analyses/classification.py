@@ -127,11 +127,7 @@ def class_ranks(
 
 
 def accuracies(system: str, labelled: LabelledImages, ranks: np.ndarray) -> list[ClassAccuracy]:
-    """The shares over images and over classes, first the mean that papers print; skipped images (rank 0) do not count.
-
-    Raises:
-        DataError: all images were skipped.
-    """
+    """The shares over images and over classes, first the mean that papers print; skipped images (0) do not count."""
     counted = ranks > 0
     if not counted.any():
         raise DataError(f"{labelled.name}: none of its {len(ranks):,} images can be read")

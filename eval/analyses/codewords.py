@@ -79,11 +79,7 @@ IMAGES_AT_ONCE, TEXTS_AT_ONCE = 64, 512
 
 
 def dimensions(model: Encoder, terms: Sequence[str]) -> list[int]:
-    """The dimensions of terms.
-
-    Raises:
-        UsageError: the encoder has no terms, or not one of them.
-    """
+    """The dimensions of terms."""
     vocabulary = model.vocabulary
     if missing := [term for term in terms if term not in vocabulary.dimension]:
         raise UsageError(f"{missing[0]!r} is no term of {model.name}; its terms are such as {vocabulary[0]!r}")
@@ -93,12 +89,7 @@ def dimensions(model: Encoder, terms: Sequence[str]) -> list[int]:
 def strips_of_terms(
     model: Encoder, dataset: Dataset, terms: Sequence[str], images: int, progress: Progress = silent
 ) -> list[Strip]:
-    """One strip per term: its first tokens, and the images where it is strongest, with their maps.
-
-    Raises:
-        UsageError: the model has no such term, or does not pool over patches.
-        DataError: there are no images, or one cannot be read.
-    """
+    """One strip per term: its first tokens, and the images where it is strongest, with their maps."""
     from lexvl_anserini.encoders.parts.images.grounding import image_side, overlay, patch_logits
 
     dims, tower = dimensions(model, terms), image_side(model)

@@ -66,11 +66,7 @@ def row_products(left: Vectors, right: Vectors) -> np.ndarray:
 def completeness(
     model: Encoder, dataset: str, pairs: Sequence[SentencePair], batch_size: int = 32, progress: Progress = silent
 ) -> list[CompletenessShare]:
-    """The rows of a model: each pair with its own image, and with the image before it.
-
-    Raises:
-        DataError: fewer than two images, or an image that cannot be read.
-    """
+    """The rows of a model: each pair with its own image, and with the image before it."""
     from scipy import sparse
     from sklearn.preprocessing import normalize
 
@@ -121,10 +117,6 @@ def sentence_pairs(source: str, data_dir: str | None = None) -> list[SentencePai
         source: a file with a suffix of `LISTS` (image, complete, partial), COCO's `instances_*.json,IMAGES`, or a
             dataset of captioned images, as `flickr8k/val`.
         data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
-
-    Raises:
-        DataError: it cannot be read, or has no pair.
-        UsageError: the dataset has no images, or annotations have no folder of images.
     """
     from lexvl_anserini.data.dataset import load_dataset
 
@@ -144,11 +136,7 @@ def sentence_pairs(source: str, data_dir: str | None = None) -> list[SentencePai
 
 
 def listed_pairs(path: Path) -> Iterator[SentencePair]:
-    """Streams the pairs of a list; images are relative to it.
-
-    Raises:
-        DataError: it cannot be read, or the two sentences of a line are equal.
-    """
+    """Streams the pairs of a list; images are relative to it."""
     for where, (image, complete, partial) in read_rows(path, COLUMNS):
         if complete == partial:
             raise DataError(f"{where}: the two sentences are equal: {complete[:80]!r}")
@@ -156,11 +144,7 @@ def listed_pairs(path: Path) -> Iterator[SentencePair]:
 
 
 def object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
-    """Streams the pairs of COCO's annotated objects; an image of one category has none.
-
-    Raises:
-        DataError: the file cannot be read, or lacks a key.
-    """
+    """Streams the pairs of COCO's annotated objects; an image of one category has none."""
     content = read_json(annotations, "annotations of objects", DataError)
     try:
         names = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
@@ -188,12 +172,7 @@ def sentence(names: Sequence[str]) -> str:
 
 
 def caption_pairs(dataset: Dataset) -> Iterator[SentencePair]:
-    """Streams the captions that a partial one can be made of, which must have words on both sides.
-
-    Raises:
-        UsageError: the topics are no captions of images.
-        DataError: files are missing.
-    """
+    """Streams the captions that a partial one can be made of, which must have words on both sides."""
     if dataset.direction != "text-to-image":
         raise UsageError(f"{dataset.name} is {dataset.direction}; expected images that captions describe")
     image_of = {document.doc_id: document.image for document in dataset.documents()}

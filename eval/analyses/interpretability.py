@@ -125,12 +125,7 @@ def words_of(text: str) -> Words:
 
 
 def caption_words(dataset: Dataset) -> dict[str, Words]:
-    """Image id -> the words of its captions, which are the topics that it is relevant to.
-
-    Raises:
-        UsageError: the documents are no images.
-        DataError: the dataset has no captions.
-    """
+    """Image id -> the words of its captions, which are the topics that it is relevant to."""
     if dataset.direction != "text-to-image":
         raise UsageError(f"{dataset.name} is {dataset.direction}; expected images that captions describe")
     of_topic = {topic.query_id: words_of(topic.text or "") for topic in dataset.topics()}
@@ -160,11 +155,7 @@ def frequent_words(captions: Iterable[Words]) -> list[str]:
 
 
 def compared(name: str, documents: Iterable[ImpactDocument], captions: Mapping[str, Words]) -> list[NamedWords]:
-    """The model's row, then those of the other rankings; images without captions are left out.
-
-    Raises:
-        DataError: fewer than two images have captions.
-    """
+    """The model's row, then those of the other rankings; images without captions are left out."""
     terms, words, without = [], [], 0
     for document in documents:
         if document.doc_id in captions:

@@ -68,11 +68,7 @@ def best_exponent(score: Callable[[float], float]) -> float:
 
 
 def held_out(labels: np.ndarray) -> np.ndarray:
-    """Which training images choose lambda, bool [n]: of each class every fifth, in their order.
-
-    Raises:
-        DataError: fewer than two classes, or no class of five images.
-    """
+    """Which training images choose lambda, bool [n]: of each class every fifth, in their order."""
     classes = np.unique(labels)
     if len(classes) < 2:
         raise DataError(f"training images of {len(classes)} classes, expected at least 2")
@@ -106,11 +102,7 @@ def scores_of(classifier: Any, vectors: Vectors, classes: int) -> np.ndarray:
 def image_vectors(
     model: Encoder, labelled: LabelledImages, batch_size: int, progress: Progress = silent, on_error: OnError = FAIL
 ) -> tuple[Vectors, LabelledImages]:
-    """The vectors of images, and the images without those that were skipped.
-
-    Raises:
-        DataError: an image cannot be read, if the policy is "fail", or none can.
-    """
+    """The vectors of images, and the images without those that were skipped."""
     from scipy import sparse
 
     pieces = list(in_pieces(model, labelled.images, batch_size, progress, on_error))

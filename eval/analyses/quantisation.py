@@ -1,6 +1,6 @@
 """Measures what quantising costs: `python -m eval.analyses.quantisation --corpus demo --bits 4 --bits 8`.
 
-What quantising costs: the ranking by integer impacts against the ranking by float weights, both exact.
+The ranking by integer impacts is compared with the ranking by float weights, both exact.
 """
 
 from __future__ import annotations
@@ -97,13 +97,9 @@ DEPTHS = (10, 100)
 
 @dataclass(frozen=True)
 class QuantisationLoss:
-    """Integer impacts against float weights.
+    """Integer impacts against float weights: shared first k of both rankings, a measure on both, and lost postings.
 
-    overlap           by depth k: mean share of the float ranking's first k that the integer ranking's first k contain
-    value_float       the measure on the ranking by float weights
-    value_integer     the measure on the ranking by integer impacts
-    clipped           share of the documents' postings that are clipped to the largest impact
-    dropped           share of the documents' postings that are rounded to 0
+    `clipped` is the share of the documents' postings at the largest impact, `dropped` the share that is rounded to 0.
     """
 
     measure: str
@@ -192,12 +188,7 @@ def figures(loss: QuantisationLoss) -> dict[str, float]:
 def quantisation_losses(
     dataset: Dataset, model: Encoder, quantisers: Iterable[Quantiser], measure: str, batch_size: int = 32
 ) -> Iterator[QuantisationLoss]:
-    """The loss by each quantiser; the corpus and the topics are encoded once and kept in memory.
-
-    Raises:
-        UsageError: the encoder is dense.
-        DataError: no document matches any query, or the topics have no judgements.
-    """
+    """The loss by each quantiser; the corpus and the topics are encoded once and kept in memory."""
     from lexvl_anserini.shards.encoding import calibrated
 
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical encoders are quantised")

@@ -190,12 +190,7 @@ class StoredVectors(NamedTuple):
 
 
 def stored_vectors(folder: Path) -> StoredVectors:
-    """Opens shards.
-
-    Raises:
-        ArtefactError: the shards are unfinished or damaged.
-        UsageError: they are no impacts.
-    """
+    """Opens shards."""
     from lexvl_anserini.shards.reading import read_vocabulary
 
     manifest = read_manifest(folder)
@@ -204,11 +199,7 @@ def stored_vectors(folder: Path) -> StoredVectors:
 
 
 def term_profile(stored: StoredVectors, name: str) -> TermProfile:
-    """Means, maxima and numbers of terms, in one pass.
-
-    Raises:
-        DataError: no document has a term.
-    """
+    """Means, maxima and numbers of terms, in one pass."""
     dimension, size = stored.vocabulary.dimension, len(stored.vocabulary)
     total, largest, within = np.zeros(size), np.zeros(size), np.zeros(size, dtype=np.int64)
     active: Counter[int] = Counter()
@@ -253,11 +244,7 @@ def document_terms(name: str, vector: Mapping[str, float], most: int | None = No
 
 
 def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[DocumentTerm]:
-    """All terms of some documents, in the order of their ids given.
-
-    Raises:
-        DataError: the shards have no such document.
-    """
+    """All terms of some documents, in the order of their ids given."""
     chosen = set(doc_ids)
     terms = {
         document.doc_id: document_terms(*document[:2]) for document in stored.documents() if document.doc_id in chosen

@@ -1,35 +1,169 @@
 """Settings chosen on one split and reported on another: `python -m eval.analyses.tune --run DEV --test-run TEST`.
 
-The splits of tuning: topics that runs rank, or that a search of an index ranks.
+Settings are of fusion, or of how queries are refined; topics are those that runs rank, or that a search of an index
+ranks. Every setting of a grid is measured on the development topics. The best (of equal ones the first) and the untuned
+one are measured on the test topics, and no other: what is reported was not chosen by what it is reported on.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, product
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, run
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.runs.fusion import RRF_K
+from lexvl_anserini.runs.fusion import RRF_K, Fusion
 from lexvl_anserini.runs.trec import DEFAULT_HITS
+from lexvl_anserini.searching.refine import Refinement
 
 from .. import options
+from ..measures.found import find, relevant_of
 from ..measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
-from ..measures.names import parse_measure
+from ..measures.metrics import MeasuringRules, check_levels, judgements, mean, values_of
+from ..measures.names import Measure, parse_measure
+from ..measures.ties import checked_hits, some
 from ..report.labels import split_names
 from ..report.render import check_format, render
 from ..report.tables import tuning_table
-from .tuning import Split, TuningSetting, fusion_settings, search_settings, tune
+
+
+@dataclass(frozen=True)
+class TuningSetting:
+    """A row of the grid: options of the command that applies it, and a `Fusion` or a `Refinement` (None: no change)."""
+
+    options: Mapping[str, Any]
+    value: Any
+
+    @property
+    def arguments(self) -> list[str]:
+        """The options as arguments of the command that applies them."""
+        return [
+            part
+            for name, value in self.options.items()
+            for item in (value if isinstance(value, tuple) else (value,))
+            for part in (f"--{name.replace('_', '-')}", str(item))
+        ]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Topics with judgements, under a label; `rank` maps a setting's value to the ranked documents of all topics."""
+
+    label: str
+    qrels: Sequence[Qrel]
+    rank: Callable[[Any], Iterable[ScoredDoc]]
+    remove_query: bool = False
+
+    def measure(self, value: Any, measure: Measure) -> float:
+        """The mean over the judged topics; one that is not ranked counts 0."""
+        relevant = relevant_of(judgements(self.qrels, self.label))
+        check_levels(relevant, [measure], self.label)
+        places = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)
+        return mean(values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure])
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The settings with their values on the development topics, and the position of the best.
+
+    The first is the untuned one; `on_test` has the values of both on the test topics.
+    """
+
+    measure: str
+    development: str
+    test: str
+    grid: Sequence[tuple[TuningSetting, float]] = field(default_factory=tuple)
+    chosen: int = 0
+    on_test: tuple[float, float] = (0.0, 0.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """The chosen setting with its values and arguments, then the grid."""
+        setting, value = self.grid[self.chosen]
+        untuned = self.grid[0][1]
+        return {
+            "measure": self.measure,
+            "chosen": dict(setting.options),
+            "arguments": setting.arguments,
+            "development": {"topics": self.development, "untuned": untuned, "chosen": value},
+            "test": {"topics": self.test, "untuned": self.on_test[0], "chosen": self.on_test[1]},
+            "grid": [{**item.options, "value": found} for item, found in self.grid],
+        }
+
+
+def tune(settings: Sequence[TuningSetting], development: Split, test: Split, measure: Measure) -> Tuned:
+    """Measures all settings on the development topics, and the best and the first on the test topics."""
+    common = sorted({q.query_id for q in development.qrels} & {q.query_id for q in test.qrels})
+    if common:
+        raise DataError(
+            f"{len(common)} topics are in {development.label} and in {test.label} ({some(common)}); what is "
+            "reported must not be what settings are chosen by"
+        )
+    grid = [(setting, development.measure(setting.value, measure)) for setting in settings]
+    chosen = max(range(len(grid)), key=lambda number: grid[number][1])
+    values = [test.measure(settings[number].value, measure) for number in dict.fromkeys((0, chosen))]
+    return Tuned(str(measure), development.label, test.label, tuple(grid), chosen, (values[0], values[-1]))
+
+
+def fusion_settings(
+    runs: int, methods: Sequence[str], normalisations: Sequence[str], steps: int, constants: Sequence[float]
+) -> list[TuningSetting]:
+    """The grid of fusion: the untuned one of the command `fuse`, then rrf by constant, interpolation by weights."""
+    if runs < 2:
+        raise UsageError("nothing to fuse: give --run twice or more")
+    settings = [TuningSetting({"method": Fusion().method, "k": Fusion().k}, Fusion())]
+    for method in methods:
+        if method == "interpolation":
+            for name, weights in product(normalisations, simplex(runs, steps)):
+                applied = {"method": method, "normalisation": name, "weight": weights}
+                settings.append(TuningSetting(applied, Fusion(method, weights, normalisation=name)))
+        else:
+            settings += [TuningSetting({"method": method, "k": k}, Fusion(method, k=k)) for k in constants]
+    return list({tuple(setting.options.items()): setting for setting in settings}.values())
+
+
+def simplex(parts: int, steps: int) -> Iterator[tuple[float, ...]]:
+    """All weights that sum to 1, in steps of 1 / `steps`.
+
+    >>> list(simplex(2, 2))
+    [(0.0, 1.0), (0.5, 0.5), (1.0, 0.0)]
+    """
+    for counts in product(range(steps + 1), repeat=parts - 1):
+        if (rest := steps - sum(counts)) >= 0:
+            yield tuple(count / steps for count in (*counts, rest))
+
+
+def search_settings(
+    query_terms: Sequence[int],
+    documents: Sequence[int],
+    terms: Sequence[int],
+    alphas: Sequence[float],
+    betas: Sequence[float],
+) -> list[TuningSetting]:
+    """The grid of a search: first the queries as they are, then all combinations, also without feedback."""
+    if not (query_terms or documents):
+        raise UsageError("nothing to tune; give --query-terms or --feedback, repeatedly")
+    feedbacks = [Feedback(*numbers) for numbers in product(documents, terms, alphas, betas)]
+    settings = []
+    for heaviest, feedback in product((None, *query_terms), (None, *feedbacks)):
+        options: dict[str, Any] = {} if heaviest is None else {"query_terms": heaviest}
+        if feedback is not None:
+            options |= {"feedback": feedback.documents, "feedback_terms": feedback.terms}
+            options |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
+        refinement = Refinement(query_terms=heaviest, feedback=feedback)
+        settings.append(TuningSetting(options, refinement if options else None))
+    return settings
+
 
 MEASURE = "nDCG@10"
 
@@ -54,11 +188,7 @@ class FusionGrid:
     )
 
     def settings(self) -> list[TuningSetting]:
-        """The grid.
-
-        Raises:
-            UsageError: there are fewer than two runs, or not as many test runs.
-        """
+        """The grid."""
         runs, tests = len(self.runs or ()), len(self.test_runs or ())
         if tests != runs:
             raise UsageError(f"{runs} development runs and {tests} test runs; give --test-run once for each --run")
@@ -95,11 +225,7 @@ class SearchGrid:
     ] = None
 
     def settings(self) -> list[TuningSetting]:
-        """The grid.
-
-        Raises:
-            UsageError: nothing varies, or topics are not named.
-        """
+        """The grid."""
         if not (self.dev and self.test):
             raise UsageError("name the topics of the index: --dev beir/nfcorpus/dev --test beir/nfcorpus/test")
         return search_settings(
@@ -153,9 +279,7 @@ def command(
         assert search.index and search.dev and search.test
         named = ((search.dev, splits.qrels), (search.test, splits.test_qrels))
         shards = search.feedback_shards
-        dev, test = (
-            split_of_search(search.index, topics, file, splits.data_dir, hits, shards) for topics, file in named
-        )
+        dev, test = (split_of_search(search.index, *pair, splits.data_dir, hits, shards) for pair in named)
     names = split_names([dev.label, test.label], splits.dataset_labels)
     tuned = replace(tune(grid, dev, test, parsed), development=names[0], test=names[1])
     if output is not None:
@@ -168,7 +292,7 @@ def split_of_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None
 
     Without a file of judgements they are those of the dataset that the first run's manifest names.
     """
-    from lexvl_anserini.runs.fusion import Fusion, fuse_rankings, read_rankings
+    from lexvl_anserini.runs.fusion import fuse_rankings, read_rankings
 
     card = describe_run(runs[0])
     judged = read_judgements(choose_source(card, JudgementSource(qrels, CorpusRef("", data_dir=data_dir))))
@@ -188,7 +312,6 @@ def split_of_search(
     from lexvl_anserini.engines.opening import index_path
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.searching.refine import Refinement
     from lexvl_anserini.searching.retrieval import search_index
     from lexvl_anserini.searching.searcher import EncoderChanges
 

@@ -22,7 +22,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice, product
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -38,7 +38,6 @@ from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
@@ -92,14 +91,6 @@ class ClusterDemoOptions:
         return self.output.absolute() / name
 
 
-class LineStep(NamedTuple):
-    """A step of the line: its name, what does it into a folder, and what its progress counts to."""
-
-    name: str
-    work: Callable[[ClusterDemoOptions, Path, Progress], None]
-    total: Callable[[ClusterDemoOptions], int]
-
-
 def encode(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Encodes all parts."""
     from lexvl_anserini.doors.cluster.parts import PartsRequest, encode_parts
@@ -127,11 +118,12 @@ def search(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None
     ensure_run(home / "run.trec", request, True, lambda: searching.write(source, request, home / "run.trec", progress))
 
 
-STEPS = (
-    LineStep("encode", encode, lambda settings: settings.pictures),
-    LineStep("index", index, lambda settings: settings.pictures),
-    LineStep("search", search, lambda settings: settings.file("topics.tsv").read_bytes().count(b"\n")),
-)
+# The steps of the line, each into a folder.
+STEPS: Mapping[str, Callable[[ClusterDemoOptions, Path, Progress], None]] = {
+    "encode": encode,
+    "index": index,
+    "search": search,
+}
 
 
 def corpus_and_encoder(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
@@ -216,14 +208,15 @@ def once_at_half(total: int, act: Callable[[], None], progress: Progress) -> Pro
 def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None] | None = None) -> dict[str, float]:
     """Does all steps into a folder, by the runner in use; returns seconds, also of this process on the CPU."""
     seconds: dict[str, float] = {}
-    for step in STEPS:
-        total = step.total(settings)
-        with progress_bar(f"{name}: {step.name}", total, "done") as progress, Stopwatch() as watch:
+    topics = settings.file("topics.tsv").read_bytes().count(b"\n")
+    for step, work in STEPS.items():
+        total = topics if step == "search" else settings.pictures
+        with progress_bar(f"{name}: {step}", total, "done") as progress, Stopwatch() as watch:
             advance = once_at_half(total, at_half, progress) if at_half else progress
-            step.work(settings, settings.file(name), advance)
-        seconds[f"{name}_{step.name}_seconds"] = round(watch.wall_s, 2)
-        seconds[f"{name}_{step.name}_cpu_seconds"] = round(watch.cpu_s, 2)
-        log.info("%-6s %-7s %8.1f s", name, step.name, watch.wall_s)
+            work(settings, settings.file(name), advance)
+        seconds[f"{name}_{step}_seconds"] = round(watch.wall_s, 2)
+        seconds[f"{name}_{step}_cpu_seconds"] = round(watch.cpu_s, 2)
+        log.info("%-6s %-7s %8.1f s", name, step, watch.wall_s)
     return seconds
 
 
@@ -265,8 +258,7 @@ def merge_costs(
     counts: Sequence[int] = LISTS, lengths: Sequence[int] = MERGED_HITS, repeats: int = 5
 ) -> dict[str, Any]:
     """CPU milliseconds, the median of repeats, of unpacking and merging the lists of one query from many workers."""
-    chance = np.random.default_rng(0)
-    costs: dict[str, Any] = {}
+    chance, costs = np.random.default_rng(0), dict[str, Any]()
     for hits, count in product(lengths, counts):
         scores = -np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1)
         sent = [
@@ -274,29 +266,17 @@ def merge_costs(
             for number, of_list in enumerate(scores)
         ]
         packed = list(map(pickle.dumps, sent))
-        costs[f"unpack_{count}x{hits}_ms"] = cpu_ms(unpacked, packed, repeats)
-        costs[f"merge_{count}x{hits}_ms"] = cpu_ms(partial(merge_sent, hits=hits), sent, repeats)
+        unpacking, merging = [], []
+        for _ in range(repeats):
+            with Stopwatch() as watch:
+                received = list(map(pickle.loads, packed))
+            unpacking.append(watch.cpu_s)
+            with Stopwatch() as watch:
+                merged([item.documents() for item in received], hits)
+            merging.append(watch.cpu_s)
+        costs[f"unpack_{count}x{hits}_ms"] = round(median(unpacking) * 1000, 2)
+        costs[f"merge_{count}x{hits}_ms"] = round(median(merging) * 1000, 2)
     return costs
-
-
-def unpacked(lists: Sequence[bytes]) -> list[Any]:
-    """The lists as they arrive from workers."""
-    return [pickle.loads(packed) for packed in lists]
-
-
-def merge_sent(lists: Sequence[SentList], hits: int) -> list[ScoredDoc]:
-    """The best of the lists of all workers."""
-    return merged([sent.documents() for sent in lists], hits)
-
-
-def cpu_ms(work: Callable[[Any], Any], lists: Sequence[Any], repeats: int) -> float:
-    """CPU milliseconds of some work on lists, the median of repeats."""
-    watches = []
-    for _ in range(repeats):
-        with Stopwatch() as watch:
-            work(lists)
-        watches.append(watch)
-    return round(median(watch.cpu_s for watch in watches) * 1000, 2)
 
 
 def demo(settings: ClusterDemoOptions) -> dict[str, Any]:

@@ -52,13 +52,11 @@ def prepare(options: Options, folder: Path, documents: int, shard_format: str = 
         drawn["seed"] = options.seed
     if options.shards is None:
         law = {"name": options.single("shape", "splade"), "terms": options.terms}
-        written = run_once(
-            ".collection:write", folder=folder, law=law, documents=documents, shard_format=shard_format, drawn=drawn
-        )
+        inputs: dict[str, Any] = {"law": law, "documents": documents, "shard_format": shard_format}
+        written = run_once(".collection:write", folder=folder, drawn=drawn, **inputs)
     else:
-        written = run_once(
-            ".collection:write_queries_for", folder=folder, shards=options.shards, queries=options.queries, drawn=drawn
-        )
+        inputs = {"shards": options.shards, "queries": options.queries}
+        written = run_once(".collection:write_queries_for", folder=folder, drawn=drawn, **inputs)
     shards, queries, count = written.result
     return Collection(Path(shards), Path(queries), count)
 

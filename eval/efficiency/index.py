@@ -40,10 +40,7 @@ class Arrangement(NamedTuple):
 
 
 class Built(NamedTuple):
-    """An index that was built and removed: the cost of its process, what it held, and its bytes.
-
-    `lucene` are Lucene's own files, `resident` the resident postings beside them.
-    """
+    """An index that was built and removed: its cost, what it held, the bytes of Lucene's files and resident ones."""
 
     outcome: Outcome
     counts: Any
@@ -51,8 +48,7 @@ class Built(NamedTuple):
     resident: int
 
 
-# The costs of an index by the names of their ratios: of whole processes, then of indexing alone, without start-up and
-# imports.
+# The costs of an index by the names of their ratios; "indexing alone" is without start-up and imports.
 COSTS: Mapping[str, Callable[[Built], float]] = {
     "CPU seconds": lambda built: built.outcome.cpu_s,
     "wall seconds": lambda built: built.outcome.wall_s,
@@ -79,7 +75,7 @@ def measure(options: Options) -> Report:
     """
     repeats, threads = options.repeats or REPEATS, options.threads or 1
     with working_folder(options) as folder:
-        shards = shards_by_format(options, folder, options.single("documents", DOCUMENTS))
+        shards = shards_by_format(options, folder)
         readable = {name: system for name, system in INDEXERS.items() if system.shard_format in shards}
         arranged = arrangements(chosen_systems(options.system, readable), threads)
         builds = {
@@ -96,10 +92,9 @@ def measure(options: Options) -> Report:
 
 def build(arrangement: Arrangement, shards: Path, index: Path) -> Built:
     """Builds an index in a process of its own, counts what it holds, and removes it."""
-    system = INDEXERS[arrangement.system]
+    name, threads, cores = arrangement
+    system, places = INDEXERS[name], {"shards": str(shards), "index": str(index)}
     shutil.rmtree(index, ignore_errors=True)
-    threads, cores = arrangement.threads, arrangement.cores
-    places = {"shards": str(shards), "index": str(index)}
     outcome = run_once(system.function, system.environ, **places, threads=threads, cores=cores)
     counts = run_once(".systems:index_counts", index=str(index)).result
     built = Built(outcome, counts, folder_bytes(index), resident_bytes(index))
@@ -107,12 +102,11 @@ def build(arrangement: Arrangement, shards: Path, index: Path) -> Built:
     return built
 
 
-def shards_by_format(options: Options, folder: Path, documents: int) -> dict[str, Path]:
+def shards_by_format(options: Options, folder: Path) -> dict[str, Path]:
     """The shards in each format: a user's own, or synthetic ones in both formats."""
-    if options.shards is not None:
-        name = read_manifest(options.shards).layout["shard_format"]
-        return {name: prepare(options, folder, documents).shards}
-    return {name: prepare(options, folder, documents, name).shards for name in ("jsonl", "parquet")}
+    formats = [read_manifest(options.shards).layout["shard_format"]] if options.shards else ["jsonl", "parquet"]
+    documents = options.single("documents", DOCUMENTS)
+    return {name: prepare(options, folder, documents, name).shards for name in formats}
 
 
 def resident_bytes(index: Path) -> int:
@@ -123,12 +117,11 @@ def resident_bytes(index: Path) -> int:
 
 def expect_equal(counts: Mapping[str, Any]) -> None:
     """Refuses indexes that hold different counts."""
-    first = next(iter(counts))
-    for name, held in counts.items():
-        if held != counts[first]:
-            raise LexvlError(
-                f"the index of {name} holds {held}, that of {first} {counts[first]}; their costs are not comparable"
-            )
+    (first, expected), *others = counts.items()
+    for name, held in others:
+        if held != expected:
+            text = f"the index of {name} holds {held}, that of {first} {expected}"
+            raise LexvlError(f"{text}; their costs are not comparable")
 
 
 def row_of(name: str, rounds: Sequence[Built], documents: int) -> dict[str, Any]:

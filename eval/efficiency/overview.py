@@ -15,41 +15,29 @@ from .suite import Options, Ratio, Report
 # The clocks in the names of ratios.
 CLOCKS = ("CPU", "wall")
 
-
 # The same engine with resident postings and with Lucene's.
 RESIDENT = ("ours", "ours-lucene")
 FAISS = ("faiss-flat", "faiss-hnsw")
 
 
-def vdr(documents: int, query_count: int, repeats: int, *system: str, threads: int | None = None) -> Options:
-    """The options of a search over vectors like VDR's."""
-    return Options(
-        documents=[documents],
-        shape=["vdr"],
-        query_count=query_count,
-        query_terms=768,
-        repeats=repeats,
-        threads=threads,
-        system=[*system],
-    )
+def sized(documents: int, queries: int, repeats: int, *system: str, threads: int | None = None) -> Options:
+    """The options of a search over vectors like SPLADE's."""
+    return Options(documents=[documents], query_count=queries, repeats=repeats, threads=threads, system=[*system])
+
+
+VDR: dict[str, Any] = {"shape": ["vdr"], "query_terms": 768}
 
 
 # A suite and its options at one size, by the name of the part.
 PARTS: Mapping[str, tuple[Callable[[Options], Report], Options]] = {
     "index": (index.measure, Options(documents=[20_000], repeats=3)),
     "building": (index.measure, Options(documents=[100_000], repeats=3, threads=2, system=["ours-parquet"])),
-    "search": (
-        search.measure,
-        Options(documents=[20_000], query_count=1000, repeats=2, system=["ours", "stock", "lucene"]),
-    ),
-    "dense": (search.measure, Options(documents=[100_000], query_count=100, repeats=2, system=[*RESIDENT, *FAISS])),
-    "vdr": (search.measure, vdr(20_000, 50, 2, *RESIDENT, "stock", "lucene", *FAISS)),
-    "vdr-100k": (search.measure, vdr(100_000, 50, 2, *RESIDENT, *FAISS)),
-    "threads": (search.measure, vdr(20_000, 1000, 5, "ours", threads=2)),
-    "million": (
-        search.measure,
-        Options(documents=[1_000_000], query_count=100, repeats=2, threads=2, system=[*RESIDENT, "faiss-flat"]),
-    ),
+    "search": (search.measure, sized(20_000, 1000, 2, "ours", "stock", "lucene")),
+    "dense": (search.measure, sized(100_000, 100, 2, *RESIDENT, *FAISS)),
+    "vdr": (search.measure, replace(sized(20_000, 50, 2, *RESIDENT, "stock", "lucene", *FAISS), **VDR)),
+    "vdr-100k": (search.measure, replace(sized(100_000, 50, 2, *RESIDENT, *FAISS), **VDR)),
+    "threads": (search.measure, replace(sized(20_000, 1000, 5, "ours", threads=2), **VDR)),
+    "million": (search.measure, sized(1_000_000, 100, 2, *RESIDENT, "faiss-flat", threads=2)),
 }
 
 
@@ -103,10 +91,13 @@ GOALS = (
 def measure(options: Options) -> Report:
     """Runs every part; one row per goal whose ratio was measured, and the parts' own reports."""
     reports = {
-        name: suite(replace(sized, workdir=options.workdir, seed=options.seed))
-        for name, (suite, sized) in PARTS.items()
+        name: suite(replace(part, workdir=options.workdir, seed=options.seed)) for name, (suite, part) in PARTS.items()
     }
-    notes = [f"{name}: {note}" for name, report in reports.items() for note in (settings_note(report), *report.notes)]
+    notes = []
+    for name, report in reports.items():
+        values = {**report.settings, **report.figures}
+        settings = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items())
+        notes += [f"{name}: {note}" for note in (settings, *report.notes)]
     return Report(rows=tuple(rows(reports)), notes=tuple(notes), parts=reports)
 
 
@@ -127,11 +118,5 @@ def rows(reports: Mapping[str, Report]) -> Iterator[dict[str, Any]]:
 
 def as_text(ratio: Ratio) -> str:
     """The median, and the range over rounds if there are several."""
-    middle, low, high, rounds = ratio.spread
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})" if rounds > 1 else f"{middle:.2f}"
-
-
-def settings_note(report: Report) -> str:
-    """The settings and single figures of a part, in one line."""
-    values = {**report.settings, **report.figures}
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+    spread = f" ({ratio.low:.2f} to {ratio.high:.2f})" if ratio.rounds > 1 else ""
+    return f"{ratio.median:.2f}{spread}"

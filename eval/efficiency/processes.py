@@ -37,12 +37,7 @@ CHILD = f"from {__name__} import run_child; run_child()"
 
 
 class Outcome(NamedTuple):
-    """The result and the cost of a child.
-
-    cpu_s       user and system time of the process and of the children that it waited for
-    wall_s      from its start to its end
-    peak_bytes  greatest resident memory of the process
-    """
+    """The result and the cost of a child: of its process, and CPU seconds also of the children that it waited for."""
 
     result: Any
     cpu_s: float
@@ -135,11 +130,7 @@ def run_child() -> None:
 class Worker:
     """A child that stays: `function(**arguments)` there returns `Ready`, which answers every request.
 
-    facts       its first answer
-    peak_bytes  its greatest resident memory so far
-
-    Raises:
-        LexvlError: the function raised, or the child died.
+    `facts` is its first answer, `peak_bytes` its greatest resident memory so far.
     """
 
     def __init__(self, function: str, environ: Mapping[str, str] | None = None, **arguments: Any):
@@ -163,11 +154,7 @@ class Worker:
             raise
 
     def request(self, **arguments: Any) -> Any:
-        """Sends one request and returns its answer.
-
-        Raises:
-            LexvlError: the child raised, or ended without an answer; the message holds the last line of its output.
-        """
+        """Sends one request and returns its answer."""
         assert self.child.stdin is not None
         # A child that has ended says why by the answer that it does not give.
         with suppress(BrokenPipeError):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
-from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.ground.records import ScoredDoc
 
 from ..measures.inputs import JudgementSource, read_judgements
 from ..measures.metrics import evaluate, means
@@ -38,14 +38,7 @@ ONE_THREAD = dict.fromkeys(
 
 
 class Protocol(NamedTuple):
-    """What a paper says about its measurement.
-
-    paper     and place in it
-    items     indexed
-    queries   None where it says nothing
-    tokens    the most that a query has; None where it says nothing
-    measures  of the rankings, of images and of texts
-    """
+    """What a paper says about its measurement, None for nothing; `tokens` is the most that a query has."""
 
     paper: str
     items: int | None
@@ -99,8 +92,12 @@ def measure(options: Options) -> Report:
         whole = {kind: partial(worker.request, hits=protocol.depth, limit=None) for kind, worker in workers.items()}
         rounds = take_turns(whole, options.repeats or REPEATS)
         rows = [
-            {**about_of(kind, twins[kind], built[kind], workers[kind]), **times_of(rounds[kind]), **values}
-            for kind, values in zip(workers, values_of(protocol, workers, rounds), strict=True)
+            {
+                **model_of(kind, twins[kind], built[kind], worker),
+                **times_of(rounds[kind]),
+                **values_of(protocol, kind, worker, rounds[kind][0]["lists"]),
+            }
+            for kind, worker in workers.items()
         ]
     first = workers["impact"].facts
     settings = {
@@ -117,11 +114,7 @@ def measure(options: Options) -> Report:
 
 
 def twins_of(options: Options) -> dict[str, Path]:
-    """The shards of both models, by kind: impact and dense.
-
-    Raises:
-        UsageError: one is missing, of another kind, or of another corpus.
-    """
+    """The shards of both models, by kind: impact and dense."""
     if options.shards is None or options.dense_shards is None:
         raise UsageError("a protocol compares two models: --shards FOLDER of impacts, --dense-shards FOLDER of vectors")
     twins = {"impact": options.shards, "dense": options.dense_shards}
@@ -135,25 +128,22 @@ def twins_of(options: Options) -> dict[str, Path]:
     return twins
 
 
-def about_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
+def model_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
     """The model, and the size of its index."""
     manifest = read_manifest(shards)
-    row: dict[str, Any] = {"system": manifest.encoder.name, "engine": built["engine"]}
-    row |= {"items": manifest.counts.documents, "index_mb": round(built["bytes"] / 1e6, 2)}
-    if kind == "impact":
-        row["terms_per_item"] = round(manifest.counts.postings / manifest.counts.documents, 1)
-    return {**row, **worker.facts["sparsity"]}
+    counts, row = manifest.counts, {"system": manifest.encoder.name, "engine": built["engine"]}
+    row |= {"items": counts.documents, "index_mb": round(built["bytes"] / 1e6, 2)}
+    terms = {"terms_per_item": round(counts.postings / counts.documents, 1)} if kind == "impact" else {}
+    return {**row, **terms, **worker.facts["sparsity"]}
 
 
 def times_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds of the mean of their queries, in milliseconds, and queries per second."""
     parts = ("encode_s", "search_s", "cpu_s")
     encode, search, cpu = (median(mean_ms(answer[part]) for answer in rounds) for part in parts)
+    named = {"encode": encode, "search": search, "total": encode + search, "cpu": cpu}
     return {
-        "encode_ms": round(encode, 3),
-        "search_ms": round(search, 3),
-        "total_ms": round(encode + search, 3),
-        "cpu_ms": round(cpu, 3),
+        **{f"{name}_ms": round(value, 3) for name, value in named.items()},
         "queries_per_s": round(1000 / (encode + search), 1),
         "searches_per_s": round(1000 / search, 1),
     }
@@ -164,27 +154,20 @@ def mean_ms(seconds: Sequence[float]) -> float:
     return 1000 * sum(seconds) / len(seconds)
 
 
-def values_of(
-    protocol: Protocol, workers: Mapping[str, Worker], rounds: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> Iterator[dict[str, float]]:
-    """The measures of each model's rankings over the topics that were searched; none where there are no judgements."""
-    for kind, worker in workers.items():
-        judged = worker.facts["judged"]
-        if judged is None:
-            yield {}
-            continue
-        lists = rounds[kind][0]["lists"]
-        qrels = [Qrel(*q) for q in read_judgements(JudgementSource(corpus=CorpusRef(**judged))).qrels if q[0] in lists]
-        values = [
-            ScoredDoc(query_id, doc_id, rank, score)
-            for query_id, documents in lists.items()
-            for rank, (doc_id, score) in enumerate(documents, start=1)
-        ]
-        modality = "text" if judged["direction"] == "text-to-text" else "image"
-        measured = evaluate(
-            values, qrels, protocol.measures[modality], name=kind, remove_query=worker.facts["remove_query"]
-        )
-        yield {measure: round(value, 4) for measure, value in means(measured).items()}
+def values_of(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str, Any]) -> dict[str, float]:
+    """The measures of a model's rankings over the topics that were searched; none where there are no judgements."""
+    judged, remove_query = worker.facts["judged"], worker.facts["remove_query"]
+    if judged is None:
+        return {}
+    qrels = [qrel for qrel in read_judgements(JudgementSource(corpus=CorpusRef(**judged))).qrels if qrel[0] in lists]
+    hits = [
+        ScoredDoc(query_id, doc_id, rank, score)
+        for query_id, documents in lists.items()
+        for rank, (doc_id, score) in enumerate(documents, start=1)
+    ]
+    measures = protocol.measures["text" if judged["direction"] == "text-to-text" else "image"]
+    values = means(evaluate(hits, qrels, measures, name=kind, remove_query=remove_query))
+    return {measure: round(value, 4) for measure, value in values.items()}
 
 
 def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Mapping[str, Any]]) -> Iterator[Ratio]:
@@ -235,7 +218,6 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
 
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import open_index
-    from lexvl_anserini.ground.errors import UsageError
     from lexvl_anserini.ground.records import ImpactQuery
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
@@ -286,14 +268,11 @@ def load_limited(manifest: Any, tokens: int | None) -> tuple[Any, list[str]]:
     """The encoder of an index, whose queries have at most so many tokens; and a note where it has its own limit."""
     from lexvl_anserini.encoders.cards import length_options
     from lexvl_anserini.encoders.loading import load_encoder_of
-    from lexvl_anserini.ground.errors import UsageError
 
-    digest, direction = manifest.vocabulary_digest, manifest.corpus.direction or ""
+    load = partial(load_encoder_of, manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
     if tokens is None:
-        return load_encoder_of(manifest.encoder, device="cpu", vocabulary=digest), []
+        return load(), []
     try:
-        limited = length_options(manifest.encoder.name, direction, tokens, tokens)
-        return load_encoder_of(manifest.encoder, device="cpu", settings=limited, vocabulary=digest), []
+        return load(settings=length_options(manifest.encoder.name, manifest.corpus.direction or "", tokens, tokens)), []
     except UsageError as problem:
-        note = f"its own limit of tokens, not {tokens} ({problem})"
-        return load_encoder_of(manifest.encoder, device="cpu", vocabulary=digest), [note]
+        return load(), [f"its own limit of tokens, not {tokens} ({problem})"]

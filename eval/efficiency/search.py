@@ -22,7 +22,12 @@ HITS = (10, 1000)
 
 # Exact engines over the same vectors: they find the same documents, with the same scores, in the same order.
 EXACT = ("ours", "ours-lucene", "stock")
-OTHERS = ("ours-lucene", "stock", "faiss-flat", "faiss-hnsw")
+
+# Ratios of single queries: other systems over ours, and ours over Lucene alone, its lower bound.
+PAIRS = (
+    *((f"{name} / ours", name, "ours") for name in ("ours-lucene", "stock", "faiss-flat", "faiss-hnsw")),
+    ("ours / lucene by score", "ours", "lucene"),
+)
 
 # Batches with one thread, where the others have several.
 ALONE = "batch, 1 thread"
@@ -41,7 +46,9 @@ def measure(options: Options) -> Report:
     hits, threads, rounds = options.hits or HITS, options.threads or 1, options.repeats or REPEATS
     with working_folder(options) as folder, ExitStack() as stack:
         collection = prepare(options, folder, options.single("documents", DOCUMENTS))
-        index = built(collection, folder)
+        index = folder / f"index-{collection.shards.name}"
+        places = {"shards": str(collection.shards), "index": str(index)}
+        run_once(INDEXERS["ours"].function, INDEXERS["ours"].environ, **places, threads=1)
         names = chosen_systems(options.system, SEARCHERS)
         workers = {name: stack.enter_context(start(name, index, collection, options)) for name in names}
         answers = take_turns(cells(workers, hits, threads), rounds, warm_up=1)
@@ -54,19 +61,11 @@ def measure(options: Options) -> Report:
         if "lucene" in workers:
             settings["expected_overlapping_postings"] = round(workers["lucene"].facts["overlap"], 3)
         expect_agreement(answers, hits)
-        notes = (*served_notes(workers), *recall_notes(workers, hits))
+        notes = tuple(notes_of(workers, hits))
         figures = measure_opening(index, collection.queries) if "ours" in names else {}
         peaks = {name: mib(worker.peak_bytes) for name, worker in workers.items()}
     rows = rows_of(answers, peaks, settings["queries"])
     return Report(figures, rows, ratios_of(answers, hits, threads), settings, notes)
-
-
-def built(collection: Collection, folder: Path) -> Path:
-    """Our index of the collection, built in a child unless it exists."""
-    index = folder / f"index-{collection.shards.name}"
-    ours = INDEXERS["ours"]
-    run_once(ours.function, ours.environ, shards=str(collection.shards), index=str(index), threads=1)
-    return index
 
 
 def start(name: str, index: Path, collection: Collection, options: Options) -> Worker:
@@ -76,7 +75,7 @@ def start(name: str, index: Path, collection: Collection, options: Options) -> W
     if not system.reads_index:
         count, seed = options.query_count or QUERY_COUNT, options.seed or 0
         inputs = {"documents": collection.documents, "query_count": count, "seed": seed}
-    return Worker(system.function, system.environ, **inputs, **system.arguments)
+    return Worker(system.function, **inputs, **system.arguments)
 
 
 def cells(workers: Mapping[str, Worker], hits: Sequence[int], threads: int) -> dict[tuple[str, str, int], Any]:
@@ -117,20 +116,22 @@ def ratios_of(answers: Answers, hits: Sequence[int], threads: int) -> tuple[Rati
 def batch_ratios(answers: Answers, k: int, threads: int) -> Iterator[Ratio]:
     """Stock over ours, and our batch with one thread over the same with all threads."""
     stock, ours, alone = (answers.get(key) for key in (("stock", "batch", k), ("ours", "batch", k), ("ours", ALONE, k)))
+
+    def seconds(side: Sequence[Mapping[str, float]], *clocks: str) -> list[float]:
+        return [sum(answer[clock] for clock in clocks) for answer in side]
+
     if stock and ours:
         for what, clock in CLOCKS:
-            pair = ([answer[clock] for answer in side] for side in (stock, ours))
-            yield ratio(f"stock / ours: batch of queries, {what}, k={k}", *pair)
-        read = [answer["wall_s"] + answer["read_s"] for answer in stock]
+            yield ratio(f"stock / ours: batch of queries, {what}, k={k}", seconds(stock, clock), seconds(ours, clock))
         what = f"stock / ours: the same with ids and scores read, k={k}"
-        yield ratio(what, read, [answer["wall_s"] for answer in ours])
+        yield ratio(what, seconds(stock, "wall_s", "read_s"), seconds(ours, "wall_s"))
     if alone and ours:
-        pair = ([answer["wall_s"] for answer in side] for side in (alone, ours))
-        yield ratio(f"ours: batch of queries, 1 thread / {threads} threads, wall, k={k}", *pair)
+        what = f"ours: batch of queries, 1 thread / {threads} threads, wall, k={k}"
+        yield ratio(what, seconds(alone, "wall_s"), seconds(ours, "wall_s"))
 
 
 def single_ratios(answers: Answers, k: int) -> Iterator[Ratio]:
-    """Single queries: other systems over ours, and ours over Lucene alone, its lower bound."""
+    """The ratios of single queries between all systems that answer them."""
     for what, clock in CLOCKS:
         # Per round, the seconds of a system's median query: interruptions of a few queries do not count.
         seconds = {
@@ -138,12 +139,9 @@ def single_ratios(answers: Answers, k: int) -> Iterator[Ratio]:
             for name in SEARCHERS
             if (name, "latency", k) in answers
         }
-        for name in OTHERS if "ours" in seconds else ():
-            if name in seconds:
-                yield ratio(f"{name} / ours: single query, {what}, k={k}", seconds[name], seconds["ours"])
-        if {"ours", "lucene"} <= seconds.keys():
-            bound = f"ours / lucene by score: single query, {what}, k={k}"
-            yield ratio(bound, seconds["ours"], seconds["lucene"])
+        for sides, name, other in PAIRS:
+            if {name, other} <= seconds.keys():
+                yield ratio(f"{sides}: single query, {what}, k={k}", seconds[name], seconds[other])
 
 
 def expect_agreement(answers: Answers, hits: Sequence[int]) -> None:
@@ -154,18 +152,13 @@ def expect_agreement(answers: Answers, hits: Sequence[int]) -> None:
             raise LexvlError(f"{' and '.join(digests)} rank differently at k={k}; their times are not comparable")
 
 
-def served_notes(workers: Mapping[str, Worker]) -> Iterator[str]:
-    """The form of the postings that answered the queries of ours."""
+def notes_of(workers: Mapping[str, Worker], hits: Sequence[int]) -> Iterator[str]:
+    """The form of the postings that answered ours, and the share of exact hits that the approximate system finds."""
     for name in ("ours", "ours-lucene"):
         if name in workers:
             for form, count in workers[name].request(task="served", hits=0).items():
                 yield f"{name}: {form} postings answered {count:,} queries"
-
-
-def recall_notes(workers: Mapping[str, Worker], hits: Sequence[int]) -> Iterator[str]:
-    """The share of the exact hits that the approximate system finds."""
-    exact_name, name = "faiss-flat", "faiss-hnsw"
-    for k in hits if {name, exact_name} <= workers.keys() else ():
-        exact, approximate = (workers[system].request(task="hits", hits=k) for system in (exact_name, name))
+    for k in hits if {"faiss-flat", "faiss-hnsw"} <= workers.keys() else ():
+        exact, approximate = (workers[name].request(task="hits", hits=k) for name in ("faiss-flat", "faiss-hnsw"))
         share, candidates = share_found(exact["hits"], approximate["hits"]), approximate["candidates"]
-        yield f"{name} is approximate: it finds {share:.4f} of the first {k} (efSearch {candidates})"
+        yield f"faiss-hnsw is approximate: it finds {share:.4f} of the first {k} (efSearch {candidates})"

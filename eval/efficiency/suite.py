@@ -39,10 +39,7 @@ class Options:
     system: Annotated[list[str] | None, typer.Option(help="What to compare; repeatable, default all.")] = None
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of alternating runs; default 3.")] = None
     threads: Annotated[int | None, typer.Option(min=1, help="Of indexing and batch search; default 1.")] = None
-    encoder: Annotated[
-        str | None,
-        typer.Option(help="Default vdr.", autocompletion=encoder_names),
-    ] = None
+    encoder: Annotated[str | None, typer.Option(help="Default vdr.", autocompletion=encoder_names)] = None
     checkpoint: Annotated[str | None, typer.Option(help="Default minilm.")] = None
     data_dir: DataDir = None
     workdir: Annotated[Path | None, typer.Option(help="Keeps synthetic files here, for use in later runs.")] = None
@@ -63,20 +60,14 @@ class Options:
 PERCENTILES = (50, 90, 95, 99)
 
 
-class Spread(NamedTuple):
-    """The median, the least and the greatest of some values, and their number."""
+class Ratio(NamedTuple):
+    """The other side over ours, round by round of alternating runs: the median, the least and the greatest."""
 
+    what: str
     median: float
     low: float
     high: float
     rounds: int
-
-
-class Ratio(NamedTuple):
-    """A comparison: the other side over ours, round by round of alternating runs."""
-
-    what: str
-    spread: Spread
 
 
 def median(values: Iterable[float]) -> float:
@@ -84,14 +75,10 @@ def median(values: Iterable[float]) -> float:
     return float(np.median([*values]))
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Median and range of at least one value."""
-    return Spread(median(values), min(values), max(values), len(values))
-
-
 def ratio(what: str, others: Sequence[float], ours: Sequence[float]) -> Ratio:
     """The other side over ours, paired by round: a slow period of the machine affects both sides of a pair."""
-    return Ratio(what, spread([other / our for other, our in zip(others, ours, strict=True)]))
+    values = [other / our for other, our in zip(others, ours, strict=True)]
+    return Ratio(what, median(values), min(values), max(values), len(values))
 
 
 def latency(seconds: Sequence[float]) -> dict[str, float]:
@@ -109,15 +96,9 @@ def mib(size: float) -> float:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of a suite.
+    """The results of a suite: single figures, rows by system and case, ratios, and what a reader needs to judge them.
 
-    figures   single values by name
-    rows      one mapping per system and case; a table
-    ratios    comparisons of systems
-    settings  sizes and shapes of the measurement
-    notes     facts that a reader needs to judge the figures
-    parts     the reports that this one combines
-    machine   the machine, and its load when the report was created
+    `machine` has its load at the time when the report was created; `parts` are the reports that this one combines.
     """
 
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -130,18 +111,15 @@ class Report:
 
     def to_json(self, suite: str) -> dict[str, Any]:
         """One object: the figures, then all other fields that are not empty."""
-        content: dict[str, Any] = {"suite": suite, **self.figures}
-        if self.settings:
-            content["settings"] = dict(self.settings)
-        if self.rows:
-            content["rows"] = [dict(row) for row in self.rows]
-        if self.ratios:
-            content["ratios"] = [{"what": r.what, **r.spread._asdict()} for r in self.ratios]
-        if self.notes:
-            content["notes"] = list(self.notes)
-        if self.parts:
-            content["parts"] = {name: part.to_json(name) for name, part in self.parts.items()}
-        return {**content, "machine": dict(self.machine)}
+        content: dict[str, Any] = {
+            "settings": dict(self.settings),
+            "rows": [dict(row) for row in self.rows],
+            "ratios": [ratio._asdict() for ratio in self.ratios],
+            "notes": list(self.notes),
+            "parts": {name: part.to_json(name) for name, part in self.parts.items()},
+        }
+        present = {name: value for name, value in content.items() if value}
+        return {"suite": suite, **self.figures, **present, "machine": dict(self.machine)}
 
     def to_text(self) -> str:
         """Settings and figures by name, then the two tables, then the notes."""
@@ -174,8 +152,8 @@ def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 RATIOS = (
     FieldColumn("ratio", "what"),
-    *(FieldColumn(name, f"spread.{name}", TWO_DECIMALS) for name in ("median", "low", "high")),
-    FieldColumn("rounds", "spread.rounds", PLAIN),
+    *(FieldColumn(name, name, TWO_DECIMALS) for name in ("median", "low", "high")),
+    FieldColumn("rounds", "rounds", PLAIN),
 )
 
 

@@ -17,6 +17,7 @@ import os
 import runpy
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
@@ -49,17 +50,12 @@ class Indexer(NamedTuple):
 
 
 class SearchWorker(NamedTuple):
-    """A searching function.
-
-    tasks        the requests that it is measured by, each for every number of hits
-    reads_index  its input is our index; it creates its own vectors otherwise
-    """
+    """A searching function, and the requests that it is measured by; it reads our index, or creates its own vectors."""
 
     function: str
     tasks: tuple[str, ...]
     arguments: Mapping[str, Any] = {}
     reads_index: bool = True
-    environ: Mapping[str, str] = {}
 
 
 INDEXERS: Mapping[str, Indexer] = {
@@ -109,19 +105,13 @@ def index_ours(shards: str, index: str, threads: int, cores: int | None = None) 
 
 
 def search_ours(index: str, queries: str, resident: bool) -> Ready:
-    """A worker around our engine, opened as `search_index` opens it.
-
-    One form of the postings serves from the first query on, so that no round mixes the two: resident ones if they are
-    chosen and the index has them.
-    """
+    """A worker around our engine; one form of the postings serves from the first query on: no round mixes the two."""
     from lexvl_anserini.engines.index_folder import RESIDENT, index_manifest
     from lexvl_anserini.engines.opening import open_index
 
     path = Path(index)
     os.environ["LEXVL_POSTINGS"] = "resident" if resident and (path / RESIDENT).is_file() else "lucene"
-    manifest = index_manifest(path)
-    engine = open_index(path, manifest)
-    encoded = read_queries(queries)
+    engine, encoded = open_index(path, index_manifest(path)), read_queries(queries)
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         if task == "latency":
@@ -180,33 +170,28 @@ def search_stock(index: str, queries: str) -> Ready:
         with Stopwatch() as watch:
             lists = searcher.batch_search(ids, ids, k=hits, threads=threads)
         with Stopwatch() as reading:
-            rankings = list(stock_rankings(ids, lists))
+            # Ids and scores from the Java objects, in the order of the queries.
+            rankings = [[(hit.docid, float(hit.score)) for hit in lists.get(query_id, ())] for query_id in ids]
         return {**watch.seconds(), "read_s": reading.wall_s, "digest": digest(rankings)}
 
     return Ready({}, answer)
 
 
-def stock_rankings(ids: Sequence[str], lists: Mapping[str, Any]) -> Iterator[Ranking]:
-    """Ids and scores from the Java objects that a search returns, in the order of the queries."""
-    for query_id in ids:
-        yield [(hit.docid, float(hit.score)) for hit in lists.get(query_id, ())]
-
-
 FIELD = "contents"
 
 
-def open_reader(index: str) -> Any:
-    """A reader of an index, ours or stock's."""
+def open_reader(index: str) -> tuple[Any, Any]:
+    """A reader of an index, ours or stock's; the second is the same one as an IndexReader, as Lucene's methods ask."""
+    jvm.start()
     path = java_class("java.nio.file.Paths").get(str(Path(index).absolute()))
     folder = java_class("org.apache.lucene.store.FSDirectory").open(path)
-    return java_class("org.apache.lucene.index.DirectoryReader").open(folder)
+    reader = java_class("org.apache.lucene.index.DirectoryReader").open(folder)
+    return reader, java_cast("org.apache.lucene.index.IndexReader", reader)
 
 
 def index_counts(index: str) -> dict[str, int]:
     """Documents, postings and the sum of all impacts, from the index's own statistics."""
-    jvm.start()
-    reader = open_reader(index)
-    as_reader = java_cast("org.apache.lucene.index.IndexReader", reader)
+    reader, as_reader = open_reader(index)
     terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader, FIELD)
     return {
         "documents": int(reader.maxDoc()),
@@ -216,15 +201,12 @@ def index_counts(index: str) -> dict[str, int]:
 
 
 def search_lucene(index: str, queries: str) -> Ready:
-    """A worker around `IndexSearcher.search`: time from the call to its `TopDocs`, which stay in Java.
+    """A worker around `IndexSearcher.search`, whose `TopDocs` stay in Java: the lower bound, without code around it.
 
-    It has no code of ours or of Pyserini around a search: the lower bound. It also returns the
-    expected overlap: the postings that a query touches per document (FLOPS in the papers), the mean over queries of the
-    sum over terms of df / N.
+    Its fact is the expected overlap: the postings that a query touches per document (FLOPS in the papers), the mean
+    over queries of the sum over terms of df / N.
     """
-    jvm.start()
-    reader = open_reader(index)
-    as_reader = java_cast("org.apache.lucene.index.IndexReader", reader)
+    reader, as_reader = open_reader(index)
     searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader)
     searcher.setSimilarity(java_class("io.anserini.search.similarity.ImpactSimilarity")())
     encoded = read_queries(queries)
@@ -233,7 +215,10 @@ def search_lucene(index: str, queries: str) -> Ready:
     def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
         return one_by_one(lambda query: searcher.search(query, hits), built)
 
-    return Ready({"overlap": expected_overlap(reader, encoded)}, answer)
+    term_of = java_class("org.apache.lucene.index.Term")
+    frequency = {term: int(reader.docFreq(term_of(FIELD, term))) for query in encoded for term in query.vector}
+    touched = sum(frequency[term] for query in encoded for term in query.vector)
+    return Ready({"overlap": touched / (len(encoded) * int(reader.maxDoc()))}, answer)
 
 
 def lucene_query(vector: Mapping[str, float]) -> Any:
@@ -243,18 +228,10 @@ def lucene_query(vector: Mapping[str, float]) -> Any:
     boosted = java_class("org.apache.lucene.search.BoostQuery")
     should = java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
     builder = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
+    as_query = partial(java_cast, "org.apache.lucene.search.Query")
     for term, weight in vector.items():
-        inner = java_cast("org.apache.lucene.search.Query", one_term(term_of(FIELD, term)))
-        builder.add(java_cast("org.apache.lucene.search.Query", boosted(inner, float(weight))), should)
-    return java_cast("org.apache.lucene.search.Query", builder.build())
-
-
-def expected_overlap(reader: Any, queries: Sequence[Any]) -> float:
-    """Mean over queries of the number of their terms that a random document has."""
-    term_of = java_class("org.apache.lucene.index.Term")
-    frequency = {term: int(reader.docFreq(term_of(FIELD, term))) for query in queries for term in query.vector}
-    touched = sum(frequency[term] for query in queries for term in query.vector)
-    return touched / (len(queries) * int(reader.maxDoc()))
+        builder.add(as_query(boosted(as_query(one_term(term_of(FIELD, term))), float(weight))), should)
+    return as_query(builder.build())
 
 
 DIMENSIONS = 512
@@ -295,7 +272,6 @@ def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Read
         index.add(block)
     faiss.omp_set_num_threads(1)
     queries = np.concatenate(list(dense_vectors(query_count, seed, 1)))
-
     efforts: dict[int, int] = {}
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:

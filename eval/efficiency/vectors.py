@@ -44,20 +44,15 @@ SHARD_SIZE = 8192
 
 SEED = 20240307
 
-
 # Independent streams of random numbers.
 DOCUMENTS, QUERIES = 0, 1
 
 
 @dataclass(frozen=True)
 class VectorShape:
-    """The distribution of vectors.
+    """The distribution of vectors of `terms` terms each, by the law above over a vocabulary of `size` terms.
 
-    terms       per document
-    size        of the vocabulary
-    exponent, shift   of the law above
-    least       smallest weight
-    gamma, scale      of the number that is added to it: weight = least + a Gamma(gamma, scale) number, at most 255
+    A weight is `least` plus a Gamma(gamma, scale) number, at most 255.
     """
 
     terms: int

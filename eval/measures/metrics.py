@@ -119,10 +119,6 @@ def evaluate(
         ties: "rank" or "trec_eval", see `ties.py`. The caller has ranked the documents, so its ranks decide by
             default; for a run on disk `measure_runs` chooses by its origin.
         remove_query: a document whose doc_id is the query_id does not count and has no rank (BEIR's rule).
-
-    Raises:
-        UsageError: an unknown measure, order of ties or relevance level.
-        DataError: an empty run, empty or contradictory qrels, a document listed twice, no topic in common.
     """
     parsed, hits = parse_measures(measures, relevance_level), checked_hits(run, name)
     relevant = relevant_of(judgements(qrels, dataset or "qrels"))

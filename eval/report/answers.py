@@ -33,12 +33,7 @@ OWN_TERMS = 6
 
 
 def answered_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> CorpusRef:
-    """The dataset that a run answers: by the run's manifest, completed by the index's.
-
-    Raises:
-        DataError: there is no such run.
-        UsageError: the run is about other documents than the index's.
-    """
+    """The dataset that a run answers: by the run's manifest, completed by the index's."""
     known, indexed = describe_run(run_path).corpus, about.corpus.ref
     for of_run, of_index in (
         (known.direction, indexed.direction),
@@ -57,11 +52,7 @@ def answered_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> Co
 
 
 def sample_queries(run_path: Path, count: int) -> list[str]:
-    """`count` topics of a run, evenly spaced in their order, so that no choice by hand is involved.
-
-    Raises:
-        DataError: the run is empty or malformed.
-    """
+    """`count` topics of a run, evenly spaced in their order, so that no choice by hand is involved."""
     answered = list(dict.fromkeys(document.query_id for document in read_run(run_path)))
     if not answered:
         raise DataError(f"{run_path}: no line; nothing to show")
@@ -115,12 +106,7 @@ def cell_of(
 
 
 def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
-    """Typed queries with their first hits, none of which is known to be relevant.
-
-    Raises:
-        UsageError: an empty text, or an encoder whose queries are images.
-        DataError: the corpus no longer contains a document of the index, or an image cannot be read.
-    """
+    """Typed queries with their first hits, none of which is known to be relevant."""
     topics = [typed_topic(text, None) for text in texts]
     explanations = [explain(index, encoded(topic, model, index.manifest), None, hits) for topic in topics]
     doc_ids = {why.doc_id for listed in explanations for why in listed}
@@ -137,11 +123,7 @@ def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Seq
 def strips_of_run(
     dataset: Dataset, index: Index, model: Encoder, run_path: Path, query_ids: Sequence[str], hits: int
 ) -> list[Strip]:
-    """Topics of a run with their first hits there, and the terms of their scores.
-
-    Raises:
-        DataError: the dataset has no such topic or document, or an image cannot be read.
-    """
+    """Topics of a run with their first hits there, and the terms of their scores."""
     lists = hits_of(run_path, query_ids)
     topics = {topic.query_id: topic for topic in dataset.topics() if topic.query_id in lists}
     doc_ids = {scored.doc_id for listed in lists.values() for scored in listed[:hits]}
@@ -178,9 +160,6 @@ def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
     Args:
         strips: queries and their hits.
         model: the encoder of the hits.
-
-    Raises:
-        UsageError: the encoder has no grid cells of images, or the hits are texts.
     """
     from lexvl_anserini.encoders.parts.images.grounding import image_side
 

@@ -13,11 +13,7 @@ from ..measures.inputs import RunCard
 
 
 def labelled(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[RunCard]:
-    """The runs under the system names that the user gives, if any.
-
-    Raises:
-        UsageError: the number of labels differs from the number of runs.
-    """
+    """The runs under the system names that the user gives, if any."""
     if not labels:
         return list(cards)
     if len(labels) != len(cards):
@@ -31,11 +27,7 @@ def with_systems(cards: Sequence[RunCard], measured: Sequence[Sequence[Measureme
 
 
 def with_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[str] | None) -> list[list[Measurement]]:
-    """The measurements under other names of datasets, if any are given: one per dataset, in order of first appearance.
-
-    Raises:
-        UsageError: the number of labels differs from the number of datasets.
-    """
+    """The measurements under other names of datasets, if any are given: one per dataset, in order of appearance."""
     if not labels:
         return [list(rows) for rows in measured]
     datasets = list(dict.fromkeys(rows[0].dataset for rows in measured))

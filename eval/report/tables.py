@@ -33,7 +33,7 @@ from .render import (
 if TYPE_CHECKING:
     from ..analyses.ann import LayoutCost
     from ..analyses.terms import TermProfile
-    from ..analyses.tuning import Tuned, TuningSetting
+    from ..analyses.tune import Tuned, TuningSetting
     from ..measures.significance import SystemComparison
 
 

@@ -40,9 +40,6 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
     """The measures of a published run, with equal scores in trec_eval's order, as its manifest does not vouch for it.
 
     They are stored as those of runs that this project searches.
-
-    Raises:
-        DataError: the run or the judgements are not in the data folder, or malformed.
     """
     run, qrels = (data_root(place.data_dir) / need.name for need in needed_files(part, place))
     if not qrels.is_file():

@@ -26,7 +26,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
 from lexvl_anserini.encoders.cards import CARDS
@@ -55,31 +55,36 @@ STATUSES: Mapping[str, str] = {
 }
 
 
-class UnitName(str):
+class KnownName(str):
+    """One of some known names."""
+
+    kind: ClassVar[str]
+    known: ClassVar[Iterable[str]]
+
+    @classmethod
+    def from_text(cls, text: str, spot: Spot) -> Self:
+        """Raises DataError for another name."""
+        if text not in cls.known:
+            raise DataError(f"{spot}: {UnknownName(cls.kind, text, cls.known)}")
+        return cls(text)
+
+
+class UnitName(KnownName):
     """A key of `UNITS`."""
 
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> UnitName:
-        """Raises DataError for an unknown unit."""
-        return cls(_known("unit", text, UNITS, spot))
+    kind, known = "unit", UNITS
 
 
-class StatusName(str):
+class StatusName(KnownName):
     """A key of `STATUSES`."""
 
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> StatusName:
-        """Raises DataError for an unknown status."""
-        return cls(_known("status", text, STATUSES, spot))
+    kind, known = "status", STATUSES
 
 
-class AxisName(str):
-    """What the rows of a table are: `systems` or `quantities`."""
+class AxisName(KnownName):
+    """What the rows of a table are."""
 
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> AxisName:
-        """Raises DataError for another word."""
-        return cls(_known("kind of rows", text, ("systems", "quantities"), spot))
+    kind, known = "kind of rows", ("systems", "quantities")
 
 
 class PrintedNumber(NamedTuple):
@@ -197,12 +202,6 @@ def _number(word: str, spot: Spot) -> PrintedNumber:
     return PrintedNumber(float(word), len(word.partition("e")[0].partition(".")[2]))
 
 
-def _known(kind: str, text: str, known: Iterable[str], spot: Spot) -> str:
-    if text not in known:
-        raise DataError(f"{spot}: {UnknownName(kind, text, known)}")
-    return text
-
-
 class PublishedCell(NamedTuple):
     """One published number.
 
@@ -258,12 +257,7 @@ def published_tables() -> Mapping[str, PublishedTable]:
 
 
 def read_tables(path: Path) -> Iterator[PublishedTable]:
-    """The tables of one file; their names begin with the name of the file.
-
-    Raises:
-        DataError: an unknown key, unit, status, task, data set, measure, encoder, checkpoint or heading; a row of the
-            wrong length; what is no number; two values for one cell; a table with neither numbers nor a reason.
-    """
+    """The tables of one file; their names begin with the name of the file."""
     content: PaperEntry = read_yaml(path, PaperEntry)
     for key, entry in content.tables.items():
         name, where = f"{path.stem}-{key}", f"{path.name} (tables: {key})"

@@ -147,11 +147,7 @@ class Workplace:
 
 
 def assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:
-    """`NAME=VALUE` texts as a mapping; a name may have equals signs, because headings do ("VDR k=32").
-
-    Raises:
-        UsageError: no known name before an equals sign, no value, or two values for one name.
-    """
+    """`NAME=VALUE` texts as a mapping; a name may have equals signs, because headings do ("VDR k=32")."""
     values: dict[str, str] = {}
     for text in texts:
         names = [name for name in known if text.startswith(f"{name}=")]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import CheckpointError, DataError, MissingExtra
 
-from ..report.render import MISSING, Column, Table
+from ..report.render import MISSING, PLAIN, Column, FieldColumn, Table
 from .matrix import TablePlan, way_of
 from .published import PublishedCell
 from .quantities import MEANS, Quantity, combined, parts_of
@@ -27,28 +27,19 @@ LISTED = 3
 
 def cell_table(cells: Sequence[ReproducedCell]) -> Table:
     """One row per cell; the reason follows a verdict that needs one."""
-    headings = ("table", "row", "quantity", "measured", "published", "difference", "verdict")
-    texts = (0, 1, 2, 6)
-    return Table(
-        columns=tuple(Column(heading, number=n not in texts) for n, heading in enumerate(headings)),
-        rows=tuple(
-            (
-                cell.table,
-                cell.row,
-                cell.quantity,
-                MISSING if cell.measured is None else f"{cell.measured:.{shown_decimals(cell)}f}",
-                f"{cell.published:.{cell.decimals}f}",
-                MISSING if cell.difference is None else f"{cell.difference:+z.{shown_decimals(cell)}f}",
-                cell.verdict + (f" ({cell.reason})" if cell.reason else ""),
-            )
-            for cell in cells
-        ),
+    columns = (
+        *(FieldColumn(name, name) for name in ("table", "row", "quantity")),
+        FieldColumn("measured", lambda cell: in_decimals(cell, cell.measured), PLAIN),
+        FieldColumn("published", lambda cell: f"{cell.published:.{cell.decimals}f}", PLAIN),
+        FieldColumn("difference", lambda cell: in_decimals(cell, cell.difference, "+z"), PLAIN),
+        FieldColumn("verdict", lambda cell: cell.verdict + (f" ({cell.reason})" if cell.reason else "")),
     )
+    return Table.of_fields(cells, columns)
 
 
-def shown_decimals(cell: ReproducedCell) -> int:
-    """One decimal more than the paper prints, at most four."""
-    return max(cell.decimals, min(cell.decimals + 1, 4))
+def in_decimals(cell: ReproducedCell, value: float | None, sign: str = "") -> str:
+    """A value of a cell with one decimal more than the paper prints, at most four; a dash for none."""
+    return MISSING if value is None else f"{value:{sign}.{max(cell.decimals, min(cell.decimals + 1, 4))}f}"
 
 
 def summary(cells: Iterable[ReproducedCell]) -> str:

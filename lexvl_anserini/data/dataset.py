@@ -26,7 +26,7 @@ class Dataset:
     split         of topics and qrels (and of the documents where the corpus itself is split, as in `demo`)
     data_dir      the folder of the datasets, None for the default
     remove_query  a hit whose doc_id equals the query_id does not count (BEIR's rule; never for captions)
-    escape_ids    ids are percent-encoded (`data.ids.escape_id`) in documents, topics and qrels alike
+    escape_ids    ids are percent-encoded (`data.checks.escape_id`) in documents, topics and qrels alike
     direction     what topics and documents are: text-to-text, text-to-image or image-to-text
     scores        of judged documents by a teacher; None where the files have none
     placed        the documents from a place of their file on, each with its place; None where no file has places, so

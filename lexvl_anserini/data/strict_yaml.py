@@ -37,11 +37,11 @@ class Spot(NamedTuple):
         return f"{file} line {self.line}" + (f" ({': '.join(keys)})" if keys else "")
 
 
-def read_yaml(path: Path, wanted: Any) -> Any:
-    """The content of a YAML file as a value of the wanted type.
+def read_yaml(path: Path, expected: Any) -> Any:
+    """The content of a YAML file as a value of the expected type.
 
     Raises:
-        DataError: the file is not YAML, or does not have the wanted form.
+        DataError: the file is not YAML, or does not have the expected form.
     """
     import yaml
 
@@ -56,7 +56,7 @@ def read_yaml(path: Path, wanted: Any) -> Any:
         raise DataError(f"{path.name}: not YAML: {error}") from None
     if node is None:
         raise DataError(f"{path.name}: the file is empty")
-    return _reader(wanted)(node, (path.name,))
+    return _reader(expected)(node, (path.name,))
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -67,38 +67,38 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 @cache
-def _reader(wanted: Any) -> Reader:
+def _reader(expected: Any) -> Reader:
     """The function that reads a node as a type."""
-    if wanted in _NAMES:
-        return partial(_scalar, wanted)
-    inner = get_args(wanted)
-    origin = get_origin(wanted)
+    if expected in _NAMES:
+        return partial(_scalar, expected)
+    inner = get_args(expected)
+    origin = get_origin(expected)
     if origin is tuple:
         return partial(_list, _reader(inner[0])) if inner[-1] is Ellipsis else partial(_row, tuple(map(_reader, inner)))
     if origin is Mapping:
         return partial(_mapping, inner[0], _reader(inner[1]))
     if origin is UnionType:  # X | None: what may be left out
         return _reader(inner[0])
-    if hasattr(wanted, "from_text"):
-        return partial(_text, wanted)
-    return partial(_record, wanted, {name: _reader(hint) for name, hint in get_type_hints(wanted).items()})
+    if hasattr(expected, "from_text"):
+        return partial(_text, expected)
+    return partial(_record, expected, {name: _reader(hint) for name, hint in get_type_hints(expected).items()})
 
 
-def _scalar(wanted: type, node: Node, trail: Trail) -> Any:
+def _scalar(expected: type, node: Node, trail: Trail) -> Any:
     text = node.value
     if not isinstance(text, str):
-        raise _mistake(node, trail, f"expected {_NAMES[wanted]}, found a {node.id}")
-    if wanted is str:
+        raise _mistake(node, trail, f"expected {_NAMES[expected]}, found a {node.id}")
+    if expected is str:
         return text
-    if wanted is bool and text in ("yes", "no"):
+    if expected is bool and text in ("yes", "no"):
         return text == "yes"
-    if wanted is int and text.lstrip("-").isdecimal():
+    if expected is int and text.lstrip("-").isdecimal():
         return int(text)
-    raise _mistake(node, trail, f"expected {_NAMES[wanted]}, found {text!r}")
+    raise _mistake(node, trail, f"expected {_NAMES[expected]}, found {text!r}")
 
 
-def _text(wanted: Any, node: Node, trail: Trail) -> Any:
-    return wanted.from_text(_scalar(str, node, trail), _spot(node, trail))
+def _text(expected: Any, node: Node, trail: Trail) -> Any:
+    return expected.from_text(_scalar(str, node, trail), _spot(node, trail))
 
 
 def _list(item: Reader, node: Node, trail: Trail) -> tuple[Any, ...]:
@@ -118,14 +118,14 @@ def _mapping(key_type: type, item: Reader, node: Node, trail: Trail) -> dict[Any
     return {key_type(key): item(child, (*trail, key)) for key, child in entries.items()}
 
 
-def _record(wanted: Any, fields: Mapping[str, Reader], node: Node, trail: Trail) -> Any:
+def _record(expected: Any, fields: Mapping[str, Reader], node: Node, trail: Trail) -> Any:
     entries = _entries(node, trail)
     for key, child in entries.items():
         if key not in fields:
             raise _mistake(child, trail, f"unknown key {key!r}{suggestion(key, fields)}")
-    if missing := [name for name in fields if name not in entries and name not in wanted._field_defaults]:
+    if missing := [name for name in fields if name not in entries and name not in expected._field_defaults]:
         raise _mistake(node, trail, f"missing: {', '.join(missing)}")
-    return wanted(**{key: fields[key](child, (*trail, key)) for key, child in entries.items()})
+    return expected(**{key: fields[key](child, (*trail, key)) for key, child in entries.items()})
 
 
 def _entries(node: Node, trail: Trail) -> dict[str, Node]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, TypeAlias, cast
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.inputs import OtherModality, inputs_of
+from lexvl_anserini.encoders.inputs import InputReader, OtherModality, inputs_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.progress import Progress, progress_bar, silent
@@ -51,7 +51,7 @@ REMEDIES: Mapping[str, str] = {
 }
 
 
-class Tower(Protocol):
+class Tower(InputReader, Protocol):
     """One side of an encoder.
 
     Its inputs are what `read` and `read_topic` return: texts, image references, or references of stored vectors. A text
@@ -61,22 +61,6 @@ class Tower(Protocol):
     @property
     def kind(self) -> Kind:
         """What the tower gives: "impact" (`LexicalSide`), "dense" (`DenseSide`) or "text" (no vectors)."""
-        ...
-
-    def read(self, document: Document) -> str:
-        """The input that a document gives this tower.
-
-        Raises:
-            OtherModality: the document has no text, or no image, for a tower that reads it.
-        """
-        ...
-
-    def read_topic(self, topic: Topic) -> str:
-        """The input that a topic gives this tower.
-
-        Raises:
-            OtherModality: the topic has no text, or no image, for a tower that reads it.
-        """
         ...
 
 
@@ -445,9 +429,8 @@ class Encoder:
                 reached; nothing is committed then.
         """
         facts = door("sharing.model_card").ModelCardFacts(licence, language, measures, repo_id)
-        saving = door("sharing.saving")
-        upload = saving.Upload(repo_id, private, token, message, branch, overwrite)
-        url: str = saving.push_encoder(self, facts, upload)
+        push = door("sharing.saving").push_encoder
+        url: str = push(self, facts, repo_id, private, token, message, branch, overwrite)
         return url
 
     def decode(self, vectors: Vectors, top_k: int | None = None) -> list[list[tuple[str, float]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
@@ -21,40 +21,38 @@ class OtherModality(UsageError):
 class InputReader(Protocol):
     """The part of a tower that reads documents and topics."""
 
-    def read(self, document: Document) -> Any:
-        """The input that a document gives."""
+    def read(self, document: Document) -> str:
+        """The input that a document gives this tower.
+
+        Raises:
+            OtherModality: the document has no text, or no image, for a tower that reads it.
+        """
         ...
 
-    def read_topic(self, topic: Topic) -> Any:
-        """The input that a topic gives."""
+    def read_topic(self, topic: Topic) -> str:
+        """The input that a topic gives this tower.
+
+        Raises:
+            OtherModality: the topic has no text, or no image, for a tower that reads it.
+        """
         ...
 
 
-class Inputs(NamedTuple):
-    """The inputs of a tower.
-
-    single  whether one item was given, and not a list
-    """
-
-    items: list[Any]
-    single: bool
-
-
-def inputs_of(tower: InputReader, argument: Any) -> Inputs:
-    """The inputs that a caller's argument gives a tower.
+def inputs_of(tower: InputReader, argument: Any) -> tuple[list[Any], bool]:
+    """The inputs that a caller's argument gives a tower, and whether it is one item and not a list.
 
     A text is one item, and so is a path of an image, a PIL image, a `Document` or a `Topic`; any other iterable has
     several items.
     """
     if is_item(argument):
-        return Inputs([_input(tower, argument)], True)
+        return [_input(tower, argument)], True
     if not isinstance(argument, Iterable) or isinstance(argument, Mapping | bytes | bytearray):
         raise UsageError(f"{_kind(argument)} is nothing to encode; expected {EXPECTED}")
     items = list(argument)
     for item in items:
         if not is_item(item):
             raise UsageError(f"{_kind(item)} in a list is nothing to encode; expected {EXPECTED}")
-    return Inputs([_input(tower, item) for item in items], False)
+    return [_input(tower, item) for item in items], False
 
 
 def is_item(value: Any) -> bool:

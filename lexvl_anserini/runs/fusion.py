@@ -1,6 +1,6 @@
 """Fusion of runs, one topic at a time: by reciprocal ranks, or by scores on one scale.
 
-Ranks are the runs' own, with ties broken by doc_id (see `ranking.order`), so equal scores do not depend on chance. Sums
+Ranks are the runs' own, with ties broken by doc_id (see `runs.order`), so equal scores do not depend on chance. Sums
 are rounded once (`math.fsum`), so the order of the runs does not matter.
 """
 

@@ -114,7 +114,7 @@ def in_rank_order(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
     """One topic's list in the order of its system, ranks again from 1.
 
     That is the order of the ranks if they are distinct and no score rises with them; otherwise (ranks are all 0, or
-    scores were changed) the order of `ranking.order`.
+    scores were changed) the order of `runs.order`.
     """
     by_rank = sorted(documents, key=lambda d: d.rank)
     if any(a.rank == b.rank or a.score < b.score for a, b in zip(by_rank, by_rank[1:], strict=False)):

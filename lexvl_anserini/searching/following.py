@@ -113,7 +113,7 @@ def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     """Finds what the index of a folder lacks; reads files that are new or changed, and encodes nothing.
 
     Args:
-        dataset: the pictures of the folder (`data.folder.load_pictures`); those in the album itself are left out.
+        dataset: the pictures of the folder (`corpora.folder.load_pictures`); those in the album itself are left out.
         model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
             digests, counts as none.
         album: where the index is, or will be.

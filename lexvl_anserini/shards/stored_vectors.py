@@ -87,7 +87,8 @@ def shards_of_runs(runs: Sequence[tuple[Path, RunManifest]], folders: Sequence[P
     """For each run the folder that its index was built from, among some folders; None where there is none."""
     manifests = {folder: read_manifest(folder) for folder in folders}
     chosen = [
-        [folder for folder, manifest in manifests.items() if _made(manifest, run_manifest)] for _, run_manifest in runs
+        [folder for folder, manifest in manifests.items() if _may_have_answered(manifest, run_manifest)]
+        for _, run_manifest in runs
     ]
     for (run, _), fitting in zip(runs, chosen, strict=True):
         if len(fitting) > 1:
@@ -104,8 +105,8 @@ def shards_of_runs(runs: Sequence[tuple[Path, RunManifest]], folders: Sequence[P
     return [fitting[0] if fitting else None for fitting in chosen]
 
 
-def _made(shards: Manifest, run: RunManifest) -> bool:
-    """True if an index of the shards can have answered a run; a search may have changed options of the query side."""
+def _may_have_answered(shards: Manifest, run: RunManifest) -> bool:
+    """True if an index of the shards may have answered a run; the search may have changed options of the query side."""
     same = (shards.corpus, shards.quantiser, shards.encoder.name, shards.encoder.checkpoint_digest)
     if same != (run.corpus, run.quantiser, run.encoder.name, run.encoder.checkpoint_digest):
         return False

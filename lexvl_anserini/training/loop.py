@@ -195,7 +195,7 @@ class Training:
                 try:
                     taken = learner.step(recipe, stage, inputs.batches, step, step - first)
                 except NotFinite as error:
-                    raise watch.failed(error, learner, step, self.material.listed) from error
+                    raise watch.failed(error, learner, step, self.material.data[TRAINING].listed) from error
                 except (MemoryError, RuntimeError) as error:
                     if not is_out_of_memory(error):
                         raise
@@ -246,8 +246,16 @@ def save(recipe: Recipe, output: Path, material: AnyMaterial, pair: TowerPair, d
     def write(folder: Path, step: int | None) -> None:
         material.save(recipe, pair, folder)
         shutil.copyfile(output / LOG, folder / LOG)
-        description = about_run(recipe, len(material.data[TRAINING]), digests)
-        write_json(folder / "training.json", {**description, "validation": measured.get(step)})
+        content = {
+            "recipe": recipe.model_dump(mode="json"),
+            "data": dict(digests),
+            "queries" if recipe.model.of_texts else "images": len(material.data[TRAINING]),
+            "threads": torch.get_num_threads(),
+            "machine": platform.machine(),
+            "versions": versions_of(("torch", "transformers", "accelerate", "lexvl-anserini")),
+            "validation": measured.get(step),
+        }
+        write_json(folder / "training.json", content)
 
     # The folder of the last checkpoint appears at the end: it says that the run is finished.
     with new_folder(output / MODEL) as part:
@@ -259,15 +267,3 @@ def save(recipe: Recipe, output: Path, material: AnyMaterial, pair: TowerPair, d
                 write(other, best)
     tidy(output)
     return output / MODEL
-
-
-def about_run(recipe: Recipe, items: int, digests: Mapping[str, str]) -> dict[str, Any]:
-    """The content of training.json but for validation figures: recipe, data, versions."""
-    return {
-        "recipe": recipe.model_dump(mode="json"),
-        "data": dict(digests),
-        "queries" if recipe.model.of_texts else "images": items,
-        "threads": torch.get_num_threads(),
-        "machine": platform.machine(),
-        "versions": versions_of(("torch", "transformers", "accelerate", "lexvl-anserini")),
-    }

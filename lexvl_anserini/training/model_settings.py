@@ -49,6 +49,17 @@ class TextSettings(Settings):
     heads: PositiveInt = 4
     dropout: Share = 0.0
 
+    def shape(self, tokens: int) -> dict[str, Any]:
+        """The arguments of a BertConfig for so many tokens, but for dropout."""
+        return {
+            "vocab_size": tokens,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": 4 * self.width,
+            "max_position_embeddings": self.max_length,
+        }
+
     @model_validator(mode="after")
     def _fits(self) -> TextSettings:
         _heads_fit(self)
@@ -221,6 +232,11 @@ class ImagePairSettings(Settings):
     def kept_of_texts(self) -> int:
         """Dimensions kept of a text besides its own tokens."""
         return self.text_topk or self.topk
+
+    @property
+    def kept(self) -> tuple[int | None, int | None]:
+        """The largest number of dimensions kept of a text, besides its own tokens, and of an image; None for all."""
+        return (self.kept_of_texts, self.topk) if self.family.cut else (None, None)
 
     @property
     def registers(self) -> int:

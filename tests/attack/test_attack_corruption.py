@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from damage import damaged, one_line, outcome
 from rounds import Rounds
+from shard_folders import write_dense_shards, write_shards, write_text_shards
 
 from lexvl_anserini.engines import verifying
 from lexvl_anserini.ground.errors import LexvlError
@@ -25,7 +26,6 @@ from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.searching.building import append_index, build_index, check_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
-from tests.shards.test_reading import write_dense_shards, write_shards, write_text_shards
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=2)]
 

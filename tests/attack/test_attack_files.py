@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from damage import damaged, one_line
 from rounds import Rounds
+from shard_folders import write_shards
 from typer.testing import CliRunner
 
 from eval.score import command as score
@@ -31,7 +32,6 @@ from lexvl_anserini.runs.trec import read_run
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import read_terms
-from tests.shards.test_reading import write_shards
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

@@ -11,6 +11,7 @@ import pytest
 from brute_force import Doc, Oracle
 from memory_engine import MemoryEngine
 from rounds import Rounds
+from shard_folders import Documents, write_shards
 
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -20,7 +21,6 @@ from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Ids, Impac
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.shared_terms import explained
-from tests.shards.test_reading import Documents, write_shards
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=3)]
 

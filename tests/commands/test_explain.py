@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shard_folders import jsonl, write_shards, write_text_shards
 
 import lexvl_anserini.searching.shared_terms
+from lexvl_anserini.encoders.encoder import read_image_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.explain import command
@@ -24,7 +26,6 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm, explain, explained
 from tests.commands.test_search import Toy, encode
 from tests.invoking import invoked
-from tests.shards.test_reading import jsonl, write_shards, write_text_shards
 
 DOCUMENTS = [
     ("d1", {"dog": 9, "cat": 1, "😀": 3}),
@@ -62,12 +63,8 @@ def test_products_sum_to_the_score(index: Path) -> None:
 
 def test_the_best_documents_and_documents_without_shared_terms(index: Path) -> None:
     assert [(e.doc_id, e.score) for e in explain(index, QUERY, hits=2)] == [("é/1", 126), ("d1", 54)]
-    asked = ["d3", "d2", "d3"]
-    assert [(e.doc_id, e.score, len(e.terms)) for e in explain(index, QUERY, asked)] == [
-        ("d3", 0, 0),
-        ("d2", 6, 1),
-        ("d3", 0, 0),
-    ]
+    explanations = explain(index, QUERY, ["d3", "d2", "d3"])
+    assert [(e.doc_id, e.score, len(e.terms)) for e in explanations] == [("d3", 0, 0), ("d2", 6, 1), ("d3", 0, 0)]
     assert explain(index, ImpactQuery("q", {})) == []
     assert explain(index, ImpactQuery("q", {}), ["d1"])[0].score == 0
 
@@ -79,6 +76,9 @@ def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
     build_index(tmp_path / "shards", tmp_path / "index")
     with pytest.raises(UsageError, match="is text; only the score of an impact index is a sum over terms"):
         explain(tmp_path / "index", Topic("q", "dog"), ["d1"])
+    model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(read_topic=read_image_of))
+    with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text"):
+        explain(index, "dog", model=model)
 
 
 def test_another_sum_than_the_indexs_raises(index: Path) -> None:
@@ -118,13 +118,8 @@ def test_the_command(index: Path, toy: None) -> None:
         "document d3: score 0, 0 of 2 query terms",
     ]
     [found] = json.loads(invoke("--index", index, "--query", "dog", "--hits", 1, "--format", "json"))
-    assert found == {
-        "query_id": "query",
-        "doc_id": "d1",
-        "score": 9,
-        "terms": [{"term": "dog", "weight": 1, "impact": 9, "product": 9}],
-        "query_terms": 1,
-    }
+    terms = [{"term": "dog", "weight": 1, "impact": 9, "product": 9}]
+    assert found == {"query_id": "query", "doc_id": "d1", "score": 9, "terms": terms, "query_terms": 1}
 
 
 def test_topics_encoded_or_not(index: Path, tmp_path: Path, toy: None) -> None:
@@ -159,11 +154,3 @@ def test_the_best_hits_of_a_run(index: Path, tmp_path: Path, toy: None, caplog: 
     with pytest.raises(DataError, match="x.trec: no line for topic 'c'"):
         (tmp_path / "t.tsv").write_text("b\tdog\nc\tcat\n")
         invoke(*arguments[:5], "c", "--run", tmp_path / "x.trec")
-
-
-def test_a_query_side_that_reads_pictures(index: Path) -> None:
-    from lexvl_anserini.encoders.encoder import read_image_of
-
-    model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(read_topic=read_image_of))
-    with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text"):
-        explain(index, "dog", model=model)

@@ -88,13 +88,6 @@ def written(path: Path, topics: str, **lists: list[ScoredDoc]) -> Path:
 invoke = partial(invoked, command)
 
 
-def test_an_empty_run_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    one = written(tmp_path / "one.trec", "demo/test", q=ranking(a=3))
-    (tmp_path / "none.trec").write_text("")
-    invoke("--run", one, "--run", tmp_path / "none.trec", "--output", tmp_path / "f.trec", "--format", "json")
-    assert "none.trec: no hits in it" in caplog.text
-
-
 def test_the_command_writes_a_run_and_its_manifest(tmp_path: Path) -> None:
     other = [ScoredDoc("r", "x", 1, 2.0)]
     one = written(tmp_path / "one.trec", "demo/test", q=ranking(a=3, b=3), r=other)
@@ -118,12 +111,16 @@ def test_the_command_writes_a_run_and_its_manifest(tmp_path: Path) -> None:
     assert [d.doc_id for d in read_run(out)] == ["a", "b", "x"]
 
 
-def test_runs_that_do_not_belong_together(tmp_path: Path) -> None:
+def test_runs_that_do_not_belong_together(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one = written(tmp_path / "one.trec", "demo/test", q=ranking(a=3))
     two = written(tmp_path / "two.trec", "demo/train", q=ranking(a=3))
+    output = ("--output", tmp_path / "x.trec")
     with pytest.raises(UsageError, match="has topics 'demo/test', .* has 'demo/train'; fuse runs of the same topics"):
-        invoke("--run", one, "--run", two, "--output", tmp_path / "x.trec")
+        invoke("--run", one, "--run", two, *output)
     with pytest.raises(UsageError, match="give --run twice or more"):
-        invoke("--run", one, "--output", tmp_path / "x.trec")
+        invoke("--run", one, *output)
     with pytest.raises(DataError, match="absent.trec: no such run"):
-        invoke("--run", one, "--run", tmp_path / "absent.trec", "--output", tmp_path / "x.trec")
+        invoke("--run", one, "--run", tmp_path / "absent.trec", *output)
+    (tmp_path / "none.trec").write_text("")
+    invoke("--run", one, "--run", tmp_path / "none.trec", *output)
+    assert "none.trec: no hits in it" in caplog.text

@@ -70,13 +70,20 @@ def test_scores_are_weighted_sums_of_the_candidates_only():
     assert cut.doc_id == "b"
 
 
-def test_what_cannot_be_scored():
-    with pytest.raises(UsageError, match="nothing to score with"):
-        list(hybrid_lists([Topic("q", "1 2")], {}, []))
-    with pytest.raises(DataError, match="document 'z' of a run .* is not in the corpus of encoder 'toy'"):
-        list(hybrid_lists([Topic("q", "1 2")], {"q": ["a", "z"]}, [part("dense", 1.0, DOCUMENTS)]))
-    with pytest.raises(UsageError, match="bm25 has no vectors"):
-        list(hybrid_lists([Topic("q", "1 2")], {"q": ["a"]}, [part("text", 1.0, DOCUMENTS)]))
+def test_what_cannot_be_scored(tmp_path):
+    unknown = "document 'z' of a run .* is not in the corpus of encoder 'toy'"
+    for parts, doc_ids, error, message in (
+        ([], ["a"], UsageError, "nothing to score with"),
+        ([part("dense", 1.0, DOCUMENTS)], ["a", "z"], DataError, unknown),
+        ([part("text", 1.0, DOCUMENTS)], ["a"], UsageError, "bm25 has no vectors"),
+    ):
+        with pytest.raises(error, match=message):
+            list(hybrid_lists([Topic("q", "1 2")], {"q": doc_ids}, parts))
+    (tmp_path / "a.trec").write_text("q Q0 b 1 4 x\n")
+    with pytest.raises(ArtefactError, match="no manifest beside it"):
+        encoder_of_run(tmp_path / "a.trec", 1.0, None, "cpu")
+    with pytest.raises(ArtefactError, match="no manifest beside it"):
+        hybrid_manifest([tmp_path / "a.trec"], [1.0], 10, 10)
 
 
 def test_candidates_of_several_runs(tmp_path):
@@ -86,15 +93,6 @@ def test_candidates_of_several_runs(tmp_path):
     second.write_text("q Q0 c 1 0.5 x\nq Q0 a 2 0.4 x\nr Q0 b 1 1 x\n")
     assert candidates_of([first, second], 2) == {"q": ["a", "b", "c"], "r": ["b"]}
     assert candidates_of([first, second], 1) == {"q": ["a", "c"], "r": ["b"]}
-
-
-def test_runs_without_a_manifest(tmp_path):
-    path = tmp_path / "a.trec"
-    path.write_text("q Q0 b 1 4 x\n")
-    with pytest.raises(ArtefactError, match="no manifest beside it"):
-        encoder_of_run(path, 1.0, None, "cpu")
-    with pytest.raises(ArtefactError, match="no manifest beside it"):
-        hybrid_manifest([path], [1.0], 10, 10)
 
 
 # ---- golden

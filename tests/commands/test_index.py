@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from shard_folders import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName
 from lexvl_anserini.ground.files import write_json
@@ -16,7 +17,6 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.index import command, peak_memory_bytes
 from lexvl_anserini.searching.building import build_index, default_index
 from tests.invoking import invoked
-from tests.shards.test_reading import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
 
 invoke = partial(invoked, command)
 
@@ -51,7 +51,7 @@ def test_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Path("indexes/demo.vdr/index.json").is_file()
 
 
-def test_other_shards_need_overwrite(tmp_path: Path) -> None:
+def test_other_shards_need_overwrite_and_a_failed_one_keeps_the_index(tmp_path: Path) -> None:
     write_shards(tmp_path / "a", DOCUMENTS)
     write_shards(tmp_path / "b", [*DOCUMENTS, ("d4", {"c": 1})])
     build_index(tmp_path / "a", tmp_path / "index")
@@ -59,19 +59,12 @@ def test_other_shards_need_overwrite(tmp_path: Path) -> None:
     assert build_index(tmp_path / "a", tmp_path / "index").documents == 3
     with pytest.raises(ArtefactError, match=r"an index of another request \(counts: .*; shards: .*\); --overwrite"):
         build_index(tmp_path / "b", tmp_path / "index")
+    write_shards(tmp_path / "c", [("d1", {"a": 1}), ("d1", {"a": 2})])
+    with pytest.raises(ArtefactError, match="'d1' occurs twice"):
+        build_index(tmp_path / "c", tmp_path / "index", overwrite=True)
     assert files(tmp_path / "index") == before
     assert build_index(tmp_path / "b", tmp_path / "index", overwrite=True).documents == 4
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "index"]
-
-
-def test_a_failed_overwrite_keeps_the_older_index(tmp_path: Path) -> None:
-    write_shards(tmp_path / "a", DOCUMENTS)
-    write_shards(tmp_path / "b", [("d1", {"a": 1}), ("d1", {"a": 2})])
-    build_index(tmp_path / "a", tmp_path / "index")
-    before = files(tmp_path / "index")
-    with pytest.raises(ArtefactError, match="'d1' occurs twice"):
-        build_index(tmp_path / "b", tmp_path / "index", overwrite=True)
-    assert files(tmp_path / "index") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "index"]
 
 
 def test_a_place_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
@@ -83,16 +76,6 @@ def test_a_place_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
             build_index(tmp_path / "shards", place, overwrite=True)
     (tmp_path / "empty").mkdir()
     assert build_index(tmp_path / "shards", tmp_path / "empty").documents == 3
-
-
-def test_what_a_killed_build_left_is_cleared(tmp_path: Path) -> None:
-    write_shards(tmp_path / "shards", DOCUMENTS)
-    (tmp_path / "index.part/sub").mkdir(parents=True)
-    (tmp_path / "index.part/segments_1").write_bytes(b"half")
-    (tmp_path / "index.part/write.lock").touch()
-    assert build_index(tmp_path / "shards", tmp_path / "index").documents == 3
-    assert not (tmp_path / "index.part").exists()
-    assert not (tmp_path / "index/sub").exists()
 
 
 def test_unfinished_and_foreign_shards(tmp_path: Path) -> None:
@@ -173,14 +156,8 @@ def test_the_command_refuses_what_makes_no_sense(tmp_path: Path) -> None:
 
 def test_data_on_stdout_and_one_line_of_error(tmp_path: Path) -> None:
     write_text_shards(tmp_path / "shards", [("d1", "a dog"), ("d2", "a cat")])
-    module = [
-        sys.executable,
-        "-m",
-        "lexvl_anserini.index",
-        str(tmp_path / "shards"),
-        "--index",
-        str(tmp_path / "index"),
-    ]
+    arguments = map(str, ("lexvl_anserini.index", tmp_path / "shards", "--index", tmp_path / "index"))
+    module = [sys.executable, "-m", *arguments]
     done = subprocess.run([*module, "--format", "json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["documents"] == 2
@@ -189,14 +166,6 @@ def test_data_on_stdout_and_one_line_of_error(tmp_path: Path) -> None:
     failed = subprocess.run(module, capture_output=True, text=True, check=False)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr.count("\n") == 1 and failed.stderr.startswith("error: ")
-
-
-def test_import_loads_nothing_heavy() -> None:
-    code = (
-        "import sys, lexvl_anserini.index, lexvl_anserini.search\n"
-        "print([name for name in ('torch', 'faiss', 'pandas', 'jnius', 'pyserini', 'scipy') if name in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 @pytest.mark.parametrize(("system", "expected"), [("linux", 5 << 20), ("darwin", 5 << 10)])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from PIL import Image
 
 from eval.sheet import command as sheet
-from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.photos import answer, changes_ahead, changes_made, command, default_output
@@ -174,23 +174,19 @@ def test_an_album_beside_the_pictures_that_are_the_working_folder(tmp_path: Path
 
 def test_what_cannot_be_done(tmp_path: Path, answered: Answered, photos: Callable[..., None]) -> None:
     (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match=r"none: no picture in it; expected .jpg, .png"):
-        photos(folder=tmp_path / "none")
-    with pytest.raises(DataError, match="nowhere: no such folder or tar"):
-        photos(folder=tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="device 'nosuch' cannot be used here"):
-        photos(device="nosuch")
-    with pytest.raises(CheckpointError):
-        photos(checkpoint=str(tmp_path / "none"))
-    assert not Path("lexvl-photos/none").exists()
-    for empty in ("", "  "):
-        with pytest.raises(UsageError, match="a query is empty"):
-            photos(queries=["two dogs", empty])
-    with pytest.raises(UsageError, match="among the pictures; name a folder outside"):
-        photos(output=answered.folder / "index")
-    assert not (answered.folder / "index").exists()
-    with (
-        exclusive(Path("lexvl-photos/pics")),
-        pytest.raises(ArtefactError, match="another process is writing it; wait"),
-    ):
+    rows: list[tuple[dict[str, Any], type[LexvlError], str]] = [
+        ({"folder": tmp_path / "none"}, DataError, "none: no picture in it; expected .jpg, .png"),
+        ({"folder": tmp_path / "nowhere"}, DataError, "nowhere: no such folder or tar"),
+        ({"device": "nosuch"}, UsageError, "device 'nosuch' cannot be used here"),
+        ({"checkpoint": str(tmp_path / "none")}, CheckpointError, ""),
+        ({"queries": ["two dogs", ""]}, UsageError, "a query is empty"),
+        ({"queries": ["two dogs", "  "]}, UsageError, "a query is empty"),
+        ({"output": answered.folder / "index"}, UsageError, "among the pictures; name a folder outside"),
+    ]
+    for options, error, message in rows:
+        with pytest.raises(error, match=message):
+            photos(**options)
+    assert not Path("lexvl-photos/none").exists() and not (answered.folder / "index").exists()
+    album = Path("lexvl-photos/pics")
+    with exclusive(album), pytest.raises(ArtefactError, match="another process is writing it; wait"):
         photos()

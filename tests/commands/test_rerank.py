@@ -7,8 +7,10 @@ import sys
 
 import numpy as np
 import pytest
+from beir_folders import write_beir
 
 from lexvl_anserini import cli
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
@@ -35,42 +37,34 @@ def bag(load):
     return load("bag-of-tokens", BERT)
 
 
-def test_the_first_are_scored_anew_and_the_rest_stays_below(bag):
+def reranked(model, topics, lists, **options):
+    return list(rerank_lists(topics, lists, model, lambda: iter(DOCUMENTS), **options))
+
+
+def test_the_first_are_scored_anew_and_the_rest_stays_below(bag, monkeypatch):
     """dog man: b has both words; c beyond the depth keeps its place, d its distance to c."""
-    found = listed(("d", 9), ("a", 8), ("b", 7), ("c", 5), ("e", 3))
-    (reranked,) = rerank_lists([Topic("q", "dog man")], {"q": found}, bag, lambda: iter(DOCUMENTS), depth=3)
-    assert [(d.doc_id, d.rank, d.score) for d in reranked] == [
-        ("b", 1, 2.0), ("a", 2, 1.0), ("d", 3, 0.0), ("c", 4, -1.0), ("e", 5, -3.0),
-    ]  # fmt: skip
-
-
-def test_ties_are_ordered_by_id(bag):
-    found = listed(("c", 2), ("a", 1))
-    (reranked,) = rerank_lists([Topic("q", "dog man")], {"q": found}, bag, lambda: iter(DOCUMENTS))
-    assert [(d.doc_id, d.score) for d in reranked] == [("a", 1.0), ("c", 1.0)]
-
-
-def test_topics_without_hits_have_an_empty_list(bag):
-    topics = [Topic("none", "dog"), Topic("q", "dog"), Topic("empty", "")]
-    lists = list(rerank_lists(topics, {"q": listed(("a", 1))}, bag, lambda: iter(DOCUMENTS)))
-    assert [len(found) for found in lists] == [0, 1, 0]
-    assert list(rerank_lists([], {}, bag, lambda: iter(DOCUMENTS))) == []
-
-
-def test_only_the_first_are_encoded(bag, monkeypatch):
     seen = []
     monkeypatch.setattr(bag.document, "read", lambda d: seen.append(d.doc_id) or d.contents)
-    list(rerank_lists([Topic("q", "dog")], {"q": listed(("a", 2), ("b", 1))}, bag, lambda: iter(DOCUMENTS), depth=1))
-    assert seen == ["a"]
+    found = listed(("d", 9), ("a", 8), ("b", 7), ("c", 5), ("e", 3))
+    (hits,) = reranked(bag, [Topic("q", "dog man")], {"q": found}, depth=3)
+    assert [(d.doc_id, d.rank, d.score) for d in hits] == [
+        ("b", 1, 2.0), ("a", 2, 1.0), ("d", 3, 0.0), ("c", 4, -1.0), ("e", 5, -3.0),
+    ]  # fmt: skip
+    assert sorted(seen) == ["a", "b", "d"]
 
 
-def test_what_cannot_be_scored(bag, load, golden):
+def test_ties_are_ordered_by_id_and_topics_without_hits_have_an_empty_list(bag):
+    topics = [Topic("none", "dog"), Topic("q", "dog man"), Topic("empty", "")]
+    lists = reranked(bag, topics, {"q": listed(("c", 2), ("a", 1))})
+    assert [[(d.doc_id, d.score) for d in hits] for hits in lists] == [[], [("a", 1.0), ("c", 1.0)], []]
+    assert reranked(bag, [], {}) == []
+
+
+def test_what_cannot_be_scored(bag):
     with pytest.raises(DataError, match="document 'z' of a run"):
-        list(rerank_lists([Topic("q", "dog")], {"q": listed(("z", 1))}, bag, lambda: iter(DOCUMENTS)))
-    from lexvl_anserini.encoders.loading import load_encoder
-
+        reranked(bag, [Topic("q", "dog")], {"q": listed(("z", 1))})
     with pytest.raises(UsageError, match="bm25 has no vectors"):
-        list(rerank_lists([Topic("q", "dog")], {"q": listed(("a", 1))}, load_encoder("bm25"), lambda: iter(DOCUMENTS)))
+        reranked(load_encoder("bm25"), [Topic("q", "dog")], {"q": listed(("a", 1))})
 
 
 def test_below_keeps_distances():
@@ -91,23 +85,19 @@ def test_svdr_beta_and_rerank_are_the_references(golden, load):
     queries = [Topic(str(n), text) for n, text in enumerate(about["queries"])]
     passages = [Document(str(n), text=text) for n, text in enumerate(about["passages"])]
     beta = load("svdr", PUBLISHED, query_max_length=24, max_length=128, lexical_union=True)
-    scores = (
-        beta.encode_query([q.text for q in queries]) @ beta.encode_document([p.text for p in passages]).T
-    ).toarray()
-    lists = {}
-    for number, (ids, expected) in enumerate(
-        zip(arrays["retrieve_bot_ids"], arrays["retrieve_bot_scores"], strict=True)
-    ):
+    documents = beta.encode_document([p.text for p in passages])
+    scores, lists = (beta.encode_query([q.text for q in queries]) @ documents.T).toarray(), {}
+    first = zip(arrays["retrieve_bot_ids"], arrays["retrieve_bot_scores"], strict=True)
+    for number, (ids, expected) in enumerate(first):
         np.testing.assert_allclose(np.sort(scores[number])[::-1][:3], expected, atol=2e-3, rtol=1e-5)
         hits = enumerate(zip(ids.tolist(), expected.tolist(), strict=True), start=1)
         lists[str(number)] = [ScoredDoc(str(number), str(doc), rank, score) for rank, (doc, score) in hits]
     full = load("svdr", PUBLISHED, mode="full", query_max_length=24, lexical_union=True)
     found = rerank_lists(queries, lists, full, lambda: iter(passages), depth=3)
-    for reranked, ids, expected in zip(
-        found, arrays["retrieve_bot_rerank_ids"], arrays["retrieve_bot_rerank_scores"], strict=True
-    ):
-        assert [int(d.doc_id) for d in reranked] == ids.tolist()
-        np.testing.assert_allclose([d.score for d in reranked], expected, atol=2e-3, rtol=1e-5)
+    second = arrays["retrieve_bot_rerank_ids"], arrays["retrieve_bot_rerank_scores"]
+    for hits, ids, expected in zip(found, *second, strict=True):
+        assert [int(d.doc_id) for d in hits] == ids.tolist()
+        np.testing.assert_allclose([d.score for d in hits], expected, atol=2e-3, rtol=1e-5)
 
 
 # ---- the command
@@ -115,31 +105,17 @@ def test_svdr_beta_and_rerank_are_the_references(golden, load):
 
 @pytest.fixture
 def corpus(tmp_path):
-    folder = tmp_path / "corpus"
-    (folder / "qrels").mkdir(parents=True)
-    rows = [{"_id": d.doc_id, "title": "", "text": d.text} for d in DOCUMENTS]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "dog man"}) + "\n")
-    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq\tb\t1\n")
-    return folder
+    documents = {document.doc_id: document.text for document in DOCUMENTS}
+    return write_beir(tmp_path / "corpus", documents, {"q": "dog man"}, [("q", "b")])
 
 
 @pytest.fixture
 def first(golden, corpus, tmp_path):
     """A run as `search` would have written it over an svdr index."""
-    from lexvl_anserini.encoders.loading import load_encoder
-
     model = load_encoder("svdr", str(golden / PUBLISHED), device="cpu", max_length=40)
-    about = {
-        "name": f"beir:{corpus}",
-        "split": "test",
-        "data_dir": None,
-        "escape_ids": False,
-        "direction": "text-to-text",
-    }
-    manifest = RunManifest(
-        f"beir:{corpus}", f"beir:{corpus}", "test", None, about, model.identity(), {}, "index", 3, remove_query=True
-    )
+    name = f"beir:{corpus}"
+    dataset = {"name": name, "split": "test", "data_dir": None, "escape_ids": False, "direction": "text-to-text"}
+    manifest = RunManifest(name, name, "test", None, dataset, model.identity(), {}, "index", 3, remove_query=True)
     write_run(tmp_path / "first.trec", [listed(("a", 3), ("c", 2), ("b", 1))], manifest)
     return tmp_path / "first.trec"
 

@@ -11,11 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from beir_folders import write_beir
+from shard_folders import (
+    Documents,
+    jsonl,
+    publish_shards,
+    write_dense_shards,
+    write_shards,
+    write_text_shards,
+)
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import read_image_of, read_topic
-from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import packed, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
@@ -30,16 +38,7 @@ from lexvl_anserini.searching import retrieval, searcher
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import refinement_names
 from lexvl_anserini.searching.retrieval import search_index
-from tests.engines.test_lucene import stock_index
 from tests.invoking import invoked
-from tests.shards.test_reading import (
-    Documents,
-    jsonl,
-    publish_shards,
-    write_dense_shards,
-    write_shards,
-    write_text_shards,
-)
 
 DOCUMENTS: Documents = [("q1", {"dog": 9}), ("d1", {"dog": 3, "cat": 1}), ("d2", {"dog": 3}), ("d3", {})]
 TERMS = ["cat", "dog", "zebra"]
@@ -72,14 +71,9 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def beir(tmp_path: Path) -> Path:
-    folder = tmp_path / "beir"
-    (folder / "qrels").mkdir(parents=True)
-    (folder / "corpus.jsonl").write_bytes(jsonl({"_id": i, "title": "", "text": "x"} for i, _ in DOCUMENTS))
-    texts = {"q1": "dog dog", "q2": "zebra", "q3": "unknown", "q4": "cat"}
-    (folder / "queries.jsonl").write_bytes(jsonl({"_id": i, "text": text} for i, text in texts.items()))
-    qrels = "".join(f"{query_id}\td1\t1\n" for query_id in texts)
-    (folder / "qrels/test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{qrels}")
-    return folder
+    topics = {"q1": "dog dog", "q2": "zebra", "q3": "unknown", "q4": "cat"}
+    documents = {doc_id: "x" for doc_id, _ in DOCUMENTS}
+    return write_beir(tmp_path / "beir", documents, topics, ((query_id, "d1") for query_id in topics))
 
 
 invoke = partial(invoked, command)
@@ -107,29 +101,16 @@ def test_the_topic_itself_is_removed_before_the_cut(index: Path) -> None:
     assert [pairs(documents) for documents in lists] == [[("d1", 1, 3), ("d2", 2, 3)], [("q1", 1, 9), ("d1", 2, 3)]]
 
 
-def test_another_vocabulary_is_refused(index: Path) -> None:
+def test_what_does_not_belong_to_the_index(index: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match=r"encoder 'toy' has vocabulary \w{16}, .* was built with \w{16}"):
         list(search_index(index, [Topic("q", "dog")], model=Toy(["dog", "cat"])))  # type: ignore[arg-type]
-
-
-def test_queries_of_another_kind(index: Path) -> None:
     with pytest.raises(UsageError, match="topic 'q': a DenseQuery; an index of kind impact answers ImpactQuery"):
         list(search_index(index, [DenseQuery("q", np.zeros(3))]))
-
-
-def test_no_index_and_no_manifest(index: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="absent: no such index; build it with"):
         list(search_index(tmp_path / "absent", [Topic("q", "dog")]))
     (index / "manifest.json").unlink()
     with pytest.raises(ArtefactError, match=r"manifest.json: no manifest; .* with --manifest"):
         list(search_index(index, [Topic("q", "dog")]))
-
-
-def test_a_stock_index_is_searched_with_the_manifest_of_its_shards(index: Path, tmp_path: Path) -> None:
-    stock_index(tmp_path / "shards", tmp_path / "stock")
-    for manifest in (tmp_path / "shards/manifest.json", tmp_path / "shards"):
-        [documents] = search_index(tmp_path / "stock", [Topic("q", "dog")], manifest=manifest)
-        assert pairs(documents) == [("q1", 1, 9), ("d1", 2, 3), ("d2", 3, 3)]
 
 
 def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
@@ -188,9 +169,7 @@ def make_of(index: Path, beir: Path) -> None:
     write_json(index / "index.json", {key: value for key, value in report.items() if key != "digest"})
 
 
-def test_default_topics_and_default_output(
-    index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_topics_and_output(index: Path, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_of(index, beir)
     monkeypatch.chdir(tmp_path)
     invoke("--index", index)
@@ -258,11 +237,6 @@ def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
         manifest = read_run_manifest(run)
         assert manifest is not None and (manifest.dataset, manifest.split) == (f"beir:{beir}", "dev")
         assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q4", "d1")]
-    (tmp_path / "mine.tsv").write_text("7\tcat\n")
-    with pytest.raises(UsageError, match="mine.tsv: a file of topics has no splits; leave out --split dev"):
-        invoke("--index", index, "--topics", tmp_path / "mine.tsv", "--split", "dev")
-    with pytest.raises(UsageError, match="--split is of topics, --query is one query"):
-        invoke("--index", index, "--query", "cat", "--split", "dev")
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz", "jsonl.zst"])
@@ -277,31 +251,28 @@ def test_a_file_of_encoded_queries(index: Path, tmp_path: Path, suffix: str, mon
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "beside", "message"),
     [
-        ({"id": "b", "vector": {"lion": 1}}, "line 2: term 'lion' is not in the vocabulary of"),
-        ({"id": "b", "vector": {"dog": 0}}, "line 2: weight 0 of term 'dog', expected an integer from 1 to"),
-        ({"id": "b", "vector": {"dog": 1.5}}, "line 2: weight 1.5 of term 'dog'"),
-        ({"id": "b", "vector": [1]}, r"line 2: vector '\[1\]', expected an object"),
-        ({"id": "b c", "vector": {}}, "line 2: id 'b c', expected a text without white space"),
-        ({"id": "a", "vector": {}}, "line 2: query id 'a' a second time"),
+        ({"id": "b", "vector": {"lion": 1}}, None, "line 2: term 'lion' is not in the vocabulary of"),
+        ({"id": "b", "vector": {"dog": 0}}, None, "line 2: weight 0 of term 'dog', expected an integer from 1 to"),
+        ({"id": "b", "vector": {"dog": 1.5}}, None, "line 2: weight 1.5 of term 'dog'"),
+        ({"id": "b", "vector": [1]}, None, r"line 2: vector '\[1\]', expected an object"),
+        ({"id": "b c", "vector": {}}, None, "line 2: id 'b c', expected a text without white space"),
+        ({"id": "a", "vector": {}}, None, "line 2: query id 'a' a second time"),
+        *(
+            ({"id": "b", "vector": {"dog": 2}}, part, f"q.jsonl: encoded with {part} .*0123.*; encode the topics again")
+            for part in ("vocabulary", "quantiser")
+        ),
     ],
 )
-def test_malformed_encoded_queries(index: Path, tmp_path: Path, row: Any, message: str) -> None:
+def test_encoded_queries_that_are_refused(index: Path, tmp_path: Path, row: Any, beside: str, message: str) -> None:
     queries = tmp_path / "q.jsonl"
     queries.write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}, row]))
+    if beside:
+        write_json(tmp_path / "q.jsonl.manifest.json", {beside: {"digest": "0123", "query": {"scheme": "0123"}}})
     with pytest.raises(LexvlError, match=message):
         invoke("--index", index, "--topics", queries, "--output", tmp_path / "x.trec")
     assert not (tmp_path / "x.trec").exists()
-
-
-@pytest.mark.parametrize("part", ["vocabulary", "quantiser"])
-def test_encoded_queries_of_another_index(index: Path, tmp_path: Path, part: str) -> None:
-    queries = tmp_path / "q.jsonl"
-    queries.write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}]))
-    write_json(tmp_path / "q.jsonl.manifest.json", {part: {"digest": "0123", "query": {"scheme": "0123"}}})
-    with pytest.raises(ArtefactError, match=f"q.jsonl: encoded with {part} .*0123.*; encode the topics again"):
-        invoke("--index", index, "--topics", queries, "--output", tmp_path / "x.trec")
 
 
 def test_one_query_on_the_terminal(index: Path) -> None:
@@ -309,11 +280,6 @@ def test_one_query_on_the_terminal(index: Path) -> None:
     told = json.loads(invoke("--index", index, "--query", "cat", "--format", "json"))
     assert told == [{"rank": 1, "score": 1.0, "doc_id": "d1"}]
     assert invoke("--index", index, "--query", "zebra") == ""
-    for wrong in (["--query", " "], ["--query", "dog", "--output", "x.trec"]):
-        with pytest.raises(UsageError, match="it cannot be empty, and --output needs --topics"):
-            invoke("--index", index, *wrong)
-    with pytest.raises(UsageError, match="--query and --topics exclude each other"):
-        invoke("--index", index, "--query", "dog", "--topics", "demo")
 
 
 def shown(*arguments: Any) -> list[tuple[str, float]]:
@@ -337,12 +303,6 @@ def test_filters_of_one_query(index: Path) -> None:
     assert shown(*asked, "--require", "cat") == [("d1", 3)]
     assert shown(*asked, "--forbid", "cat", "--where", "NOT id:d2") == [("q1", 9)]
     assert shown(*asked, "--where", "cat OR id:q1") == [("q1", 9), ("d1", 3)]
-    with pytest.raises(UsageError, match="term 'dgo' is not in the vocabulary of the index; did you mean 'dog'?"):
-        invoke(*asked, "--where", "+dgo")
-    with pytest.raises(UsageError, match="a bracket is not closed"):
-        invoke(*asked, "--where", "(dog")
-    with pytest.raises(UsageError, match="unknown metadata field 'meta.year'"):
-        invoke(*asked, "--where", "meta.year:2010")
 
 
 def test_an_expression_needs_no_encoder(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,15 +324,9 @@ def test_lists_of_terms_and_cuts(index: Path, tmp_path: Path) -> None:
     assert shown(*asked, "--query-terms", 1) == [("q1", 18), ("d1", 6), ("d2", 6)]
     assert shown(*asked, "--threshold", 0.5) == [("q1", 18), ("d1", 7), ("d2", 6)]
     assert shown(*asked, "--first-terms", 1, "--candidates", 2, "--hits", 2) == [("q1", 18), ("d1", 7)]
-    with pytest.raises(UsageError, match="index has no term vectors; build it with --term-vectors, or name the shards"):
-        invoke(*asked, "--feedback", 1)
-
-
-def test_feedback_from_the_shards(index: Path) -> None:
-    asked = ("--index", index, "--query", "cat", "--feedback", 1, "--feedback-beta", 1)
-    found = shown(*asked, "--feedback-shards", index.parent / "shards")
+    feedback = ("--query", "cat", "--feedback", 1, "--feedback-beta", 1, "--feedback-shards", index.parent / "shards")
     # d1 brings in its dog.
-    assert [doc_id for doc_id, _ in found] == ["q1", "d1", "d2"]
+    assert [doc_id for doc_id, _ in shown("--index", index, *feedback)] == ["q1", "d1", "d2"]
 
 
 def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path) -> None:
@@ -389,11 +343,8 @@ def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path
         invoke(*arguments)
 
 
-def test_what_a_run_notes_of_a_refinement_is_no_option_of_its_encoder() -> None:
-    assert {field.name for field in fields(RefinementOptions)} == refinement_names()
-
-
 def test_a_refinement_is_noted_in_the_order_of_its_options(tmp_path: Path) -> None:
+    assert {field.name for field in fields(RefinementOptions)} == refinement_names()
     assert RefinementOptions().note() == {} and RefinementOptions().refinement() is None
     options = RefinementOptions(
         forbid=["cat"],
@@ -419,14 +370,34 @@ def test_a_dry_run_searches_nothing(index: Path, beir: Path, tmp_path: Path, mon
     assert not (tmp_path / "x").exists()
 
 
-def test_pictures_for_a_query_side_that_reads_texts(index: Path, tmp_path: Path) -> None:
-    (tmp_path / "dog.png").write_bytes(b"")
-    with pytest.raises(UsageError, match="encoder 'toy' reads texts, and the query is an image; .* image-to-text"):
-        invoke("--index", index, "--query-image", tmp_path / "dog.png")
+def test_queries_that_exclude_each_other_or_are_none(index: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "dog.png"
+    picture.write_bytes(b"")
+    (tmp_path / "mine.tsv").write_text("7\tcat\n")
+    dog: tuple[Any, ...] = ("--query", "dog")
+    rows: list[tuple[tuple[Any, ...], str]] = [
+        (("--query", " "), "it cannot be empty, and --output needs --topics"),
+        ((*dog, "--output", "x.trec"), "it cannot be empty, and --output needs --topics"),
+        ((*dog, "--topics", "demo"), "--query and --topics exclude each other"),
+        ((*dog, "--query-image", picture), "--query and --query-image exclude each other"),
+        ((*dog, "--interactive"), "--query and --interactive exclude each other"),
+        (("--interactive", "--output", "x.trec"), "--output needs --topics"),
+        ((*dog, "--split", "dev"), "--split is of topics, --query is one query"),
+        (
+            ("--topics", tmp_path / "mine.tsv", "--split", "dev"),
+            "mine.tsv: a file of topics has no splits; leave out --split dev",
+        ),
+        (("--query-image", picture), "encoder 'toy' reads texts, and the query is an image; .* image-to-text"),
+        ((*dog, "--where", "+dgo"), "term 'dgo' is not in the vocabulary of the index; did you mean 'dog'?"),
+        ((*dog, "--where", "(dog"), "a bracket is not closed"),
+        ((*dog, "--where", "meta.year:2010"), "unknown metadata field 'meta.year'"),
+        ((*dog, "--feedback", 1), "index has no term vectors; build it with --term-vectors, or name the shards"),
+    ]
+    for options, message in rows:
+        with pytest.raises(UsageError, match=message):
+            invoke("--index", index, *options)
     with pytest.raises(DataError, match="cat.png: no such image"):
         invoke("--index", index, "--query-image", tmp_path / "cat.png")
-    with pytest.raises(UsageError, match="--query and --query-image exclude each other"):
-        invoke("--index", index, "--query", "dog", "--query-image", tmp_path / "dog.png")
 
 
 def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,31 +415,19 @@ def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.Mon
         invoke("--index", index, "--query", "dog")
 
 
-def test_filters_are_for_impacts(tmp_path: Path) -> None:
+def test_what_indexes_of_texts_and_of_dense_vectors_refuse(tmp_path: Path) -> None:
     write_text_shards(tmp_path / "shards", [("d1", "a dog")])
-    build_index(tmp_path / "shards", tmp_path / "index")
-    with pytest.raises(UsageError, match="index is text; terms, filters and feedback are for impact indexes"):
-        invoke("--index", tmp_path / "index", "--query", "dog", "--require", "dog")
-    with pytest.raises(UsageError, match="index is text; terms, filters and feedback are for impact indexes"):
-        invoke("--index", tmp_path / "index", "--match", "dog")
-
-
-def test_lexical_queries_for_a_dense_index(tmp_path: Path) -> None:
-    write_dense_shards(tmp_path / "shards", [("d1", [1.0, 0.0])])
-    build_index(tmp_path / "shards", tmp_path / "index")
+    index = build_index(tmp_path / "shards", tmp_path / "index").path
+    for options in (("--query", "dog", "--require", "dog"), ("--match", "dog")):
+        with pytest.raises(UsageError, match="index is text; terms, filters and feedback are for impact indexes"):
+            invoke("--index", index, *options)
+    with pytest.raises(ArtefactError, match="encoder 'toy' is impact, .* is text"):
+        list(search_index(index, [Topic("q", "cat")], model=Toy()))  # type: ignore[arg-type]
+    write_dense_shards(tmp_path / "vectors", [("d1", [1.0, 0.0])])
+    dense = build_index(tmp_path / "vectors", tmp_path / "dense-index").path
     (tmp_path / "q.jsonl").write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}]))
     with pytest.raises(UsageError, match="encoded lexical queries, but .*index is dense"):
-        invoke("--index", tmp_path / "index", "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
-
-
-def test_texts_are_searched_as_they_are(tmp_path: Path) -> None:
-    write_text_shards(tmp_path / "shards", [("d1", "a dog"), ("d2", "two cats"), ("d3", "")])
-    build_index(tmp_path / "shards", tmp_path / "index")
-    model = load_encoder("bm25")
-    lists = list(search_index(tmp_path / "index", [Topic("q", "cat"), Topic("r", "the")], model=model))
-    assert [[d.doc_id for d in documents] for documents in lists] == [["d2"], []]
-    with pytest.raises(ArtefactError, match="encoder 'toy' is impact, .* is text"):
-        list(search_index(tmp_path / "index", [Topic("q", "cat")], model=Toy()))  # type: ignore[arg-type]
+        invoke("--index", dense, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
 
 
 def test_a_score_that_would_be_rounded_leaves_no_run(index: Path, tmp_path: Path) -> None:
@@ -476,19 +435,6 @@ def test_a_score_that_would_be_rounded_leaves_no_run(index: Path, tmp_path: Path
     with pytest.raises(ArtefactError, match="topic 'a': its score could reach 18,874,368, above 16,777,215"):
         invoke("--index", index, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
     assert not (tmp_path / "x.trec").exists() and not (tmp_path / "x.trec.part").exists()
-
-
-def test_a_query_whose_only_term_is_in_every_document(tmp_path: Path) -> None:
-    # The situation of query 3 in Anserini's JsonVectorEndToEndTest (numbers ours): plain Pyserini finds nothing here.
-    documents = [("2000000", {"##1": 3, "##3": 2}), ("2000001", {"##3": 4, "##4": 1})]
-    (tmp_path / "shards/docs").mkdir(parents=True)
-    name = "docs/shard-00000.jsonl"
-    (tmp_path / "shards" / name).write_bytes(jsonl({"id": i, "contents": "", "vector": v} for i, v in documents))
-    entry = {"name": name, "documents": 2, "empty": 0, "postings": 4}
-    publish_shards(tmp_path / "shards", "impact", [entry], Vocabulary(["##1", "##3", "##4"]))
-    index = build_index(tmp_path / "shards", tmp_path / "index")
-    [documents_found] = search_index(index, [ImpactQuery("3", {"##3": 2})])
-    assert pairs(documents_found) == [("2000001", 1, 8), ("2000000", 2, 4)]
 
 
 def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatch):
@@ -517,10 +463,3 @@ def test_an_error_of_one_line_does_not_end_the_others(index, monkeypatch, caplog
     answered = CliRunner().invoke(make_app(command), ["--index", str(index), "--interactive"], input="bad\ncat\n")
     assert answered.exit_code == 0 and "error: a bad line" in caplog.text
     assert answered.stdout.split() == ["1", "1", "d1"]
-
-
-def test_lines_and_a_query_exclude_each_other(index):
-    with pytest.raises(UsageError, match="--query and --interactive exclude each other"):
-        command(index=str(index), query="dog", interactive=True)
-    with pytest.raises(UsageError, match="--output needs --topics"):
-        command(index=str(index), interactive=True, output="x.trec")

@@ -15,12 +15,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from lucene_indexes import DOCUMENTS
+from shard_folders import write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.pyserini import Catalogues
 from lexvl_anserini.searching.building import build_index
-from tests.engines.test_lucene import DOCUMENTS
-from tests.shards.test_reading import write_shards
 
 # A port that refuses at once: whatever downloads fails, on every machine.
 OFFLINE = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}

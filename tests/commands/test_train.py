@@ -28,6 +28,7 @@ from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, 
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
+FLOPS = {"name": "flops", "side": "query", "weight": 1}
 ASSETS = Path(__file__).parents[2] / "lexvl_anserini" / "assets"
 
 
@@ -149,11 +150,6 @@ def test_regularisers_and_auxiliaries_take_part(corpus: str, trained: Path, tmp_
         recipe_of(corpus, auxiliaries=[{**naming, "options": {"heat": 1}}])
 
 
-def test_every_kind_of_a_recipe_can_be_made() -> None:
-    kinds = set(get_args(ModelSettings.model_fields["kind"].annotation))
-    assert set(SIDES) == kinds
-
-
 def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
     query = torch.tensor([[3.0, 2.0, 1.0], [1.0, 3.0, 2.0]])
     encoded = Encoded(query, query, torch.zeros(2, 3, dtype=torch.bool))
@@ -174,15 +170,10 @@ def test_a_dry_run_counts_what_is_read() -> None:
     assert (rows["queries_seen"], rows["passages_seen"]) == (512, 2048)
 
 
-def test_a_change_that_is_not_yaml_raises() -> None:
-    assert read_changes(["optimisation.betas=[0.8, 0.9]"]) == {"optimisation.betas": [0.8, 0.9]}
-    with pytest.raises(UsageError, match="--set: a value is not YAML"):
-        read_changes(["optimisation.betas=[0.8"])
-
-
 def test_recipes_of_the_project_are_valid() -> None:
-    names = [read_recipe(path).name for path in sorted(RECIPES.glob("*.yaml"))]
-    assert names == [path.stem for path in sorted(RECIPES.glob("*.yaml"))] and names
+    paths = sorted(RECIPES.glob("*.yaml"))
+    assert [read_recipe(path).name for path in paths] == [path.stem for path in paths] != []
+    assert set(SIDES) == set(get_args(ModelSettings.model_fields["kind"].annotation))
 
 
 @pytest.mark.parametrize(
@@ -194,26 +185,17 @@ def test_recipes_of_the_project_are_valid() -> None:
         ({"optimisation.steps": 0}, "optimisation.steps: Input should be greater"),
         ({"auxiliaries": [{"name": "namin", "weight": 1}]}, "auxiliary 'namin', expected one of naming"),
         ({"model.kind": "dense-crossmodal"}, "objective.name 'vdr' needs terms as dimensions"),
-        ({"regularisers": [{"name": "l2", "side": "query", "weight": 1}]}, "regulariser 'l2'"),
-        (
-            {"objective.options.tokp": 3},
-            "objective.name 'vdr' has no options 'tokp'; expected some of temperature, topk",
-        ),
+        ({"regularisers": [{**FLOPS, "name": "l2"}]}, "regulariser 'l2'"),
+        ({"objective.options.tokp": 3}, "'vdr' has no options 'tokp'; expected some of temperature, topk"),
         ({"objective.options.temperature": 1}, "the temperature is objective.temperature"),
         ({"objective": {"name": "svdr"}}, "'svdr' needs texts on both sides; kind vdr-crossmodal reads images"),
-        (
-            {"objective": {"name": "splade_kl"}},
-            "'splade_kl' needs texts on both sides; kind vdr-crossmodal reads images",
-        ),
+        ({"objective": {"name": "splade_kl"}}, "'splade_kl' needs texts on both sides; kind vdr-crossmodal reads"),
         ({"objective": {"name": "fdt"}}, "'fdt' needs a codebook"),
         (
-            {"regularisers": [{"name": "flops", "side": "query", "weight": 1, "options": {"treshold": 3}}]},
+            {"regularisers": [{**FLOPS, "options": {"treshold": 3}}]},
             "regulariser 'flops' has no options 'treshold'; expected some of threshold, normalised",
         ),
-        (
-            {"regularisers": [{"name": "l1", "side": "query", "weight": 1, "ramp": "n+1"}]},
-            "ramp: Input should be 'n-1'",
-        ),
+        ({"regularisers": [{**FLOPS, "name": "l1", "ramp": "n+1"}]}, "ramp: Input should be 'n-1'"),
         ({"model.text.heads": 3}, "model.text: .*width 128 is no multiple of heads 3"),
         ({"model.image.patch_size": 16}, "a stem of 3 stages has stride 8, not 16"),
         ({"model.image.stem.blocks": [0, 1]}, "3 widths and 2 blocks"),
@@ -227,19 +209,22 @@ def test_a_recipe_that_does_not_fit_raises(change: dict[str, Any], message: str)
         read_recipe(RECIPES / "demo-vdr.yaml", change)
 
 
-@pytest.mark.parametrize("name", ["demo-dense", "demo-vdr", "photos-dense", "photos-vdr", "lexvl-mini"])
-def test_what_the_package_contains_was_trained_by_the_recipe(name: str) -> None:
-    about, recipe = json.loads((ASSETS / name / "training.json").read_text()), {"lexvl-mini": "vdr-text-small"}
-    assert checked(about["recipe"], name) == read_recipe(RECIPES / f"{recipe.get(name, name)}.yaml")
-    assert (ASSETS / name / "log.jsonl").is_file()
-
-
-def test_a_missing_or_broken_recipe_raises(tmp_path: Path) -> None:
+def test_files_and_changes_that_are_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such recipe"):
         read_recipe(tmp_path / "none.yaml")
     (tmp_path / "list.yaml").write_text("- a\n")
     with pytest.raises(UsageError, match="expected keys and values, found list"):
         read_recipe(tmp_path / "list.yaml")
+    assert read_changes(["optimisation.betas=[0.8, 0.9]"]) == {"optimisation.betas": [0.8, 0.9]}
+    with pytest.raises(UsageError, match="--set: a value is not YAML"):
+        read_changes(["optimisation.betas=[0.8"])
+
+
+@pytest.mark.parametrize("name", ["demo-dense", "demo-vdr", "photos-dense", "photos-vdr", "lexvl-mini"])
+def test_what_the_package_contains_was_trained_by_the_recipe(name: str) -> None:
+    about, recipe = json.loads((ASSETS / name / "training.json").read_text()), {"lexvl-mini": "vdr-text-small"}
+    assert checked(about["recipe"], name) == read_recipe(RECIPES / f"{recipe.get(name, name)}.yaml")
+    assert (ASSETS / name / "log.jsonl").is_file()
 
 
 def test_a_batch_larger_than_the_corpus_raises(corpus: str, tmp_path: Path) -> None:
@@ -330,23 +315,17 @@ def test_augmentation_moves_without_turning() -> None:
 
 
 def test_the_learning_rate_warms_up_and_falls() -> None:
-    factor = learning_rate_shape(
-        recipe_of("demo", optimisation={"steps": 12, "warmup_steps": 2}).stages[0].optimisation
-    )
-    assert [round(factor(step), 3) for step in (0, 1, 2, 7, 12)] == [0.5, 1.0, 1.0, 0.5, 0.0]
-    linear = {"steps": 12, "warmup_steps": 2, "decay": "linear", "last_learning_rate": 0.5}
-    factor = learning_rate_shape(recipe_of("demo", optimisation=linear).stages[0].optimisation)
-    assert [factor(step) for step in (0, 2, 4, 12)] == [0.5, 1.0, 0.9, 0.5]
+    def factors(*steps: int, **options: Any) -> list[float]:
+        recipe = recipe_of("demo", optimisation={"steps": 12, "warmup_steps": 2, **options})
+        return [round(learning_rate_shape(recipe.stages[0].optimisation)(step), 3) for step in steps]
+
+    assert factors(0, 1, 2, 7, 12) == [0.5, 1.0, 1.0, 0.5, 0.0]
+    assert factors(0, 2, 4, 12, decay="linear", last_learning_rate=0.5) == [0.5, 1.0, 0.9, 0.5]
 
 
-def test_hit_rates_by_hand() -> None:
-    scores = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.4]])
-    owner = torch.tensor([0, 1, 1])
-    assert hit_rates(scores, owner)[1] == pytest.approx(66.67)
-    assert backward_rates(scores.T, owner)[1] == 100.0
-
-
-def test_equal_scores_go_by_position() -> None:
+def test_hit_rates_by_hand_and_equal_scores_by_position() -> None:
+    scores, owner = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.4]]), torch.tensor([0, 1, 1])
+    assert (hit_rates(scores, owner)[1], backward_rates(scores.T, owner)[1]) == (pytest.approx(66.67), 100.0)
     flat = torch.zeros(4, 4)
     assert hit_rates(flat, torch.arange(4))[1] == backward_rates(flat, torch.arange(4))[1] == 25.0
     # Image 0 has captions 0 and 2, image 1 captions 1 and 3; caption 1 ties with image 0's best, which comes later.

@@ -134,8 +134,8 @@ def test_what_is_no_file_is_named(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_long_names_and_links_of_both_formats(tmp_path, kind):
-    name = "d/" * 200 + "x"
+@pytest.mark.parametrize("name", ["d/" * 200 + "x", "Käse::日本.jpg"])
+def test_long_and_foreign_names_and_links_of_both_formats(tmp_path, kind, name):
     assert contents(tar(tmp_path / "a.tar", file(name), hard_link("y", name), kind=kind)) == {name: "-", "y": "-"}
 
 

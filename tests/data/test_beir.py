@@ -2,14 +2,14 @@ import gzip
 import json
 import threading
 import zipfile
-from functools import partial
 from hashlib import md5
-from http.server import BaseHTTPRequestHandler, HTTPServer, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from corpus_folders import CORPUS, HEADER, beir_folder
 from hypothesis import given
 from hypothesis import strategies as st
+from local_servers import Quiet, answering, serving_files
 
 from lexvl_anserini.data import fetch
 from lexvl_anserini.data.checks import check_corpus, document_bytes
@@ -19,25 +19,6 @@ from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-
-CORPUS = (
-    '{"_id": "d1", "title": "A", "text": "one"}\n{"_id": "d2", "text": "two", "metadata": {"url": "u"}, "year": 3}\n'
-)
-QUERIES = '{"_id": "q3", "text": "train"}\n{"_id": "q2", "text": "second"}\n{"_id": "q1", "text": "first"}\n'
-HEADER = "query-id\tcorpus-id\tscore\n"
-
-
-def beir_folder(folder, corpus=CORPUS, queries=QUERIES, test="q1\td1\t1\nq2\td2\t0\n", train="q3\td1\t2\n"):
-    (folder / "qrels").mkdir(parents=True)
-    for name, content in {
-        "corpus.jsonl": corpus,
-        "queries.jsonl": queries,
-        "qrels/test.tsv": test and HEADER + test,
-        "qrels/train.tsv": train and HEADER + train,
-    }.items():
-        if content is not None:
-            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 @pytest.fixture
@@ -53,14 +34,6 @@ def served(tmp_path, monkeypatch):
     """A local server in place of BEIR's; `served(name, corrupt=...)` puts an archive on it."""
     folder = tmp_path / "www"
     folder.mkdir()
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
     def put(name, checksum=None, inside=None, members=()):
@@ -72,12 +45,10 @@ def served(tmp_path, monkeypatch):
             for member, content in members:
                 out.writestr(member, content, zipfile.ZIP_DEFLATED)
         right = md5(archive.read_bytes()).hexdigest()
-        url = f"http://127.0.0.1:{server.server_port}/{name}.zip"
-        monkeypatch.setattr(fetch, "archive_of", lambda _: (url, checksum or right))
+        monkeypatch.setattr(fetch, "archive_of", lambda _: (f"{address}/{name}.zip", checksum or right))
 
-    yield put
-    server.shutdown()
-    server.server_close()
+    with serving_files(folder, []) as address:
+        yield put
 
 
 def test_a_folder_of_the_data_root_by_name(tmp_path):
@@ -110,16 +81,22 @@ def test_a_split_by_name_or_option(tmp_path, name, split):
     assert [topic.query_id for topic in data.topics()] == ["q3"]
 
 
-def test_two_different_splits(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "split", "error", "message"),
+    [
+        ("beir/tiny/train", "test", UsageError, "the name says split 'train', the split option 'test'"),
+        (
+            "beir/tiny/tset",
+            None,
+            DataError,
+            r"qrels/tset\.tsv: no judgements of split 'tset'; splits there: test, train",
+        ),
+    ],
+)
+def test_contradicting_and_unknown_splits(tmp_path, name, split, error, message):
     beir_folder(tmp_path / "tiny")
-    with pytest.raises(UsageError, match="the name says split 'train', the split option 'test'"):
-        load_dataset("beir/tiny/train", "test", str(tmp_path))
-
-
-def test_an_unknown_split_names_those_there(tmp_path):
-    beir_folder(tmp_path / "tiny")
-    with pytest.raises(DataError, match=r"qrels/tset\.tsv: no judgements of split 'tset'; splits there: test, train"):
-        load_dataset("beir/tiny/tset", data_dir=str(tmp_path))
+    with pytest.raises(error, match=message):
+        load_dataset(name, split, str(tmp_path))
 
 
 def test_msmarco_is_judged_on_dev(tmp_path):
@@ -203,14 +180,8 @@ def test_bad_lines_are_told_after_the_good_ones_before(tmp_path, line, message):
 
 
 def test_texts_are_kept_as_they_are(tmp_path):
-    texts = [
-        "",
-        "tab\tand \x01 control",
-        "line\u2028separator",
-        "日本語 العربية",
-        "half \ud83d emoji",
-        "whole \U0001f600",
-    ]
+    texts = ["", "tab\tand \x01 control", "line\u2028separator", "日本語 العربية"]
+    texts += ["half \ud83d emoji", "whole \U0001f600"]
     lines = [json.dumps({"_id": number, "text": text}) for number, text in enumerate(texts)]
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode())
@@ -311,17 +282,12 @@ def test_an_archive_that_unpacks_to_more_or_elsewhere(tmp_path, served, settings
     assert list((tmp_path / "root" / "beir").iterdir()) == [] and not list(tmp_path.rglob("outside.txt"))
 
 
-def test_a_refusing_server(tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "archive_of", lambda _: ("http://127.0.0.1:9/scifact.zip", "0" * 32))
-    with pytest.raises(DataError, match=r"could not be fetched \(ConnectionError: the network or the server refused\)"):
-        load_dataset("beir/scifact", data_dir=str(tmp_path))
-
-
-def test_a_server_that_falls_silent(tmp_path, monkeypatch):
-    """It announces more bytes than it sends, and keeps the connection."""
+@pytest.mark.parametrize("port", [9, None], ids=["refusing", "silent"])
+def test_a_server_that_refuses_or_falls_silent(tmp_path, monkeypatch, port):
+    """It refuses the connection; it announces more bytes than it sends, and keeps the connection."""
     over = threading.Event()
 
-    class Silent(BaseHTTPRequestHandler):
+    class Silent(Quiet):
         def do_GET(self):
             self.send_response(200)
             self.send_header("Content-Length", "9")
@@ -329,21 +295,16 @@ def test_a_server_that_falls_silent(tmp_path, monkeypatch):
             self.wfile.write(b"PK")
             over.wait(20)
 
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Silent)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(fetch, "SILENCE_S", 0.2)
-    source = (f"http://127.0.0.1:{server.server_port}/scifact.zip", "0" * 32)
-    monkeypatch.setattr(fetch, "archive_of", lambda _: source)
-    with pytest.raises(DataError, match=r"could not be fetched \(ConnectionError: the network or the server refused\)"):
-        load_dataset("beir/scifact", data_dir=str(tmp_path))
+    problem = r"could not be fetched \(ConnectionError: the network or the server refused\)"
+    with answering(Silent) as address:
+        source = (f"{f'http://127.0.0.1:{port}' if port else address}/scifact.zip", "0" * 32)
+        monkeypatch.setattr(fetch, "archive_of", lambda _: source)
+        with pytest.raises(DataError, match=problem):
+            load_dataset("beir/scifact", data_dir=str(tmp_path))
+        over.set()
     assert list((tmp_path / "beir").iterdir()) == []
-    over.set()
-    server.shutdown()
-    server.server_close()
 
 
 def test_a_half_filled_folder_is_not_overwritten(tmp_path):

@@ -1,10 +1,10 @@
-import io
 import json
-import tarfile
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from corpus_folders import captioned_image as image
+from corpus_folders import gallery_of, karpathy_folder, tar_of
 from world.grammar import captions
 from world.pictures import draw_split
 from world.scenes import SPLITS, make_scene, scenes
@@ -19,15 +19,6 @@ from lexvl_anserini.ground.records import Document, Qrel, Topic
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
-def image(number, split="test", texts=("a", "b", "c", "d", "e"), first=None, **others):
-    first = 10 * number if first is None else first
-    sentences = [
-        {"raw": text, "imgid": number, "sentid": first + place, "tokens": [text]} for place, text in enumerate(texts)
-    ]
-    record = {"filename": f"{number}.jpg", "imgid": number, "split": split, "sentences": sentences}
-    return record | {"sentids": [sentence["sentid"] for sentence in sentences]} | others
-
-
 TINY = [
     image(1),
     image(2, texts=("p", "q", "r", "s", "t", "u")),
@@ -38,22 +29,7 @@ TINY = [
 
 
 def corpus_of(root, name="coco", images=TINY, folder=None, pictures=True):
-    home = root / (folder or name)
-    home.mkdir(parents=True, exist_ok=True)
-    (home / f"dataset_{name}.json").write_text(json.dumps({"images": images, "dataset": name}))
-    if pictures:
-        (root / name / "images").mkdir(parents=True, exist_ok=True)
-        for record in images:
-            path = root / name / "images" / record.get("filepath", "") / record["filename"]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"-")
-    return str(root)
-
-
-def tar_of(path, names):
-    with tarfile.open(path, "w") as archive:
-        for name in names:
-            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    return karpathy_folder(root, name, images, folder, pictures)
 
 
 def everything(data):
@@ -160,83 +136,69 @@ def test_the_file_in_the_corpus_own_folder_comes_first(tmp_path):
     assert [document.doc_id for document in load_dataset("flickr8k", data_dir=root).documents()] == ["7"]
 
 
-def test_coco_folders_as_unpacked(tmp_path):
-    records = [image(1, filepath="val2014"), image(2, filepath="train2014")]
-    root = corpus_of(tmp_path, images=records, pictures=False)
-    for record in records:
-        folder = tmp_path / "coco" / record["filepath"]
-        folder.mkdir()
-        (folder / record["filename"]).write_bytes(b"-")
-    found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
-    assert found == [f"{tmp_path}/coco/val2014/1.jpg", f"{tmp_path}/coco/train2014/2.jpg"]
+def two(first, second):
+    """Records of two images, by folder and name."""
+    paths = [path.rpartition("/") for path in (first, second)]
+    return [image(n, filepath=path[0], filename=path[2]) for n, path in enumerate(paths, start=1)]
 
 
-def gallery_of(root, *names):
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(b"-")
+COCO = two("val2014/COCO_val2014_1.jpg", "train2014/COCO_train2014_2.jpg")
 
 
 @pytest.mark.parametrize(
-    "others", [["train2014/1.jpg"], ["train2014/1.jpg", "val2014/2.jpg"], ["images/train2014/1.jpg"]]
+    ("images", "files", "found"),
+    [
+        (two("val2014/1.jpg", "train2014/2.jpg"), ["val2014/1.jpg", "train2014/2.jpg"], [0, 1]),
+        (two("b/x.jpg", "a/x.jpg"), ["images/b/x.jpg", "images/a/x.jpg"], [0, 1]),
+        ([image(1)], ["images/1.jpg", "images/0/1.jpg"], [0]),
+        (COCO, ["images/COCO_val2014_1.jpg", "images/COCO_train2014_2.jpg"], [0, 1]),
+        (COCO, ["images/all/COCO_val2014_1.jpg", "images/all/COCO_train2014_2.jpg"], [0, 1]),
+    ],
+    ids=["as unpacked", "folders within images", "at the top", "put into one", "put into one below"],
 )
-def test_a_picture_of_another_folder_is_not_taken(tmp_path, others):
-    root = corpus_of(tmp_path, images=[image(1, filepath="val2014")], pictures=False)
-    gallery_of(tmp_path / "coco", *others)
-    with pytest.raises(DataError, match=r"1 of 1 images are not in .*: val2014/1\.jpg$"):
+def test_where_pictures_are_found(tmp_path, images, files, found):
+    root = corpus_of(tmp_path, images=images, pictures=False)
+    gallery_of(tmp_path / "coco", *files)
+    documents = load_dataset("coco", data_dir=root).documents()
+    assert [document.image for document in documents] == [f"{tmp_path}/coco/{files[place]}" for place in found]
+
+
+@pytest.mark.parametrize(
+    ("images", "files", "missing"),
+    [
+        ([image(1, filepath="val2014")], ["train2014/1.jpg"], r"1 of 1 images are not in .*: val2014/1\.jpg$"),
+        (
+            [image(1, filepath="val2014")],
+            ["train2014/1.jpg", "val2014/2.jpg"],
+            r"1 of 1 images are not in .*: val2014/1\.jpg$",
+        ),
+        ([image(1, filepath="val2014")], ["images/train2014/1.jpg"], r"1 of 1 images are not in .*: val2014/1\.jpg$"),
+        (two("a/x.jpg", "b/x.jpg"), ["images/x.jpg"], r"2 of 2 images are not in .*: a/x\.jpg, b/x\.jpg$"),
+        (
+            [image(1, filepath="c", filename="x.jpg")],
+            ["images/x.jpg", "images/d/x.jpg"],
+            r"1 of 1 images are not in .*: c/x\.jpg$",
+        ),
+        (
+            [image(number) for number in range(1, 9)],
+            ["images/1.jpg"],
+            r"coco/test: 7 of 8 images are not in .*: 2\.jpg, .*6\.jpg and 2 more$",
+        ),
+    ],
+)
+def test_pictures_that_are_not_there_or_another_one(tmp_path, images, files, missing):
+    root = corpus_of(tmp_path, images=images, pictures=False)
+    gallery_of(tmp_path / "coco", *files)
+    with pytest.raises(DataError, match=missing):
         next(load_dataset("coco", data_dir=root).documents())
-
-
-@pytest.mark.parametrize("where", ["images", "images/all"])
-def test_pictures_of_several_folders_put_into_one(tmp_path, where):
-    names = ["COCO_val2014_1.jpg", "COCO_train2014_2.jpg"]
-    records = [image(n, filepath=names[n - 1].split("_")[1], filename=names[n - 1]) for n in (1, 2)]
-    root = corpus_of(tmp_path, images=records, pictures=False)
-    gallery_of(tmp_path / "coco" / where, *names)
-    found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
-    assert found == [f"{tmp_path}/coco/{where}/{name}" for name in names]
-
-
-def test_one_picture_is_not_taken_for_two_nor_one_of_two(tmp_path):
-    records = [image(1, filepath="a", filename="x.jpg"), image(2, filepath="b", filename="x.jpg")]
-    root = corpus_of(tmp_path, images=records, pictures=False)
-    gallery_of(tmp_path / "coco" / "images", "x.jpg")
-    with pytest.raises(DataError, match=r"2 of 2 images are not in .*: a/x\.jpg, b/x\.jpg$"):
-        next(load_dataset("coco", data_dir=root).documents())
-    root = corpus_of(tmp_path, images=[image(1, filepath="c", filename="x.jpg")], pictures=False)
-    gallery_of(tmp_path / "coco" / "images", "d/x.jpg")
-    with pytest.raises(DataError, match=r"1 of 1 images are not in .*: c/x\.jpg$"):
-        next(load_dataset("coco", data_dir=root).documents())
-
-
-def test_of_pictures_of_one_name_the_one_at_the_top_counts(tmp_path):
-    root = corpus_of(tmp_path, images=[image(1)])
-    gallery_of(tmp_path / "coco" / "images", "0/1.jpg")
-    assert next(load_dataset("coco", data_dir=root).documents()).image == f"{tmp_path}/coco/images/1.jpg"
-
-
-def test_a_folder_within_images_and_files_of_one_name(tmp_path):
-    records = [image(1, filepath="b", filename="x.jpg"), image(2, filepath="a", filename="x.jpg")]
-    root = corpus_of(tmp_path, images=records)
-    found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
-    assert found == [f"{tmp_path}/coco/images/b/x.jpg", f"{tmp_path}/coco/images/a/x.jpg"]
 
 
 def test_images_in_several_tars(tmp_path):
     root = corpus_of(tmp_path, pictures=False)
-    tar_of(tmp_path / "coco" / "one.tar", ["deep/down/1.jpg"])
-    tar_of(tmp_path / "coco" / "two.tar", ["./2.jpg"])
+    tar_of(tmp_path / "coco" / "one.tar", {"deep/down/1.jpg": b""})
+    tar_of(tmp_path / "coco" / "two.tar", {"./2.jpg": b""})
     found = [document.image for document in load_dataset("coco", data_dir=root).documents()]
     assert found == [f"{tmp_path}/coco/one.tar::deep/down/1.jpg", f"{tmp_path}/coco/two.tar::2.jpg"]
-
-
-def test_missing_images_are_counted_and_named(tmp_path):
-    records = [image(number) for number in range(1, 9)]
-    root = corpus_of(tmp_path, images=records)
-    for number in range(2, 9):
-        (tmp_path / "coco" / "images" / f"{number}.jpg").unlink()
-    with pytest.raises(DataError, match=r"coco/test: 7 of 8 images are not in .*: 2\.jpg, .*6\.jpg and 2 more$"):
-        next(load_dataset("coco", data_dir=root).documents())
 
 
 def test_nothing_on_disk(tmp_path):
@@ -272,7 +234,7 @@ def test_captions_without_images(tmp_path, name):
 def test_a_file_of_ones_own(tmp_path):
     corpus_of(tmp_path, "mine")
     path = tmp_path / "mine" / "dataset_mine.json"
-    tar_of(tmp_path / "pictures.tar", ["1.jpg", "2.jpg"])
+    tar_of(tmp_path / "pictures.tar", {"1.jpg": b"", "2.jpg": b""})
     beside = load_dataset(f"karpathy:{path}")
     assert next(beside.documents()).image == f"{tmp_path}/mine/images/1.jpg"
     named = load_dataset(f"karpathy:{path},{tmp_path}/pictures.tar")

@@ -2,7 +2,6 @@ import io
 import struct
 import subprocess
 import sys
-import tarfile
 import threading
 import time
 import zlib
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus_folders import tar_of
 from PIL import Image, features
 
 from lexvl_anserini.data.dataset import load_dataset
@@ -38,15 +38,6 @@ def stored(image, kind="PNG", **options):
 def saved(tmp_path, image, name="a.png", **options):
     image.save(tmp_path / name, **options)
     return tmp_path / name
-
-
-def tar_of(path, members, mode="w"):
-    with tarfile.open(path, mode) as archive:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return path
 
 
 def pixels(reference, **options):
@@ -146,11 +137,16 @@ def test_sixteen_bits_keep_the_upper_eight(tmp_path):
         assert pixels(path)[0, :, 0].tolist() == [0, 0, 1, 0x80, 0xFF]
 
 
-def test_integers_and_floats():
-    assert pixels(Image.fromarray(np.array([[0, 200]], np.int32)))[0, :, 0].tolist() == [0, 200]
-    assert pixels(Image.fromarray(np.array([[0, 0xFF00]], np.int32)))[0, :, 0].tolist() == [0, 255]
-    floats = np.array([[-3, 7.9, 300, np.nan, np.inf]], np.float32)
-    assert pixels(Image.fromarray(floats))[0, :, 0].tolist() == [0, 7, 255, 0, 255]
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([[0, 200]], np.int32), [0, 200]),
+        (np.array([[0, 0xFF00]], np.int32), [0, 255]),
+        (np.array([[-3, 7.9, 300, np.nan, np.inf]], np.float32), [0, 7, 255, 0, 255]),
+    ],
+)
+def test_integers_and_floats(values, expected):
+    assert pixels(Image.fromarray(values))[0, :, 0].tolist() == expected
 
 
 def test_an_animation_shows_its_first_frame(tmp_path):
@@ -227,17 +223,20 @@ def test_cut_off_files(tmp_path, kind):
         open_image(path)
 
 
-def test_files_that_are_no_pictures(tmp_path):
-    (tmp_path / "fake.jpg").write_bytes(b"<html>404</html>")
-    (tmp_path / "empty.jpg").write_bytes(b"")
-    with pytest.raises(DataError, match=r"fake\.jpg: not a picture of a known format \(it begins with b'<html>40'\)"):
-        open_image(tmp_path / "fake.jpg")
-    with pytest.raises(DataError, match=r"empty\.jpg: not a picture of a known format \(it is empty\)"):
-        open_image(tmp_path / "empty.jpg")
-    with pytest.raises(DataError, match=r"absent\.jpg: cannot be read \(No such file"):
-        open_image(tmp_path / "absent.jpg")
-    with pytest.raises(DataError, match="cannot be read"):
-        open_image(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("fake.jpg", b"<html>404</html>", r"fake\.jpg: not a picture of a known format \(it begins with b'<html>40'\)"),
+        ("empty.jpg", b"", r"empty\.jpg: not a picture of a known format \(it is empty\)"),
+        ("absent.jpg", None, r"absent\.jpg: cannot be read \(No such file"),
+        ("", None, "cannot be read"),
+    ],
+)
+def test_files_that_are_no_pictures(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        open_image(tmp_path / name)
 
 
 def test_damaged_bytes_never_raise_anything_else(tmp_path):
@@ -307,39 +306,23 @@ def test_an_archive_that_changed_is_indexed_again(tmp_path):
     assert set(open_archive(path).members) == {"y"}
 
 
-def test_long_names_unicode_folders_and_links(tmp_path):
-    path = tmp_path / "a.tar"
-    with tarfile.open(path, "w") as archive:
-        folder = tarfile.TarInfo("folder")
-        folder.type = tarfile.DIRTYPE
-        archive.addfile(folder)
-        link = tarfile.TarInfo("link")
-        link.type, link.linkname = tarfile.SYMTYPE, "x"
-        archive.addfile(link)
-        for name in ("d/" * 80 + "x.jpg", "Käse::日本.jpg"):
-            member = tarfile.TarInfo(name)
-            member.size = 3
-            archive.addfile(member, io.BytesIO(b"abc"))
-    found = open_archive(path)
-    assert set(found.members) == {"d/" * 80 + "x.jpg", "Käse::日本.jpg"}
-    assert found.read("Käse::日本.jpg") == b"abc"
-
-
-def test_what_can_be_wrong_with_archives(tmp_path):
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("whole.tar::c.png", r"whole\.tar: no member 'c\.png' among its 2 files"),
+        ("cut.tar::a.png", r"cut\.tar: "),
+        ("packed.tar::a.png", r"packed\.tar: not an uncompressed tar archive"),
+        ("absent.tar::a.png", r"absent\.tar: cannot be read"),
+        ("packed.tar.gz::a.png", r"a member is named archive\.tar::member"),
+    ],
+)
+def test_what_can_be_wrong_with_archives(tmp_path, reference, message):
     picture = stored(left_red_right_blue())
     whole = tar_of(tmp_path / "whole.tar", {"a.png": picture, "b.png": picture * 50})
-    with pytest.raises(DataError, match=r"whole\.tar: no member 'c\.png' among its 2 files"):
-        open_image(f"{whole}::c.png")
     (tmp_path / "cut.tar").write_bytes(whole.read_bytes()[:2600])
-    with pytest.raises(DataError, match=r"cut\.tar: "):
-        open_image(f"{tmp_path}/cut.tar::a.png")
     tar_of(tmp_path / "packed.tar", {"a.png": picture}, "w:gz")
-    with pytest.raises(DataError, match=r"packed\.tar: not an uncompressed tar archive"):
-        open_image(f"{tmp_path}/packed.tar::a.png")
-    with pytest.raises(DataError, match=r"absent\.tar: cannot be read"):
-        open_image(f"{tmp_path}/absent.tar::a.png")
-    with pytest.raises(DataError, match=r"a member is named archive\.tar::member"):
-        open_image(f"{tmp_path}/packed.tar.gz::a.png")
+    with pytest.raises(DataError, match=message):
+        open_image(f"{tmp_path}/{reference}")
 
 
 # --- many -----------------------------------------------------------------------------------------------------------

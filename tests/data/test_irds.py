@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from hashlib import md5
-from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from local_servers import serving_files
 
 from lexvl_anserini.data.corpora.irds import _documents
 from lexvl_anserini.data.dataset import Dataset, load_dataset
@@ -147,32 +145,25 @@ def served(registry: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
     from ir_datasets.util import Cache, Download, RequestsDownload
 
-    folder, asked = tmp_path / "www", list[str]()
+    folder, requests = tmp_path / "www", list[str]()
     folder.mkdir()
 
-    class Listed(SimpleHTTPRequestHandler):
-        def log_message(self, *_: Any) -> None:
-            asked.append(self.path)
-
-    server = HTTPServer(("127.0.0.1", 0), partial(Listed, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
-    def register(dataset_id: str, checksum: str | None = None, port: int = server.server_port) -> list[str]:
+    def register(dataset_id: str, checksum: str | None = None, refused: bool = False) -> list[str]:
         def cached(name: str, text: str) -> Cache:
             data = text.encode()
             (folder / name).write_bytes(data)
-            url = f"http://127.0.0.1:{port}/{name}"
+            url = f"{'http://127.0.0.1:9' if refused else address}/{name}"
             download = Download([RequestsDownload(url)], expected_md5=checksum or md5(data).hexdigest())
             return Cache(download, tmp_path / "home" / dataset_id / name)
 
         parts = TsvDocs(cached("docs.tsv", DOCS)), TsvQueries(cached("queries.tsv", QUERIES))
         registry.register(dataset_id, Source(*parts, TrecQrels(cached("qrels", QRELS), {})))
-        return asked
+        return requests
 
-    yield register
-    server.shutdown()
-    server.server_close()
+    with serving_files(folder, requests) as address:
+        yield register
 
 
 def read(data: Dataset) -> tuple[int, int, int]:
@@ -180,11 +171,11 @@ def read(data: Dataset) -> tuple[int, int, int]:
 
 
 def test_files_are_fetched_once(served: Callable[..., list[str]]) -> None:
-    asked = served("far")
+    requests = served("far")
     data = load_dataset("irds:far")
-    assert asked == []
+    assert requests == []
     assert read(data) == read(load_dataset("irds:far")) == (3, 2, 3)
-    assert sorted(asked) == ["/docs.tsv", "/qrels", "/queries.tsv"]
+    assert sorted(requests) == ["/docs.tsv", "/qrels", "/queries.tsv"]
 
 
 def test_what_cannot_be_fetched(served: Callable[..., list[str]], tmp_path: Path) -> None:
@@ -192,7 +183,7 @@ def test_what_cannot_be_fetched(served: Callable[..., list[str]], tmp_path: Path
     with pytest.raises(DataError, match=r"irds:changed: .* its documents \(HashVerificationError") as told:
         list(load_dataset("irds:changed").documents())
     assert "\n" not in str(told.value)
-    served("refused", port=9)
+    served("refused", refused=True)
     with pytest.raises(DataError, match=r"irds:refused: .* its topics \(ConnectionError"):
         list(load_dataset("irds:refused").topics())
     assert not list((tmp_path / "home").rglob("*.tsv*"))

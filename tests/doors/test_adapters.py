@@ -18,10 +18,14 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
+from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
 TEXTS = {"d1": "a dog runs", "d2": "a man on a beach", "d3": "a dog and a man", "d4": "red"}
 QUERIES = {"q1": "a dog", "q2": "man", "q3": "boat"}
+DOCUMENTS = [Document(doc_id, text=text) for doc_id, text in TEXTS.items()]
+TOPICS = [Topic(query_id, text) for query_id, text in QUERIES.items()]
+DATASET = Dataset("toy", "", lambda: iter(DOCUMENTS), lambda: iter(()), lambda: iter(()))
 
 
 @pytest.fixture
@@ -32,28 +36,22 @@ def model(load: Callable[..., Encoder]) -> Encoder:
 
 @pytest.fixture
 def index(model: Encoder, tmp_path: Path) -> Index:
-    documents = [Document(doc_id, text=text) for doc_id, text in TEXTS.items()]
-    dataset = Dataset("toy", "", lambda: iter(documents), lambda: iter(()), lambda: iter(()))
-    write_impacts(dataset, model, tmp_path / "shards")
+    write_impacts(DATASET, model, tmp_path / "shards")
     return build_index(tmp_path / "shards", tmp_path / "index", store_text=False)
 
 
 def test_a_corpus_in_memory_is_searched(model):
-    corpus = IndexedCorpus(model, (Document(doc_id, text=text) for doc_id, text in TEXTS.items()))
-    topics = [Topic(query_id, text) for query_id, text in QUERIES.items()]
-    found = by_query(corpus.lists(topics, 2), topics)
+    corpus = IndexedCorpus(model, iter(DOCUMENTS))
+    found = by_query(corpus.lists(TOPICS, 2), TOPICS)
     assert found == {"q1": {"d1": 2.0, "d3": 2.0}, "q2": {"d2": 1.0, "d3": 1.0}, "q3": {}}
-    among = by_query(corpus.lists_among(topics[:2], {"q1": ["d4", "d3", "d2"], "q2": []}, 9), topics[:2])
+    among = by_query(corpus.lists_among(TOPICS[:2], {"q1": ["d4", "d3", "d2"], "q2": []}, 9), TOPICS[:2])
     assert among == {"q1": {"d3": 2.0, "d2": 1.0, "d4": 0.0}, "q2": {}}
     with pytest.raises(UsageError, match="topic 'q3': no candidates among those of 1 topics"):
-        next(corpus.lists_among(topics[2:], {"q1": ["d1"]}, 3))
+        next(corpus.lists_among(TOPICS[2:], {"q1": ["d1"]}, 3))
     folder = corpus.index.path.parent
     assert folder.is_dir()
     del corpus
     assert not folder.exists()
-
-
-def test_ids_that_occur_twice_are_refused(model):
     with pytest.raises(DataError, match="occur more than once"):
         IndexedCorpus(model, [Document("d", text="a"), Document("d", text="b")])
 
@@ -105,11 +103,7 @@ def test_langchain_retrieves(model, tmp_path):
     pytest.importorskip("langchain_core", reason="LangChain (langchain-core) is not installed")
     from lexvl_anserini.doors.adapters.langchain_retriever import LexVLRetriever
 
-    documents = [Document(doc_id, text=text) for doc_id, text in TEXTS.items()]
-    dataset = Dataset("toy", "", lambda: iter(documents), lambda: iter(()), lambda: iter(()))
-    from lexvl_anserini.shards.layout import Layout
-
-    write_impacts(dataset, model, tmp_path / "s", layout=Layout(contents=True))
+    write_impacts(DATASET, model, tmp_path / "s", layout=Layout(contents=True))
     index = build_index(tmp_path / "s", tmp_path / "i", store_text=True)
     for one in (index, index.path, str(index.path)):
         found = LexVLRetriever(index=one, k=2).invoke("a dog")
@@ -124,9 +118,8 @@ def test_ir_measures_reads_our_hits_and_judgements(index, model):
     from lexvl_anserini import Searcher
     from lexvl_anserini.ground.records import Qrel
 
-    topics = [Topic(query_id, text) for query_id, text in QUERIES.items()]
     with Searcher(index, model) as searcher:
-        hits = [hit for ranking in searcher.lists(topics, 2) for hit in ranking]
+        hits = [hit for ranking in searcher.lists(TOPICS, 2) for hit in ranking]
     # q1 finds d1 and d3, q2 finds d2 and d3
     qrels = [Qrel("q1", "d3", 1), Qrel("q2", "d2", 1)]
     found = measures.calc_aggregate([measures.RR, measures.R @ 2], qrels, hits)

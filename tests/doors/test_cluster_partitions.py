@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shard_folders import write_shards
 
 from lexvl_anserini.doors.cluster import partitions_building as building
 from lexvl_anserini.doors.cluster.partitions import PartitionsEngine, divided
@@ -22,7 +23,6 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, Not, Term, Text
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from tests.shards.test_reading import write_shards
 
 TERMS = ("ash", "bay", "cat", "dog")
 
@@ -166,11 +166,12 @@ def test_building_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     """The second of three fails: the others are finished and kept, and only the second is built again."""
     sources, built, build = split(DOCUMENTS, tmp_path, [3, 4]), [], building.build_partition
 
-    def broken(request: Any, number: int) -> int:
+    def broken(*request: Any) -> int:
+        number = request[-1]
         built.append(number)
         if number == 1 and len(built) < 4:
             raise ArtefactError("the disk is full")
-        return build(request, number)
+        return build(*request)
 
     monkeypatch.setattr(building, "build_partition", broken)
     with pytest.raises(

@@ -191,32 +191,31 @@ def test_the_local_runner_passes_failures_on_and_raises_faults():
 
 
 def test_the_command_encodes_all_parts(tmp_path, vocabulary_checkpoint, capsys):
-    corpus = f"beir:{corpus_of(tmp_path / 'corpus')}"
-    given = {"corpus": corpus, "encoder": "bag-of-tokens", "checkpoint": vocabulary_checkpoint, "device": "cpu"}
-    plan = tmp_path / "plan.json"
-    encode_command(**given, plan=plan, parts=3)
-    encode_command(**given, plan=plan, output=str(tmp_path / "out"), style="json")
+    corpus, plan, output = f"beir:{corpus_of(tmp_path / 'corpus')}", tmp_path / "plan.json", str(tmp_path / "out")
+    encoder = {"encoder": "bag-of-tokens", "checkpoint": vocabulary_checkpoint, "device": "cpu"}
+    call = partial(encode_command, plan=plan, corpus=corpus, **encoder)
+    call(parts=3)
+    call(output=output, style="json")
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (printed["parts"], printed["documents"]) == (3, 23)
-    with pytest.raises(UsageError, match="--parts N writes the --plan alone"):
-        encode_command(**given, plan=plan, parts=3, output="x")
-    with pytest.raises(
-        ArtefactError, match=r"plan.json: holds a plan of another request \(parts: 3 found, 5 requested\)"
+    other_parts = r"plan.json: holds a plan of another request \(parts: 3 found, 5 requested\)"
+    with pytest.raises(ArtefactError, match=other_parts):
+        call(parts=5)
+    call(parts=5, overwrite=True)
+    another = "part-00000-of-00003: a part of another plan, this one has 5 parts; name another"
+    for options, error, message in (
+        ({"parts": 3, "output": "x"}, UsageError, "--parts N writes the --plan alone"),
+        ({"output": output, "overwrite": True}, ArtefactError, another),
+        (
+            {"encoder": "splade", "output": str(tmp_path / "other")},
+            ArtefactError,
+            r'the plan is of another request \(encoder: "bag-of-tokens" found, "splade"',
+        ),
+        ({"corpus": None, "topics": "demo/test", "output": "x"}, UsageError, "--plan is of a corpus"),
+        ({"workers": 2}, UsageError, "are for --runner ray"),
     ):
-        encode_command(**given, plan=plan, parts=5)
-    encode_command(**given, plan=plan, parts=5, overwrite=True)
-    with pytest.raises(
-        ArtefactError, match=r"part-00000-of-00003: a part of another plan, this one has 5 parts; name another"
-    ):
-        encode_command(**given, plan=plan, output=str(tmp_path / "out"), overwrite=True)
-    with pytest.raises(
-        ArtefactError, match=r'the plan is of another request \(encoder: "bag-of-tokens" found, "splade"'
-    ):
-        encode_command(**{**given, "encoder": "splade"}, plan=plan, output=str(tmp_path / "other"))
-    with pytest.raises(UsageError, match="--plan is of a corpus"):
-        encode_command(plan=plan, topics="demo/test", output="x")
-    with pytest.raises(UsageError, match="are for --runner ray"):
-        encode_command(**given, plan=plan, workers=2)
+        with pytest.raises(error, match=message):
+            call(**options)
 
 
 def test_an_index_of_some_parts_warns_of_the_others(request_of, tmp_path, caplog):

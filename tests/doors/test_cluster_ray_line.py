@@ -14,6 +14,7 @@ import sys
 import time
 
 import pytest
+from byte_towers import tree
 from ray_nodes import IMPORTED, kill_node, kill_process, running_cluster
 
 from lexvl_anserini.doors.cluster.ray_cluster import RayRunner
@@ -21,7 +22,6 @@ from lexvl_anserini.encode import command as encode
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.index import command as index
 from lexvl_anserini.search import command as search
-from tests.shards.test_reliability import tree
 
 WORDS = ["ash", "bay", "cat", "dog", "elm", "fig", "gem", "hat", "ice", "jam", "key", "lid", "map", "net", "oak", "pen"]
 DOCUMENTS, TOPICS, PARTS = 400, 80, 12

@@ -136,13 +136,7 @@ def test_a_map_shows_where_a_term_is(client) -> None:
     assert client.post("/api/map", {"question": question, "doc_id": "nowhere"})[0] == 404
 
 
-def test_suggestions_begin_with_the_prefix(client) -> None:
-    assert client.get("/api/suggest?index=colours&prefix=r") == ["red"]
-    assert client.get("/api/suggest?index=colours&prefix=x") == []
-    assert client.get("/api/suggest?index=twin&prefix=r") == []
-
-
-def test_what_indexes_can_do_is_described(client) -> None:
+def test_what_indexes_and_routes_can_do_is_described(client) -> None:
     found = client.get("/api/indexes")
     lexical, dense = found["indexes"]
     assert found["examples"] == ["red", "blue"]
@@ -150,11 +144,9 @@ def test_what_indexes_can_do_is_described(client) -> None:
     assert (dense["name"], dense["terms"], dense["maps"], dense["sends"]) == ("twin", False, False, True)
     assert [field["name"] for field in lexical["fields"]] == ["meta.place", "meta.year"]
     assert lexical["documents"] == 4 and not lexical["problem"]
-
-
-def test_open_api_describes_every_route(client) -> None:
-    paths = client.get("/openapi.json")["paths"]
-    assert set(paths) == {
+    for index, prefix, terms in (("colours", "r", ["red"]), ("colours", "x", []), ("twin", "r", [])):
+        assert client.get(f"/api/suggest?index={index}&prefix={prefix}") == terms
+    assert set(client.get("/openapi.json")["paths"]) == {
         *("/api/indexes", "/api/search", "/api/products", "/api/map", "/api/suggest"),
         *("/api/picture", "/api/pictures", "/api/pictures/{picture_id}"),
     }
@@ -170,26 +162,29 @@ def test_texts_of_documents_are_data_in_json(client) -> None:
     assert headers["x-content-type-options"] == "nosniff" and "default-src 'none'" in headers["content-security-policy"]
 
 
+RED = {"index": "colours", "text": "red"}
+
+
 @pytest.mark.parametrize(
     "body,status,reason",
     [
         ({"text": "red"}, 422, "index"),
-        ({"index": "nowhere", "text": "red"}, 400, "unknown index 'nowhere'"),
-        ({"index": "colours", "text": "+nowhere"}, 400, "not in the vocabulary"),
-        ({"index": "colours", "text": "(red", "read_as": "terms"}, 400, "a bracket is not closed"),
-        ({"index": "colours", "text": "red", "where": "(("}, 400, "expression"),
-        ({"index": "colours", "text": "red", "where": "meta.nowhere:1"}, 400, "unknown metadata field"),
-        ({"index": "colours", "text": "red", "filters": [{"field": "meta.year"}]}, 400, "give a value"),
-        ({"index": "colours", "text": "red", "filters": [{"field": "meta.year", "value": "x"}]}, 400, "meta.year"),
-        ({"index": "colours", "text": "red", "weights": {"nowhere": 1}}, 400, "not in the vocabulary"),
-        ({"index": "colours", "text": "red", "weights": {"red": -1}}, 422, "weights"),
-        ({"index": "colours", "text": "red", "weights": {"red": 1 << 24}}, 422, "weights"),
-        ({"index": "colours", "text": "x" * 2001}, 422, "text"),
-        ({"index": "colours", "text": "red", "hits": 101}, 422, "hits"),
-        ({"index": "colours", "text": "red", "other": 1}, 422, "other"),
+        ({**RED, "index": "nowhere"}, 400, "unknown index 'nowhere'"),
+        ({**RED, "text": "+nowhere"}, 400, "not in the vocabulary"),
+        ({**RED, "text": "(red", "read_as": "terms"}, 400, "a bracket is not closed"),
+        ({**RED, "where": "(("}, 400, "expression"),
+        ({**RED, "where": "meta.nowhere:1"}, 400, "unknown metadata field"),
+        ({**RED, "filters": [{"field": "meta.year"}]}, 400, "give a value"),
+        ({**RED, "filters": [{"field": "meta.year", "value": "x"}]}, 400, "meta.year"),
+        ({**RED, "weights": {"nowhere": 1}}, 400, "not in the vocabulary"),
+        ({**RED, "weights": {"red": -1}}, 422, "weights"),
+        ({**RED, "weights": {"red": 1 << 24}}, 422, "weights"),
+        ({**RED, "text": "x" * 2001}, 422, "text"),
+        ({**RED, "hits": 101}, 422, "hits"),
+        ({**RED, "other": 1}, 422, "other"),
         ({"index": "colours", "picture": "../../etc/passwd"}, 422, "picture"),
-        ({"index": "colours", "text": "half \ud800"}, 422, "text"),
-        ({"index": "colours", "text": "((((" * 400, "read_as": "terms"}, 400, "expression"),
+        ({**RED, "text": "half \ud800"}, 422, "text"),
+        ({**RED, "text": "((((" * 400, "read_as": "terms"}, 400, "expression"),
     ],
 )
 def test_bad_questions_get_one_line(client, body, status, reason) -> None:
@@ -203,12 +198,13 @@ def test_bad_questions_get_one_line(client, body, status, reason) -> None:
     ["../pictures/red.png", "/etc/passwd", "file:///etc/passwd", "red.png/../half.png", "red.png\0", "", "sub", "."],
 )
 def test_only_ids_of_the_corpus_have_pictures(client, folder, doc_id) -> None:
-    status, _, content = client.request("GET", "/api/picture?" + urlencode({"index": "colours", "doc_id": doc_id}))
+    def picture(doc_id):
+        return client.request("GET", "/api/picture?" + urlencode({"index": "colours", "doc_id": doc_id}))
+
+    status, _, content = picture(doc_id)
     assert status == 404 and b"no picture" in content
-    absolute = urlencode({"index": "colours", "doc_id": str(folder / "pictures" / "red.png")})
-    assert client.request("GET", f"/api/picture?{absolute}")[0] == 404
-    assert client.request("GET", "/api/picture?" + urlencode({"index": "colours", "doc_id": "red.png"}))[0] == 200
-    assert client.request("GET", "/api/picture?" + urlencode({"index": "colours", "doc_id": HOSTILE_ID}))[0] == 200
+    assert picture(str(folder / "pictures" / "red.png"))[0] == 404
+    assert picture("red.png")[0] == picture(HOSTILE_ID)[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -28,20 +28,11 @@ def client(tmp_path_factory):
             yield client
 
 
-@pytest.mark.parametrize(
-    "host,status",
-    [
-        ("127.0.0.1", 200),
-        ("127.0.0.1:80", 200),
-        ("LocalHost:1", 200),
-        ("[::1]:80", 200),
-        ("evil.example", 421),
-        ("evil.example:8765", 421),
-        ("127.0.0.1.evil.example", 421),
-        ("localhost.evil.example", 421),
-        ("", 421),
-    ],
-)
+OWN = ["127.0.0.1", "127.0.0.1:80", "LocalHost:1", "[::1]:80"]
+OTHER = ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "localhost.evil.example", ""]
+
+
+@pytest.mark.parametrize("host,status", [*((host, 200) for host in OWN), *((host, 421) for host in OTHER)])
 def test_requests_for_other_hosts_are_refused(client, host, status) -> None:
     assert client.request("GET", "/", Host=host)[0] == status
 
@@ -55,9 +46,7 @@ def test_a_known_name_is_a_host() -> None:
 def test_requests_from_pages_of_other_sites_are_refused(client, origin, status) -> None:
     headers = {"Origin": client.url.rstrip("/") if origin == "own" else origin} if origin else {}
     assert client.request("POST", "/api/search", QUESTION, content_type="application/json", **headers)[0] == status
-
-
-def test_a_form_of_another_page_cannot_ask(client) -> None:
+    # What a form of another page can send.
     assert client.request("POST", "/api/search", QUESTION, content_type="text/plain")[0] == 422
 
 

@@ -9,12 +9,14 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from brute_force import Doc, Oracle
 from memory_engine import exact_lists
+from shard_folders import Documents, write_shards
 from store_servers import KINDS, UrlOf, clear, drop_document, killed_build, make_foreign, opened, serving, tables_of
 from typer.testing import CliRunner
 
@@ -49,7 +51,6 @@ from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from lexvl_anserini.shards.reading import read_vocabulary
 from tests.invoking import invoked
-from tests.shards.test_reading import Documents, write_shards
 
 TERMS = [f"t{number}" for number in range(40)] + ["日本", "a.b", "😀"]
 
@@ -175,21 +176,24 @@ def test_trees_that_a_store_does_not_search(url: str, tree: Clause, message: str
         list(search_index(url, [TreeQuery("q", tree)]))
 
 
-def test_vectors_and_bounds(url: str) -> None:
+@contextmanager
+def engine_of(url: str) -> Iterator[Any]:
     path = index_path(url)
-    engine = open_impact_index(path, read_manifest(path))
-    try:
-        filled = next(doc_id for doc_id, vector in VECTORS.items() if len(vector) > 3)
-        bare = next(doc_id for doc_id, vector in VECTORS.items() if not vector)
+    with closing(open_impact_index(path, read_manifest(path))) as engine:
+        yield engine
+
+
+def test_vectors_and_bounds(url: str) -> None:
+    filled = next(doc_id for doc_id, vector in VECTORS.items() if len(vector) > 3)
+    bare = next(doc_id for doc_id, vector in VECTORS.items() if not vector)
+    terms = [*reversed(VECTORS[filled]), "strange"]
+    most = {term: max(vector.get(term, 0) for vector in VECTORS.values()) for term in ("t1", "t2")}
+    with engine_of(url) as engine:
         assert engine.vector(filled) == VECTORS[filled] and engine.vector(bare) == {}
-        terms = [*reversed(VECTORS[filled]), "strange"]
         assert engine.impacts(filled, terms) == {term: VECTORS[filled][term] for term in terms[:-1]}
-        most = {term: max(vector.get(term, 0) for vector in VECTORS.values()) for term in ("t1", "t2")}
         assert engine.bound({"t1": 3, "t2": 5, "strange": 9}) == 3 * most["t1"] + 5 * most["t2"]
         with pytest.raises(DataError, match="no document 'nobody'"):
             engine.vector("nobody")
-    finally:
-        engine.close()
 
 
 def test_refined_and_explained(url: str, shards: Path, tmp_path: Path) -> None:
@@ -207,14 +211,9 @@ def test_refined_and_explained(url: str, shards: Path, tmp_path: Path) -> None:
 
 def test_threads_share_an_open_index(url: str, shards: Path) -> None:
     expected = exact_lists(shards, QUERIES, 9)
-    path = index_path(url)
-    engine = open_impact_index(path, read_manifest(path))
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            for found in pool.map(lambda _: list(engine.search(QUERIES, 9)), range(12)):
-                assert found == expected
-    finally:
-        engine.close()
+    with engine_of(url) as engine, ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: list(engine.search(QUERIES, 9)), range(12)):
+            assert found == expected
 
 
 def test_what_has_no_exact_score_is_refused(url: str) -> None:
@@ -272,12 +271,14 @@ def test_other_shards_need_overwrite(url_of: UrlOf, tmp_path: Path) -> None:
         assert len([table for table in tables_of(store) if table.startswith(name)]) == 1
     with pytest.raises(UsageError, match="only indexes of lucene"):
         append_index(index_path(where), one)
-    result = CliRunner().invoked(make_app(index_command), [str(one), "--index", where, "--append"])
+    result = CliRunner().invoke(make_app(index_command), [str(one), "--index", where, "--append"])
     assert "--append: " in str(result.exception) and "where an index is built again" in str(result.exception)
 
 
 def test_documents_that_the_store_lost(url_of: UrlOf, shards: Path) -> None:
     where = url_of("lost")
+    with pytest.raises(ArtefactError, match="lost.*: no such index; build it with"):
+        next(search_index(where, [QUERIES[0]]))
     build_index(shards, where)
     with opened(where) as store:
         drop_document(store, "d0")
@@ -302,12 +303,6 @@ def test_what_is_not_ours_stays(url_of: UrlOf, shards: Path) -> None:
             act()
     with opened(url_of("beside")) as store:
         assert tables_of(store) == before
-
-
-def test_no_such_index(url_of: UrlOf, shards: Path) -> None:
-    where = url_of("absent")
-    with pytest.raises(ArtefactError, match="absent.*: no such index; build it with"):
-        next(search_index(where, [QUERIES[0]]))
 
 
 def test_a_killed_build_leaves_nothing_that_answers(kind: str, url_of: UrlOf, tmp_path: Path) -> None:
@@ -388,16 +383,12 @@ def test_a_local_folder_has_no_more_than_the_notes(url: str, shards: Path) -> No
     assert index_path(url) == path and read_vocabulary(path, read_manifest(path)).terms == tuple(TERMS)
 
 
-def test_a_server_that_stops_is_one_line(kind: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stops_is_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the client raises in the middle of a search."""
-    path = index_path(url)
-    engine: Any = open_impact_index(path, read_manifest(path))
-    monkeypatch.setattr(type(engine.store), "top", lambda *_: 1 / 0)
-    try:
+    with engine_of(url) as engine:
+        monkeypatch.setattr(type(engine.store), "top", lambda *_: 1 / 0)
         with pytest.raises(StoreError, match=rf"{engine.store.title} failed \(ZeroDivisionError"):
             next(engine.search([QUERIES[0]], 1))
-    finally:
-        engine.close()
 
 
 def test_the_engine_is_that_of_the_url(url_of: UrlOf, shards: Path) -> None:

@@ -183,7 +183,7 @@ def test_postgres_refuses(tmp_path: Path) -> None:
                 index_path(changed)
         wide = [f"w{number}" for number in range(16_001)]
         shards = tmp_path / "wide"
-        from tests.shards.test_reading import write_shards
+        from shard_folders import write_shards
 
         write_shards(shards, [("a", dict.fromkeys(wide, 1))])
         with pytest.raises(ArtefactError, match="document 'a': 16,001 postings, PostgreSQL holds 16,000; prune"):
@@ -325,7 +325,7 @@ def test_scores_of_opensearch_are_scaled_back_exactly(score: int, shift: int) ->
 
 def test_opensearch_splits_long_queries(tmp_path: Path) -> None:
     terms = [f"w{number}" for number in range(1500)]
-    from tests.shards.test_reading import write_shards
+    from shard_folders import write_shards
 
     documents = [(f"d{n}", {terms[m]: 1 + (n * m) % 7 for m in range(n, 1500, 97)}) for n in range(60)]
     write_shards(tmp_path / "shards", documents, terms=terms)

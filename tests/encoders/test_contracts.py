@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from checkout import SHARED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from scipy import sparse
-from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Tiny
+from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Runs, Tiny, copied, weight_files
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.cards import ENCODERS
-from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
+from lexvl_anserini.encoders.describing import options_of
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
@@ -80,7 +79,7 @@ quickly = settings(
 # ---- the models
 
 
-def named(encoders: Callable[[Tiny], bool] = lambda tiny: True) -> list[Any]:
+def named(encoders: Callable[[Tiny], Any] = lambda tiny: True) -> list[Any]:
     """Parameters: the names of the tiny encoders; those beside the checkout are marked."""
     return [
         pytest.param(name, marks=[pytest.mark.shared] if tiny.needs_shared else [], id=name)
@@ -95,53 +94,20 @@ def trained(tiny: Tiny) -> bool:
 
 
 @pytest.fixture(scope="session")
-def places(golden, tmp_path_factory):
-    """`places(tiny)`: the path of its checkpoint; `places(text)`: what a place stands for."""
-    found: dict[Any, Path] = {}
+def fresh(located):
+    """`fresh(name, **changes)`: the encoder, on the CPU unless changed, with changed options."""
 
-    def place(what: Any) -> Path | None:
-        where = what.checkpoint if isinstance(what, Tiny) else what
-        if where is None:
-            return None
-        if callable(where):
-            if where not in found:
-                found[where] = where(golden, tmp_path_factory.mktemp("made"))
-            return found[where]
-        return SHARED / where.removeprefix("shared/") if where.startswith("shared/") else golden / where
-
-    return place
-
-
-@pytest.fixture(scope="session")
-def options_of(places):
-    """`options_of(tiny)`: its options with places made paths."""
-
-    def options(tiny: Tiny) -> dict[str, Any]:
-        return {
-            key: str(places(value.removeprefix("path:")))
-            if isinstance(value, str) and value.startswith("path:")
-            else value
-            for key, value in tiny.options.items()
-        }
-
-    return options
-
-
-@pytest.fixture(scope="session")
-def tiny(places, options_of):
-    """`tiny(name)`: the encoder, on the CPU, loaded once."""
-    loaded: dict[str, Any] = {}
-
-    def load(name: str) -> Any:
-        if name not in loaded:
-            about = TINY_ENCODERS[name]
-            where = places(about)
-            loaded[name] = load_encoder(
-                about.encoder, None if where is None else str(where), device="cpu", **options_of(about)
-            )
-        return loaded[name]
+    def load(name: str, **changes: Any) -> Any:
+        checkpoint, options = located(TINY_ENCODERS[name])
+        return load_encoder(TINY_ENCODERS[name].encoder, checkpoint, **{"device": "cpu", **options, **changes})
 
     return load
+
+
+@pytest.fixture(scope="session")
+def tiny(fresh):
+    """`tiny(name)`: the encoder, loaded once."""
+    return cache(fresh)
 
 
 @pytest.fixture(params=named(encoders=lambda tiny: tiny.encoder != "bm25"))
@@ -187,6 +153,11 @@ def encoded(tower, inputs, batch_size=32, on_error=FAIL):
     found = tower.weights(inputs, batch_size, on_error=on_error)
     check(found, len(inputs), tower)
     return found.toarray()
+
+
+def raw(tower, inputs):
+    """Vectors before the sparsifier."""
+    return tower.vectors(inputs) if tower.kind == "dense" else tower.dense_weights(inputs)
 
 
 def check(weights, count, tower):
@@ -284,10 +255,9 @@ def test_bfloat16_keeps_the_direction(any_model):
     model, about = any_model
     for tower in towers(model):
         inputs = [item for item in inputs_for(tower, about) if not (isinstance(item, str) and not item)]
-        raw = tower.vectors if tower.kind == "dense" else tower.dense_weights
-        exact = raw(inputs)
+        exact = raw(tower, inputs)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            rough = raw(inputs)
+            rough = raw(tower, inputs)
         assert rough.dtype == np.float32
         lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(rough, axis=1)
         cosines = (exact * rough).sum(axis=1)[lengths > 0] / lengths[lengths > 0]
@@ -315,33 +285,13 @@ def test_an_encoder_is_loaded_again_from_what_its_manifest_says(name, tiny):
             np.testing.assert_array_equal(encoded(after, inputs), encoded(before, inputs))
 
 
-def weight_files_below(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.suffix in WEIGHT_SUFFIXES]
-
-
-def copied(place: Path, to: Path) -> Path:
-    """A checkpoint's copy that a test may damage, with what its configuration names beside it."""
-    if place.is_file():
-        to.mkdir()
-        return Path(shutil.copy(place, to))
-    for beside in place.parent.iterdir():  # VDR's `model_id` is looked for beside the checkpoint
-        if beside.is_dir() and beside.name.startswith("tiny-bert"):
-            shutil.copytree(beside, to / beside.name)
-    return Path(shutil.copytree(place, to / place.name))
-
-
-def made_writable(place: Path) -> None:
-    for path in [place, *place.rglob("*")] if place.is_dir() else [place.parent, place]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-
-
 @pytest.mark.parametrize("name", named(encoders=trained))
-def test_weights_saved_in_another_format_give_the_same_vectors(name, tiny, places, options_of, tmp_path):
+def test_weights_saved_in_another_format_give_the_same_vectors(name, tiny, located, tmp_path):
     """safetensors become a torch file; a torch file becomes one with the wrapper of a training framework."""
     about = TINY_ENCODERS[name]
-    place = copied(places(about), tmp_path / "copy")
-    made_writable(place)
-    for path in [place] if place.is_file() else weight_files_below(place):
+    checkpoint, options = located(about)
+    place = copied(Path(checkpoint), tmp_path / "copy")
+    for path in weight_files(place):
         weights = read_weights(path)
         if path.suffix == ".safetensors":
             path.unlink()
@@ -349,39 +299,28 @@ def test_weights_saved_in_another_format_give_the_same_vectors(name, tiny, place
         elif place.is_file():
             extra = torch.load(path, weights_only=True)
             torch.save({**extra, "state_dict": {f"module.{k}": v for k, v in weights.items()}, "model": None}, path)
-    again = load_encoder(about.encoder, str(place), device="cpu", **options_of(about))
+    again = load_encoder(about.encoder, str(place), device="cpu", **options)
     for before, after in zip(towers(tiny(name)), towers(again), strict=True):
         inputs = inputs_for(before, about)
         np.testing.assert_allclose(encoded(after, inputs), encoded(before, inputs), atol=1e-6)
 
 
-class Malicious:
-    """Pickles as a call that leaves a file behind."""
-
-    def __init__(self, marker: Path):
-        self.marker = marker
-
-    def __reduce__(self):
-        return (os.mkdir, (str(self.marker),))
-
-
 @pytest.mark.parametrize("name", named(encoders=trained))
-def test_a_malicious_pickle_is_refused_and_not_run(name, places, options_of, tmp_path):
-    about = TINY_ENCODERS[name]
-    place, marker = copied(places(about), tmp_path / "copy"), tmp_path / "marker"
-    made_writable(place)
-    files = [place] if place.is_file() else weight_files_below(place)
-    assert files
-    for path in files:
+def test_a_malicious_pickle_is_refused_and_not_run(name, located, tmp_path):
+    checkpoint, options = located(TINY_ENCODERS[name])
+    place, malicious = copied(Path(checkpoint), tmp_path / "copy"), Runs(os.mkdir, str(tmp_path / "marker"))
+    assert weight_files(place)
+    for path in weight_files(place):
         weights = read_weights(path)
         path.unlink()
         target = path.with_name("pytorch_model.bin") if path.suffix == ".safetensors" else path
-        torch.save({**weights, "state_dict": weights, "x": Malicious(marker)}, target)
+        torch.save({**weights, "state_dict": weights, "x": malicious}, target)
     with pytest.raises(CheckpointError) as caught:
-        load_encoder(about.encoder, str(place), device="cpu", **options_of(about))
+        load_encoder(TINY_ENCODERS[name].encoder, str(place), device="cpu", **options)
     assert "\n" not in str(caught.value)
-    assert not marker.exists()
-    assert pickle.dumps(Malicious(marker))  # it would have been run by a plain unpickler
+    assert not (tmp_path / "marker").exists()
+    pickle.loads(pickle.dumps(malicious))
+    assert (tmp_path / "marker").exists()  # a plain unpickler runs it
 
 
 # A tied head needs no weights of its own: these make a lexical model of any BERT-like folder, as documented.
@@ -389,7 +328,7 @@ HEADLESS = ("vdr", "svdr", "bertlex", "bag-of-tokens", "bm25")
 
 
 @pytest.mark.parametrize("name", named(encoders=trained))
-def test_checkpoints_of_the_other_kind_are_refused(name, tiny, places):
+def test_checkpoints_of_the_other_kind_are_refused(name, tiny, located):
     """Dense as sparse, sparse as dense: an error that names the checkpoint, never a model."""
     about = TINY_ENCODERS[name]
     kinds = {tiny.encoder: None for tiny in TINY_ENCODERS.values() if tiny.encoder not in HEADLESS}
@@ -400,21 +339,46 @@ def test_checkpoints_of_the_other_kind_are_refused(name, tiny, places):
     others = (set(kinds) - dense - both) if tiny(name).kind == "dense" else dense
     for other in sorted(others):
         with pytest.raises(LexvlError) as caught:
-            load_encoder(other, str(places(about)), device="cpu")
+            load_encoder(other, located(about)[0], device="cpu")
         assert "\n" not in str(caught.value), other
 
 
 @pytest.mark.parametrize("name", named())
-def test_devices(name, tiny, places, options_of):
-    about = TINY_ENCODERS[name]
-    where = None if places(about) is None else str(places(about))
+def test_devices(name, tiny, fresh):
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     assert tiny(name).device == "cpu"
-    absent = ["nonsense", "meta", *([] if cuda else ["cuda", "cuda:1"]), *([] if mps else ["mps"])]
+    absent = ["nonsense", "meta", "cuda:99", "", *([] if cuda else ["cuda", "cuda:1"]), *([] if mps else ["mps"])]
     for device in absent:
         with pytest.raises(UsageError, match=f"device '{device}' cannot be used here .*--device cpu"):
-            load_encoder(about.encoder, where, device=device, **options_of(about))
-    assert load_encoder(about.encoder, where, device="auto", **options_of(about)).device == ("cuda" if cuda else "cpu")
+            fresh(name, device=device)
+    assert fresh(name, device="auto").device == ("cuda" if cuda else "cpu")
+
+
+# ---- directions
+
+
+def directions_of(tiny: Tiny) -> str:
+    """The directions that its loader knows, as `a|b`; none of encoders of stored vectors."""
+    types = {option.name: option.type for option in options_of(tiny.encoder)}
+    return "" if tiny.vectors or "mode" in tiny.options else types.get("direction", "")
+
+
+@pytest.mark.parametrize("name", named(encoders=directions_of))
+def test_directions(name, fresh):
+    """The sides change places, and each says what an input lacks."""
+    there, back = fresh(name, direction="text-to-image"), fresh(name, direction="image-to-text")
+    for text, image in ((there.query, there.document), (back.document, back.query)):
+        assert text.read_topic(Topic("q", text="a")) == "a" == text.read(Document("d", text="a"))
+        assert image.read_topic(Topic("q", image="x")) == "x" == image.read(Document("d", image="x"))
+        with pytest.raises(UsageError, match="document 'd' has no image"):
+            image.read(Document("d", text="a"))
+        with pytest.raises(UsageError, match="topic 'q' has no text"):
+            text.read_topic(Topic("q", image="x"))
+    np.testing.assert_array_equal(raw(back.document, TEXTS), raw(there.query, TEXTS))
+    np.testing.assert_array_equal(raw(back.query, pictures()[:3]), raw(there.document, pictures()[:3]))
+    if "text-to-text" in directions_of(TINY_ENCODERS[name]):
+        captions = fresh(name, direction="text-to-text")
+        np.testing.assert_array_equal(raw(captions.query, TEXTS), raw(captions.document, TEXTS))
 
 
 # ---- lexical text encoders

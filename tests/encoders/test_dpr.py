@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.batches import Passage
@@ -118,13 +116,6 @@ def test_refusals(folder):
         )
 
 
-@pytest.mark.shared
-def test_both_checkpoints_are_in_the_digest(folder):
-    one, other = load(folder), load(folder, question="ckpt_question_v5")
-    assert one.checkpoint_digest != other.checkpoint_digest
-    assert one.options["query_checkpoint"].endswith("ckpt_question_v4")
-
-
 # --- Matryoshka: the first dimensions only
 
 
@@ -133,14 +124,6 @@ def test_cut_by_hand():
     np.testing.assert_allclose(cut(vectors, 2, True), [[0.6, 0.8], [0, 0]])
     np.testing.assert_allclose(cut(vectors, 2, False), [[3, 4], [0, 0]])
     np.testing.assert_allclose(cut(vectors, None, True), [[3 / 13, 4 / 13, 12 / 13], [0, 0, 1]])
-
-
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 2**31))
-def test_cutting_twice_is_cutting_once(first, second, seed):
-    vectors = np.random.default_rng(seed).normal(size=(3, 8)).astype(np.float32)
-    twice, once = cut(cut(vectors, first, True), second, True), cut(vectors, min(first, second), True)
-    np.testing.assert_allclose(twice, once, atol=1e-6)
 
 
 @pytest.mark.shared

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.families.fdt import Grounding, floored_max, floored_mean, sparsemax, temperature_of
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, Crop
+from lexvl_anserini.encoders.parts.images.pixels import BILINEAR
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.records import Topic
 
 RUN = "checkpoints/ckpt_37800.pth.tar"
 
@@ -134,13 +133,6 @@ def test_sparsemax_of_a_real_size(arrays):
     assert ((found > 0) == (expected > 0)).all()
 
 
-def test_sparsemax_by_hand():
-    """(2, 1, 0): 1 + 2 * 1 > 3 is false, so one is kept; (1, 0.8, 0): two, threshold 0.4; equal ones share."""
-    rows = torch.tensor([[2.0, 1.0, 0.0], [1.0, 0.8, 0.0], [5.0, 5.0, 5.0]])
-    expected = [[1, 0, 0], [0.6, 0.4, 0], [1 / 3, 1 / 3, 1 / 3]]
-    np.testing.assert_allclose(sparsemax(rows).numpy(), expected, atol=1e-6)
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12),
@@ -190,15 +182,6 @@ def test_a_temperature_must_be_had():
 
 
 @pytest.mark.shared
-def test_a_text_alone_is_as_in_a_batch(folder, about):
-    """The floor of short texts does not depend on whether a longer one is beside them."""
-    for options in ({}, {"temperature": 1000.0}):
-        tower = load(folder, **options).query
-        alone = np.concatenate([tower.weights([text]).toarray() for text in about["captions"]])
-        np.testing.assert_allclose(tower.weights(about["captions"], 5).toarray(), alone, atol=1e-6)
-
-
-@pytest.mark.shared
 def test_a_file_is_a_checkpoint_too(folder, about):
     whole, file = load(folder), load(folder / RUN)
     captions = about["captions"]
@@ -236,44 +219,3 @@ def test_refusals(folder, tmp_path):
     clip = folder.parent / "clip" / "ckpt_eos_v4"
     with pytest.raises(CheckpointError, match=r"no codebook \(space_dict\)"):
         load(clip)
-
-
-@pytest.mark.shared
-def test_left_over_and_missing_keys_are_named(folder, tmp_path):
-    run = copied(folder, tmp_path / "run")
-    state = torch.load(run / RUN, weights_only=True)
-    state["model"]["module.predictor.weight"] = torch.zeros(2)
-    del state["model"]["module.visual.ln_pre.bias"]
-    torch.save(state, run / RUN)
-    with pytest.raises(CheckpointError, match="missing: visual.ln_pre.bias; unexpected: predictor.weight"):
-        load(run)
-
-
-@pytest.mark.shared
-def test_the_line_with_both_spaces(folder, images, tmp_path):
-    """Weights are indexed in Lucene under anonymous terms, features in FAISS; a caption finds pictures in both."""
-    from lexvl_anserini import build_index, load_dataset, search_index, write_impacts
-
-    (tmp_path / "pictures").mkdir()
-    for number, name in enumerate(images):
-        open_image(name).save(tmp_path / "pictures" / f"picture{number}.png")
-    corpus = load_dataset(f"folder:{tmp_path / 'pictures'}", direction="text-to-image")
-    topics = [Topic("q", text="two giraffes standing near a tree!")]
-    for space in ("weights", "features"):
-        model = load(folder, space=space)
-        shards, index = tmp_path / f"{space}.shards", tmp_path / f"{space}.index"
-        write_impacts(corpus, model, shards)
-        build_index(shards, index)
-        [hits] = search_index(index, topics, hits=5, model=model)
-        assert hits and len(hits) <= len(images)
-    first = json.loads((tmp_path / "weights.shards/docs/shard-00000.jsonl").read_text().splitlines()[0])
-    assert all(term.startswith("fdt0") for term in first["vector"])
-
-
-def test_bilinear_crop_of_the_shorter_side():
-    """A picture of 256 x 512: nothing is resized, the crop is its centre."""
-    from PIL import Image
-
-    picture = Image.fromarray(np.arange(256 * 512 * 3, dtype=np.uint32).astype(np.uint8).reshape(256, 512, 3))
-    crop = Crop(224, shorter=256, resample=BILINEAR).crop(picture)
-    assert (crop == np.asarray(picture)[16:240, 144:368]).all()

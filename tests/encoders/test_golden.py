@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_encoders import BERT, Tiny, close
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
@@ -18,11 +19,6 @@ from lexvl_anserini.ground.records import Document
 
 ST_MODELS = ("symmetric_bert_max", "two_encoders", "inference_free_idf_log1p", "doc_only_ones")
 SIDES = ("q", "p")
-
-
-def close(found: Any, expected: np.ndarray, atol: float = 1e-5, rtol: float = 1e-5) -> None:
-    found = found.toarray() if hasattr(found, "toarray") else found
-    np.testing.assert_allclose(found, expected, atol=atol, rtol=rtol)
 
 
 # ---- tokenizer
@@ -47,20 +43,32 @@ def test_token_ids(golden):
 # ---- SPLADE
 
 
-@pytest.fixture(scope="module")
-def splade(golden):
-    texts = json.loads((golden / "splade/texts.json").read_text())
-    return dict(np.load(golden / "splade/encode.npz")), texts["docs"], texts["queries"]
+DISTILBERT, TOKENIZER = "splade/ckpt_distilbert", {"tokenizer": f"path:{BERT}"}
+QUERY_ENCODER = {"query_checkpoint": "path:splade/ckpt_query_bert"}
 
 
-@pytest.mark.parametrize("pooling", ["max", "sum"])
-@pytest.mark.parametrize("checkpoint", ["ckpt_bert", "ckpt_bert_bin", "ckpt_distilbert"])
-def test_splade(golden, load, splade, checkpoint, pooling):
-    expected, docs, queries = splade
-    model = load("splade", f"splade/{checkpoint}", pooling=pooling, tokenizer=str(golden / "splade/ckpt_bert"))
-    name = "distilbert" if "distil" in checkpoint else "bert"
-    close(model.document.weights(docs, batch_size=4), expected[f"{name}_{pooling}_doc"])
-    close(model.query.weights(queries), expected[f"{name}_{pooling}_query"])
+@pytest.mark.parametrize(
+    "checkpoint,options,documents,queries",
+    [
+        (BERT, {}, "bert_max_doc", "bert_max_query"),
+        (BERT, {"pooling": "sum"}, "bert_sum_doc", "bert_sum_query"),
+        (f"{BERT}_bin", TOKENIZER, "bert_max_doc", "bert_max_query"),
+        (f"{BERT}_bin", {**TOKENIZER, "pooling": "sum"}, "bert_sum_doc", "bert_sum_query"),
+        (DISTILBERT, {}, "distilbert_max_doc", "distilbert_max_query"),
+        (DISTILBERT, {"pooling": "sum"}, "distilbert_sum_doc", "distilbert_sum_query"),
+        (BERT, QUERY_ENCODER, "bert_max_doc", "separate_query_max"),
+        (BERT, {"topk": 16, "query_topk": 4}, "topk16_doc", "topk4_query"),
+        (BERT, {"lexical": "query"}, "lexical_query_doc", "lexical_query_query"),
+        (BERT, {"lexical": "document"}, "lexical_document_doc", "lexical_document_query"),
+        (BERT, {"lexical": "both"}, "lexical_both_doc", "lexical_both_query"),
+    ],
+)
+def test_splade(located, load, splade, checkpoint, options, documents, queries):
+    expected, docs, topics = splade
+    path, options = located(Tiny("splade", checkpoint, options))
+    model = load("splade", path, **options)
+    close(model.document.weights(docs, batch_size=4), expected[documents])
+    close(model.query.weights(topics), expected[queries])
 
 
 def test_splade_scores(load, splade):
@@ -75,28 +83,6 @@ def test_splade_doc_only(load, splade):
     close(model.query.weights(queries), expected["doc_only_query_bow"], atol=0, rtol=0)
     close(model.document.weights(docs), expected["doc_only_doc_max"])
     assert model.query.binary and not model.document.binary
-
-
-def test_splade_separate_query_encoder(golden, load, splade):
-    expected, docs, queries = splade
-    model = load("splade", "splade/ckpt_bert", query_checkpoint=str(golden / "splade/ckpt_query_bert"))
-    close(model.query.weights(queries), expected["separate_query_max"])
-    close(model.document.weights(docs), expected["bert_max_doc"])
-
-
-def test_splade_topk(load, splade):
-    expected, docs, queries = splade
-    model = load("splade", "splade/ckpt_bert", topk=16, query_topk=4)
-    close(model.document.weights(docs), expected["topk16_doc"])
-    close(model.query.weights(queries), expected["topk4_query"])
-
-
-@pytest.mark.parametrize("lexical", ["query", "document", "both"])
-def test_splade_lexical(load, splade, lexical):
-    expected, docs, queries = splade
-    model = load("splade", "splade/ckpt_bert", lexical=lexical)
-    close(model.document.weights(docs), expected[f"lexical_{lexical}_doc"])
-    close(model.query.weights(queries), expected[f"lexical_{lexical}_query"])
 
 
 def as_exported(tower: Any, impacts: Any) -> list[dict[str, int]]:
@@ -214,36 +200,31 @@ def test_vdr_before_the_mask(load, vdr, side):
     close(tower.dense_weights(texts[side], batch_size=3), expected[f"{side}_dense_padmax"], atol=2e-5)
 
 
-@pytest.mark.parametrize("side", SIDES)
-def test_vdr_without_padding(load, vdr, side):
-    expected, texts, _ = vdr
-    tower = tower_of(load("vdr", "vdr/text-tiny", padding="none", lexical_union=True), side)
-    close(tower.weights(texts[side]), expected[f"{side}_embed_bs1"], atol=2e-5)
+UNION: dict[str, Any] = {"lexical_union": True}
 
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize(
-    "name,options",
+    "checkpoint,options,limit,name,atol",
     [
-        ("embed", {"lexical_union": True}),
-        ("embed_nolex", {}),
-        ("embed_top0", {"topk": 0}),
-        ("embed_top16", {"topk": 16, "lexical_union": True}),
-        ("embed_all", {"topk": -1}),
+        ("text-tiny", {"padding": "none", **UNION}, None, "{}_embed_bs1", 2e-5),
+        ("text-tiny", UNION, 8, "{}_embed_len8", 2e-5),
+        ("text-tiny", UNION, "longest", "{}_embed", 2e-5),
+        ("text-tiny", {}, "longest", "{}_embed_nolex", 2e-5),
+        ("text-tiny", {"topk": 0}, "longest", "{}_embed_top0", 2e-5),
+        ("text-tiny", {"topk": 16, **UNION}, "longest", "{}_embed_top16", 2e-5),
+        ("text-tiny", {"topk": -1}, "longest", "{}_embed_all", 2e-5),
+        ("text-tiny-norm", UNION, "longest", "norm_{}_embed", 1e-6),
+        ("text-tiny-shared", UNION, "longest", "shared_{}_embed", 2e-5),
     ],
 )
-def test_vdr_masks(load, vdr, side, name, options):
+def test_vdr(load, vdr, side, checkpoint, options, limit, name, atol):
     expected, texts, _ = vdr
-    length = longest(tower_of(load("vdr", "vdr/text-tiny"), side), texts[side])
-    model = load("vdr", "vdr/text-tiny", max_length=length, query_max_length=length, **options)
-    close(tower_of(model, side).weights(texts[side]), expected[f"{side}_{name}"], atol=2e-5)
-
-
-@pytest.mark.parametrize("side", SIDES)
-def test_vdr_limit_of_eight(load, vdr, side):
-    expected, texts, _ = vdr
-    model = load("vdr", "vdr/text-tiny", max_length=8, query_max_length=8, lexical_union=True)
-    close(tower_of(model, side).weights(texts[side]), expected[f"{side}_embed_len8"], atol=2e-5)
+    if limit == "longest":
+        limit = longest(tower_of(load("vdr", f"vdr/{checkpoint}"), side), texts[side])
+    lengths = {} if limit is None else {"max_length": limit, "query_max_length": limit}
+    model = load("vdr", f"vdr/{checkpoint}", **options, **lengths)
+    close(tower_of(model, side).weights(texts[side]), expected[name.format(side)], atol=atol)
 
 
 @pytest.mark.parametrize("side,mode", [("q", "alpha"), ("p", "beta")])
@@ -282,16 +263,6 @@ def test_vdr_titles(load, vdr):
     texts = [tower.read(document) for document in documents]
     tower = load("vdr", "vdr/text-tiny", max_length=longest(tower, texts)).document
     close(tower.weights(texts), expected["encode_corpus"], atol=2e-5)
-
-
-@pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize("name,atol", [("norm", 1e-6), ("shared", 2e-5)])
-def test_vdr_variants(load, vdr, side, name, atol):
-    expected, texts, _ = vdr
-    checkpoint = f"vdr/text-tiny-{name}"
-    length = longest(tower_of(load("vdr", checkpoint), side), texts[side])
-    model = load("vdr", checkpoint, max_length=length, query_max_length=length, lexical_union=True)
-    close(tower_of(model, side).weights(texts[side]), expected[f"{name}_{side}_embed"], atol=atol)
 
 
 def test_vdr_shared_encoder_reads_as_much_on_both_sides(load, vdr):

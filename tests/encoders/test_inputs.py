@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from shard_folders import write_shards
 
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.inputs import OtherModality, inputs_of
@@ -17,7 +18,6 @@ from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.runs.order import as_frame
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
-from tests.shards.test_reading import write_shards
 
 
 class LetterCounts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,9 @@ import pytest
 import torch
 from checkout import SHARED
 from safetensors.torch import save_file
-from tiny_encoders import TINY_ENCODERS, Tiny
+from tiny_encoders import TINY_ENCODERS, Tiny, copied, weight_files
 
 from lexvl_anserini.encoders.checkpoints.clip_layout import BLOCK, TEXT, VISION, name_in_file, renamed
-from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
 from lexvl_anserini.encoders.checkpoints.weights import read_contents
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError
@@ -44,27 +42,12 @@ TRIED = 3
 class Damaged:
     """A checkpoint whose weights are written anew with changes."""
 
-    def __init__(self, tiny: Tiny, golden: Path, folder: Path):
-        self.tiny, self.golden, self.made = tiny, golden, folder / "made"
-        self.made.mkdir()
-        place = self.place(tiny.checkpoint)
-        (folder / "copy").mkdir()
-        if place.is_file():
-            self.path = Path(shutil.copy(place, folder / "copy"))
-        else:
-            for beside in place.parent.glob("tiny-bert*"):  # named by VDR's `model_id`
-                shutil.copytree(beside, folder / "copy" / beside.name)
-            self.path = Path(shutil.copytree(place, folder / "copy" / place.name))
-        for path in (folder / "copy").rglob("*"):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-        files = [self.path] if place.is_file() else [p for p in self.path.rglob("*") if p.suffix in WEIGHT_SUFFIXES]
-        (self.file,) = files
+    def __init__(self, tiny: Tiny, located: Any, folder: Path):
+        self.tiny = tiny
+        checkpoint, self.options = located(tiny)
+        self.path = copied(Path(checkpoint), folder / "copy")
+        (self.file,) = weight_files(self.path)
         self.contents = read_contents(self.file)
-
-    def place(self, where: Any) -> Path:
-        if callable(where):
-            return Path(where(self.golden, self.made))
-        return SHARED / where.removeprefix("shared/") if where.startswith("shared/") else self.golden / where
 
     def told(self, weights: dict[str, torch.Tensor]) -> str | None:
         """What loading these weights is refused with, all keys of it; None if they are loaded."""
@@ -72,12 +55,8 @@ class Damaged:
             save_file(weights, self.file, {"format": "pt"})
         else:
             torch.save({**self.contents.extra, "state_dict": weights}, self.file)
-        options = {
-            key: str(self.place(value.removeprefix("path:"))) if str(value).startswith("path:") else value
-            for key, value in self.tiny.options.items()
-        }
         try:
-            load_encoder(self.tiny.encoder, str(self.path), device="cpu", **options)
+            load_encoder(self.tiny.encoder, str(self.path), device="cpu", **self.options)
         except CheckpointError as error:
             assert "\n" not in str(error)
             return "\n".join([str(error), *getattr(error, "__notes__", [])])
@@ -94,8 +73,8 @@ class Damaged:
 
 
 @pytest.fixture(params=PARAMETERS)
-def damaged(request, golden, tmp_path) -> Damaged:
-    return Damaged(ROWS[request.param], golden, tmp_path)
+def damaged(request, located, tmp_path) -> Damaged:
+    return Damaged(ROWS[request.param], located, tmp_path)
 
 
 def own_name(key: str) -> str:
@@ -129,10 +108,10 @@ def test_unexpected_keys_are_named(damaged):
         assert told is not None and "stray_key" in told, prefix
 
 
-def test_scalars_of_another_shape_are_named(golden, tmp_path):
+def test_scalars_of_another_shape_are_named(located, tmp_path):
     if not SHARED.is_dir():
         pytest.skip("the shared evaluation data does not lie beside the checkout")
-    damaged = Damaged(ROWS["fdt"], golden, tmp_path)
+    damaged = Damaged(ROWS["fdt"], located, tmp_path)
     told = damaged.told({**damaged.contents.weights, "logit_scale": torch.zeros(2)})
     assert told is not None and "logit_scale [2], expected []" in told
 
@@ -155,8 +134,8 @@ def test_names_of_openais_layouts_and_back():
     assert name_in_file("somewhere.else", declip=True) == "somewhere.else"
 
 
-def test_towers_of_the_dense_twin_give_the_same_dimensions(golden, tmp_path):
-    damaged = Damaged(ROWS["dense-crossmodal"], golden, tmp_path)
+def test_towers_of_the_dense_twin_give_the_same_dimensions(located, tmp_path):
+    damaged = Damaged(ROWS["dense-crossmodal"], located, tmp_path)
     weights = damaged.contents.weights
     more = {"encoder_p.proj": torch.zeros(9, 24)}
     assert "encoder_q.proj gives 8 dimensions, encoder_p.proj 9" in str(damaged.told({**weights, **more}))

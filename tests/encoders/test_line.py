@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkout import SHARED
 from embedding_tables import write_embeddings
 from PIL import Image
 from tiny_encoders import TINY_ENCODERS, Tiny
@@ -47,21 +46,6 @@ def rows(wanted: Callable[[Tiny], bool] = lambda tiny: True) -> list[Any]:
 
 def reads_pictures(tiny: Tiny) -> bool:
     return "image" in card_of(tiny.encoder).modalities and not tiny.vectors
-
-
-@pytest.fixture(scope="module")
-def place(golden, tmp_path_factory) -> Callable[[Any], str]:
-    """What a place of the table stands for; made once."""
-    made: dict[Any, Path] = {}
-
-    def of(where: Any) -> str:
-        if callable(where):
-            if where not in made:
-                made[where] = where(golden, tmp_path_factory.mktemp("made"))
-            return str(made[where])
-        return str(SHARED / where.removeprefix("shared/") if where.startswith("shared/") else golden / where)
-
-    return of
 
 
 @pytest.fixture(scope="module")
@@ -104,27 +88,33 @@ def invoke(module: Any, *arguments: Any) -> str:
     return done.stdout
 
 
-def settings_of(tiny: Tiny, place: Callable[[Any], str]) -> Iterable[str]:
-    """Its options and its tokenizer as the command line takes them."""
-    for key, value in tiny.options.items():
-        text = place(value.removeprefix("path:")) if str(value).startswith("path:") else str(value)
-        yield from ("--tokenizer", text) if key == "tokenizer" else ("--set", f"{key}={text}")
+@pytest.fixture
+def arguments(located):
+    """`arguments(name)`: an encoder with its checkpoint, options and tokenizer as the command line takes them."""
+
+    def of(name: str) -> list[str]:
+        checkpoint, options = located(ROWS[name])
+        words = ["--encoder", name, "--device", "cpu"] + (["--checkpoint", checkpoint] if checkpoint else [])
+        for key, value in options.items():
+            words += ["--tokenizer", value] if key == "tokenizer" else ["--set", f"{key}={value}"]
+        return words
+
+    return of
 
 
 @pytest.fixture
-def indexed(place, corpora, tmp_path):
+def indexed(arguments, located, corpora, tmp_path):
     """`indexed(name, direction)`: encodes and indexes the corpus by the commands; returns the index."""
 
     def run(name: str, direction: str | None = None) -> Path:
         tiny = ROWS[name]
-        checkpoint = () if tiny.checkpoint is None else ("--checkpoint", place(tiny.checkpoint))
         chosen = () if direction is None else ("--direction", direction)
         shards, index = tmp_path / "shards", tmp_path / "index"
-        arguments = ("--corpus", corpora(tiny), "--output", shards, "--device", "cpu", *chosen)
-        invoke(lexvl_anserini.encode, "--encoder", name, *checkpoint, *arguments, *settings_of(tiny, place))
+        invoke(lexvl_anserini.encode, "--corpus", corpora(tiny), "--output", shards, *chosen, *arguments(name))
         manifest = read_manifest(shards)
         assert manifest is not None and manifest.encoder["name"] == name and manifest.counts["documents"] >= 3
-        assert manifest.encoder["checkpoint"] == (checkpoint and str(Path(checkpoint[1]).resolve()) or None)
+        checkpoint, _ = located(tiny)
+        assert manifest.encoder["checkpoint"] == (str(Path(checkpoint).resolve()) if checkpoint else None)
         invoke(lexvl_anserini.index, shards, "--index", index)
         return index
 
@@ -194,12 +184,10 @@ def test_stored_vectors_are_searched(name, direction, indexed):
 
 
 @pytest.mark.parametrize("name", rows(lambda tiny: "image" not in card_of(tiny.encoder).modalities))
-def test_pictures_for_an_encoder_of_texts(name, place, pictures, tmp_path):
+def test_pictures_for_an_encoder_of_texts(name, arguments, pictures, tmp_path):
     """A folder of pictures: one line that says so, and no shard."""
-    tiny = ROWS[name]
-    checkpoint = () if tiny.checkpoint is None else ("--checkpoint", place(tiny.checkpoint))
     output = tmp_path / "out"
-    arguments = ("--corpus", f"folder:{pictures / 'images'}", "--device", "cpu", "--output", output)
+    corpus = ("--corpus", f"folder:{pictures / 'images'}", "--output", output)
     with pytest.raises(UsageError, match="has no text, not even a caption; this side") as caught:
-        invoke(lexvl_anserini.encode, "--encoder", name, *checkpoint, *arguments, *settings_of(tiny, place))
+        invoke(lexvl_anserini.encode, *corpus, *arguments(name))
     assert "\n" not in str(caught.value) and not list(output.glob("docs/*"))

@@ -42,13 +42,3 @@ def test_dense_vectors_are_sentence_transformers_own(sentence):
     own = SentenceTransformer(str(find_checkpoint("minilm").folder), device="cpu")
     np.testing.assert_allclose(found, own.encode(TEXTS, normalize_embeddings=True), atol=1e-5)
     np.testing.assert_allclose(sentence.encode_query(TEXTS), found, atol=1e-5)
-
-
-def test_dense_vectors_of_nothing(sentence):
-    assert sentence.encode_query([]).shape == (0, 384)
-
-
-def test_dense_vectors_count_progress(sentence):
-    done = []
-    sentence.document.vectors(TEXTS * 150, 64, done.append)
-    assert done == [512, 88]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import choose_device, load_encoder
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts import pooling
 from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, by_length
 from lexvl_anserini.encoders.parts.pooling import (
@@ -28,7 +27,7 @@ from lexvl_anserini.encoders.parts.pooling import (
     masked_sum,
     mean_of_top,
 )
-from lexvl_anserini.encoders.parts.sparsify import kept, own_tokens, positive, top_k, top_k_or_own, top_mask
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept, own_tokens, positive, top_mask
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     columns_from,
@@ -85,9 +84,9 @@ def test_sparsifiers():
         return kept(weights, own if sparsifier.needs_own else None, sparsifier).nonzero()[:, 1].tolist()
 
     assert dims(positive()) == [0, 1, 3, 4]
-    assert dims(top_k(2)) == [0, 3]
-    assert dims(top_k(99)) == [0, 1, 3, 4]  # a weight of 0 is never kept
-    assert dims(top_k_or_own(1)) == [0, 1]
+    assert dims(Sparsifier(2)) == [0, 3]
+    assert dims(Sparsifier(99)) == [0, 1, 3, 4]  # a weight of 0 is never kept
+    assert dims(Sparsifier(1, own=True)) == [0, 1]
     assert dims(own_tokens()) == [1]
 
 
@@ -143,17 +142,6 @@ def test_a_text_without_any_position_has_no_weight(activation, name):
     assert found.tolist() == [[0.0] * 5]
 
 
-def test_projector_keeps_one_buffer(monkeypatch):
-    monkeypatch.setattr(pooling, "BUFFER_FLOATS", 1000)
-    project = Projector()
-    masked = torch.zeros(2, 5, dtype=torch.bool)
-    run = partial(project, masked=masked, matrix=torch.ones(300, 4), bias=None, pooling=masked_max, activation=elu1p)
-    run(torch.ones(2, 5, 4))
-    [buffer] = project.idle
-    run(torch.ones(2, 5, 4))
-    assert project.idle[0] is buffer and len(project.idle) == 1 and buffer.numel() == 1000
-
-
 # ---- towers
 
 
@@ -165,7 +153,7 @@ def toy_tower(tokenizer, weight=1.0):
 
     matrix = torch.zeros(len(tokenizer), 2)
     matrix[:, 0] = weight
-    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, masked_max, top_k(3))
+    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, masked_max, Sparsifier(3))
     return TextTower(composition, TextReader(tokenizer, 8), columns_without(tokenizer, []))
 
 
@@ -209,13 +197,6 @@ def test_batches_by_length(lengths, batch_size, accelerator):
         assert shortest >= (1 - MOST_PADDING) * longest or (len(rows) - 1) * longest < ENOUGH_TOKENS
 
 
-def test_batches_by_length_by_hand():
-    lengths = [100, 256, 90, 256, 80, 10, 10]
-    found = [rows.tolist() for rows in by_length(lengths, 32, True)]
-    assert found == [[1, 3], [0, 2, 4, 5, 6]], "512 tokens are enough; 270 are not"
-    assert [rows.tolist() for rows in by_length(lengths, 4, False)] == [[1, 3, 0, 2], [4, 5, 6]]
-
-
 def test_vocabulary_must_fit_the_head(tokenizer):
     tower = toy_tower(tokenizer)
     with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
@@ -229,29 +210,7 @@ def test_a_text_encoder_has_no_vectors():
         model.encode_query(["a"])
 
 
-@pytest.mark.parametrize("device", ["tpu9000", "meta", "cuda:99", ""])
-def test_devices_that_are_not_there(device):
-    with pytest.raises(UsageError, match="cannot be used here"):
-        choose_device(device)
-
-
 # ---- readers and columns
-
-
-@pytest.mark.parametrize("length,limit", [(2, None), (0, None), (-1, None), (9, 8)])
-def test_lengths_that_make_no_sense(tokenizer, length, limit):
-    """Below three a tokenizer with [CLS] and [SEP] would not truncate at all."""
-    with pytest.raises(UsageError, match=f"max_length {length}"):
-        TextReader(tokenizer, length, limit=limit)
-
-
-def test_reader_puts_its_prompt_first(tokenizer):
-    assert TextReader(tokenizer, 9, prompt="query: ")(["dog"]) == TextReader(tokenizer, 9)(["query: dog"])
-
-
-def test_padding_to_the_batch_is_not_offered(tokenizer):
-    with pytest.raises(UsageError, match="padding 'longest'"):
-        TextReader(tokenizer, 8, padding="longest")
 
 
 def test_first_word_id_only_in_the_layout_of_bert_uncased(golden, tokenizer, tmp_path):
@@ -264,16 +223,3 @@ def test_first_word_id_only_in_the_layout_of_bert_uncased(golden, tokenizer, tmp
     (other / "tokenizer.json").write_text(json.dumps(about))
     (other / "vocab.txt").unlink()
     assert first_word_id(load_tokenizer(other)) == 0
-
-
-def test_columns_shift(tokenizer):
-    columns = columns_from(tokenizer, 999)
-    assert columns.vocabulary[0] == tokenizer.convert_ids_to_tokens(999) and len(columns.vocabulary) == 1001
-    assert columns.own([[101, 999, 1001, 999, 102], [], [0]])[0].tolist() == [0, 2]
-    assert [len(own) for own in columns.own([[], [101]])] == [0, 0]
-
-
-@pytest.mark.parametrize("shift", [-1, 2000])
-def test_shifts_that_leave_nothing(tokenizer, shift):
-    with pytest.raises(UsageError, match=f"shift {shift}"):
-        columns_from(tokenizer, shift)

@@ -20,7 +20,6 @@ from lexvl_anserini.encoders.parts.images.efficientnet import (
     EfficientNetLite,
     SameConv,
     named_as_ours,
-    rounded_width,
 )
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
 from lexvl_anserini.encoders.parts.pooling import Head
@@ -45,11 +44,6 @@ def test_sizes_of_the_paper(name: str) -> None:
     parameters = sum(parameter.numel() for parameter in network.parameters()) + 1281 * 1000
     assert round(parameters / 1e6, 2) == published
     assert network.width == 32 + sum(widths) + 1280
-
-
-@pytest.mark.parametrize(("width", "expected"), [(16 * 1.1, 16), (40 * 1.1, 48), (80 * 1.1, 88), (7, 8), (11, 16)])
-def test_widths_are_multiples_of_eight_and_not_much_less(width: float, expected: int) -> None:
-    assert rounded_width(width) == expected
 
 
 @pytest.mark.parametrize(("side", "out"), [(5, 3), (6, 3)])

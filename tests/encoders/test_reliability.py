@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_encoders import Runs
 from torch import nn
 
 from lexvl_anserini.encoders.checkpoints.weights import read_contents, read_weights
@@ -22,11 +23,6 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UnknownName
 
 BERT = "splade/ckpt_bert"
-
-
-@pytest.fixture
-def bert(golden, tmp_path):
-    return Path(shutil.copytree(golden / BERT, tmp_path / "model"))
 
 
 def edit(path, **changes):
@@ -104,8 +100,7 @@ def test_code_that_configuration_and_tokenizer_name(planted):
     """A model type and a tokenizer that only the folder's code knows."""
     edit(planted / "config.json", auto_map=AUTO_MAP, model_type="evil")
     edit(planted / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class="EvilTokenizer")
-    edit(planted / "modules.json")
-    (planted / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "evil.Module"}]))
+    write_modules(planted, {**TRANSFORMER, "type": "evil.Module"})
     told = loaded(planted)
     assert "tokenizer cannot be read" in told["bag-of-tokens"] or told["bag-of-tokens"] == "loaded"
     assert "transformers has no model type 'evil'; code of a checkpoint is never run" in told["vdr"]
@@ -139,11 +134,20 @@ def test_code_beside_weights_of_naver(planted, tmp_path):
     ],
 )
 def test_modules_are_classes_of_models_only(planted, type_):
-    (planted / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": type_}]))
+    write_modules(planted, {**TRANSFORMER, "type": type_})
     assert "code of a checkpoint is never run" in refused("sentence", planted)
 
 
-TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
+def module(kind, number=0, path=""):
+    """A module of sentence-transformers as `modules.json` lists it."""
+    return {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
+
+
+def write_modules(folder, *modules):
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+TRANSFORMER, POOLING = module("Transformer"), module("Pooling", 1, "1_Pooling")
 
 
 @pytest.mark.parametrize(
@@ -157,8 +161,7 @@ TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers
     ],
 )
 def test_classes_inside_of_modules(planted, kind, file, content, expected):
-    module = {"idx": 1, "name": "1", "path": "1_X", "type": f"sentence_transformers.models.{kind}"}
-    (planted / "modules.json").write_text(json.dumps([TRANSFORMER, module]))
+    write_modules(planted, TRANSFORMER, module(kind, 1, "1_X"))
     (planted / "1_X").mkdir()
     (planted / "1_X" / file).write_text(json.dumps(content))
     assert expected in refused("sentence", planted)
@@ -174,7 +177,7 @@ def test_classes_inside_of_modules(planted, kind, file, content, expected):
     ],
 )
 def test_arguments_that_a_folder_may_not_choose(planted, key, value):
-    (planted / "modules.json").write_text(json.dumps([TRANSFORMER]))
+    write_modules(planted, TRANSFORMER)
     edit(planted / "sentence_bert_config.json", **{key: value})
     assert "which a checkpoint may not choose" in refused("sentence", planted)
 
@@ -220,14 +223,10 @@ def test_names_in_data_are_rows_of_tables(name):
 def test_no_reader_of_pickles_advises_to_run_them(bert, tmp_path, name, suffix):
     """torch's own error advises to set weights_only to False."""
 
-    class Runs:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "ran"),)
-
     (bert / "model.safetensors").unlink()
-    torch.save({"a": Runs()}, bert / f"pytorch_model.{suffix}")
+    torch.save({"a": Runs(os.mkdir, str(tmp_path / "ran"))}, bert / f"pytorch_model.{suffix}")
     if name == "sentence":
-        (bert / "modules.json").write_text(json.dumps([TRANSFORMER]))
+        write_modules(bert, TRANSFORMER)
     line = refused(name, bert)
     assert "could run code" in line or suffix == "safetensors"
     assert f"pytorch_model.{suffix}" in line and not (tmp_path / "ran").exists()
@@ -337,20 +336,6 @@ def test_claims_cost_neither_memory_nor_time(golden, tmp_path):
     assert grown < 150 and told.count("\n") == 1 and "loaded" not in told
 
 
-def test_a_network_is_counted_while_it_is_made():
-    from lexvl_anserini.encoders.checkpoints.bounds import build
-
-    weights = {"weight": torch.ones(4, 3), "bias": torch.ones(4)}
-    assert build(lambda: nn.Linear(3, 4), weights, "here").weight.device.type == "cpu"
-    with pytest.raises(CheckpointError, match=r"here: describes a far larger model .*\(2 tensors, 16 numbers\)"):
-        build(lambda: nn.Linear(10_000, 10_000), weights, "here")
-    with pytest.raises(CheckpointError, match="far larger model"):
-        build(lambda: nn.ModuleList(nn.Identity() for _ in range(20_000)), weights, "here")
-    with pytest.raises(CheckpointError, match=r"no model that can be built \(RuntimeError: "):
-        build(lambda: nn.Linear(-3, 4), weights, "here")
-    nn.Linear(10_000, 10_000, device="meta")  # nothing is counted afterwards
-
-
 # ---- wrong types
 
 
@@ -369,11 +354,10 @@ def test_a_network_is_counted_while_it_is_made():
     ],
 )
 def test_files_of_another_type(bert, name, file, wrong):
-    pooling = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
     (bert / "1_Pooling").mkdir()
     edit(bert / "1_Pooling/config.json", word_embedding_dimension=32, pooling_mode_mean_tokens=True)
     if name == "sentence":
-        (bert / "modules.json").write_text(json.dumps([TRANSFORMER, pooling]))
+        write_modules(bert, TRANSFORMER, POOLING)
     (bert / file).write_text(wrong)
     try:
         load_encoder(name, str(bert), device="cpu")
@@ -433,16 +417,12 @@ def test_the_state_of_a_training_is_data(tmp_path, file):
     from lexvl_anserini.ground.errors import ArtefactError
     from lexvl_anserini.training.run_folder import TrainingState, keep, resume
 
-    class Runs:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "ran"),)
-
     accelerator = Accelerator(cpu=True)
     model = nn.Linear(2, 2)
     accelerator.prepare(model, torch.optim.SGD(model.parameters()))
     keep(accelerator, tmp_path, TrainingState())
     with open(tmp_path / "state" / file, "wb") as out:
-        pickle.dump({"state": Runs()}, out, 2)
+        pickle.dump({"state": Runs(os.mkdir, str(tmp_path / "ran"))}, out, 2)
     if file == "optimizer.bin":  # accelerate goes on without random states
         with pytest.raises(ArtefactError, match=r"a damaged state \(UnpicklingError: more than plain data") as caught:
             resume(lambda _: accelerator, tmp_path)
@@ -466,7 +446,7 @@ def test_a_configuration_that_has_no_end(bert, name):
 
 @pytest.mark.parametrize("file", ["config_sentence_transformers.json", "vocab.txt", "README.md", "modules.json"])
 def test_a_pipe_in_a_folder_of_sentence_transformers(bert, file):
-    (bert / "modules.json").write_text(json.dumps([TRANSFORMER]))
+    write_modules(bert, TRANSFORMER)
     (bert / file).unlink(missing_ok=True)
     os.mkfifo(bert / file)
     assert file in refused("sentence", bert)
@@ -474,8 +454,7 @@ def test_a_pipe_in_a_folder_of_sentence_transformers(bert, file):
 
 def test_a_width_that_only_a_file_says(bert):
     """numpy's error about -727379968 columns came with the first texts."""
-    pooling = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
-    (bert / "modules.json").write_text(json.dumps([TRANSFORMER, pooling]))
+    write_modules(bert, TRANSFORMER, POOLING)
     (bert / "1_Pooling").mkdir()
     for width in (32, 33, 10**12, -5):
         about = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
@@ -493,11 +472,10 @@ def test_a_type_in_a_parquet_file_is_not_unpickled(tmp_path):
 
     from lexvl_anserini.data.corpora.embeddings import read_embeddings
 
-    class Runs:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "ran"),)
-
-    about = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": pickle.dumps(Runs())}
+    about = {
+        "ARROW:extension:name": "arrow.py_extension_type",
+        "ARROW:extension:metadata": pickle.dumps(Runs(os.mkdir, str(tmp_path / "ran"))),
+    }
     schema = pa.schema([pa.field("id", pa.string()), pa.field("emb", pa.list_(pa.float32()), metadata=about)])
     pq.write_table(pa.table({"id": ["1"], "emb": [[1.0, 2.0]]}, schema=schema), tmp_path / "img_embs.parquet")
     try:

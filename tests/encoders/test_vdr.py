@@ -19,13 +19,6 @@ TEXTS = ["a man riding a horse on a beach", "PIZZA!", "", "two dogs [SEP] and a 
 BERT, PUBLISHED, SHARED_ENCODER = "splade/ckpt_bert", "vdr/text-tiny", "vdr/text-tiny-shared"
 
 
-@pytest.fixture
-def published(golden, tmp_path):
-    """A copy of the tiny checkpoint, its backbone's folder beside it."""
-    shutil.copytree(golden / "vdr/tiny-bert", tmp_path / "tiny-bert")
-    return Path(shutil.copytree(golden / PUBLISHED, tmp_path / "published"))
-
-
 def same(found, expected):
     for side in ("query", "document"):
         ours, theirs = (getattr(model, side).weights(TEXTS).toarray() for model in (found, expected))

@@ -12,8 +12,7 @@ from PIL import Image
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
-from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.errors import CheckpointError
 
 V = 27623
 
@@ -80,22 +79,6 @@ def test_pixels_within_one_grey_level(folder, images, arrays):
 
 
 @pytest.mark.shared
-def test_directions_batches_and_inputs(folder, about, images):
-    there, back = load(folder), load(folder, direction="image-to-text")
-    assert there.query.read_topic(Topic("q", text="a")) == "a" and there.document.read(Document("d", image="x")) == "x"
-    assert back.query.read_topic(Topic("q", image="x")) == "x" and back.document.read(Document("d", text="a")) == "a"
-    with pytest.raises(UsageError, match="document 'd' has no image"):
-        there.document.read(Document("d", text="a"))
-    with pytest.raises(UsageError, match="topic 'q' has no text"):
-        there.query.read_topic(Topic("q", image="x"))
-    one, three = there.document.dense_weights(images, 1), there.document.dense_weights(images[::-1], 3)[::-1]
-    np.testing.assert_allclose(one, three, atol=1e-6)
-    opened = [Image.open(name) for name in images]
-    np.testing.assert_allclose(there.document.dense_weights(opened), one, atol=1e-6)
-    assert there.document.weights([]).shape == (0, V)
-
-
-@pytest.mark.shared
 def test_a_text_checkpoint_is_refused(folder):
     with pytest.raises(CheckpointError, match="encoder_q is of type 'vdr', expected 'vdr_crossmodal_text'"):
         load_encoder("vdr-crossmodal", str(folder / "text-tiny"), device="cpu")
@@ -127,26 +110,3 @@ def test_of_a_long_strip_only_the_centre_is_computed(size, monkeypatch):
 
 def test_a_strip_of_one_pixel_s_width_takes_no_memory():
     assert Pixels(64).crop(Image.new("RGB", (1, 20_000_000), (9, 8, 7)))[5, 5].tolist() == [9, 8, 7]
-
-
-@pytest.mark.shared
-def test_the_line_with_pictures(folder, images, tmp_path):
-    """Pictures in a folder are encoded, indexed and found by a caption, with the exact integer score."""
-    from lexvl_anserini import build_index, load_dataset, search_index, write_impacts
-    from lexvl_anserini.queries.query_vectors import encode_queries
-
-    (tmp_path / "pictures").mkdir()
-    for number, name in enumerate(images):
-        open_image(name).save(tmp_path / "pictures" / f"picture{number}.png")
-    corpus = load_dataset(f"folder:{tmp_path / 'pictures'}", direction="text-to-image")
-    model = load(folder, direction=corpus.direction)
-    manifest = write_impacts(corpus, model, tmp_path / "out" / "impacts", batch_size=2)
-    assert manifest.counts["documents"] == len(images)
-    index = build_index(tmp_path / "out" / "impacts", tmp_path / "out" / "index")
-    topics = [Topic("q", text="two giraffes standing near a tree")]
-    [hits] = search_index(index, topics, model=model)
-    [query] = encode_queries(model, topics, manifest)
-    lines = (tmp_path / "out" / "impacts" / "docs" / "shard-00000.jsonl").read_text().splitlines()
-    vectors = {row["id"]: row["vector"] for row in map(json.loads, lines)}
-    for hit in hits:
-        assert hit.score == sum(w * vectors[hit.doc_id].get(term, 0) for term, w in query.vector.items())

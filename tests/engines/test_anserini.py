@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from math import log
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shard_folders import write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import java_class
@@ -15,7 +15,6 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, as_reader, open_r
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
-from tests.shards.test_reading import write_shards
 
 DOCUMENTS = [
     ("doc1", {"f1": 1, "f2": 2, "f3": 1, "f4": 4, "f5": 1}),
@@ -70,16 +69,3 @@ def test_the_run_by_impacts(engine: LuceneEngine) -> None:
     assert {q: [d for d, _ in hits] for q, hits in found.items()} == {
         q: [d for d, _ in hits] for q, hits in RUN.items()
     }
-
-
-def test_the_runs_own_scores_from_our_frequencies(engine: LuceneEngine) -> None:
-    """BM25 (k1 = 0.9, b = 0.4) of the frequencies that our index holds, a document's length being their sum."""
-    vectors = {doc_id: vector_of(engine.reader, doc_id) for doc_id, _ in DOCUMENTS}
-    average = sum(sum(vector.values()) for vector in vectors.values()) / len(vectors)
-    for query_id, term in TOPICS.items():
-        holding = sum(term in vector for vector in vectors.values())
-        idf = log(1 + (len(vectors) - holding + 0.5) / (holding + 0.5))
-        for doc_id, expected in RUN[query_id]:
-            frequency, length = vectors[doc_id][term], sum(vectors[doc_id].values())
-            norm = 0.9 * (1 - 0.4 + 0.4 * length / average)
-            assert idf * frequency / (frequency + norm) == pytest.approx(expected, abs=5e-5)

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shard_folders import Documents, write_text_shards
 
 from lexvl_anserini.engines.bm25 import BM25Engine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.records import Topic
-from tests.shards.test_reading import Documents, write_text_shards
 
 DOCUMENTS: Documents = [
     ("d1", "a dog on the beach"),

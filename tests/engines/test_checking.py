@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
+from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS
+from shard_folders import Documents, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import our_class
@@ -17,24 +17,14 @@ from lexvl_anserini.engines.lucene.fields import field_similarity
 from lexvl_anserini.engines.lucene.versions import commit_id, creator
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.index import command
 from lexvl_anserini.searching.building import build_index, check_index
-from tests.invoking import invoked
-from tests.shards.test_reading import Documents, write_shards
-
-TERMS = [f"t{number}" for number in range(40)]
-DOCUMENTS: Documents = [
-    (f"d{n}", {TERMS[(n * step) % 40]: (n * step) % 250 + 1 for step in range(n % 7 + 1)}) for n in range(150)
-] + [("empty", {})]
-QUERIES = [ImpactQuery(term, {term: 3, "t1": 2}) for term in TERMS]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `shards` and `index`; not to be changed."""
     folder = tmp_path_factory.mktemp("checked")
-    write_shards(folder / "shards", DOCUMENTS[:100], DOCUMENTS[100:], terms=TERMS)
+    write_shards(folder / "shards", MANY_DOCUMENTS[:100], MANY_DOCUMENTS[100:], terms=MANY_TERMS)
     build_index(folder / "shards", folder / "index", term_vectors=True)
     return folder
 
@@ -49,7 +39,7 @@ def copied(built: Path, tmp_path: Path) -> Path:
 def answers(index: Path) -> list[list[tuple[str, float]]]:
     engine = LuceneEngine(index, read_manifest(index))
     try:
-        return [[(d.doc_id, d.score) for d in documents] for documents in engine.search(QUERIES, 1000)]
+        return [[(d.doc_id, d.score) for d in documents] for documents in engine.search(MANY_QUERIES, 1000)]
     finally:
         engine.close()
 
@@ -69,7 +59,7 @@ def flips(path: Path) -> Iterator[None]:
 
 def test_a_sound_index(built: Path) -> None:
     found = check_index(built / "index", built / "shards")
-    postings = sum(len(vector) for _, vector in DOCUMENTS)
+    postings = sum(len(vector) for _, vector in MANY_DOCUMENTS)
     assert found.pop("index") == str(built / "index")
     compared = {"documents": 151, "postings": postings, "ids": 151, "sampled_documents": 151, "sampled_queries": 20}
     assert found == {**compared, "problems": 0}
@@ -141,7 +131,7 @@ def test_a_missing_document(copied: Path) -> None:
 
 def swapped(folder: Path, documents: Documents) -> Path:
     """The index with Lucene's files of other documents."""
-    write_shards(folder / "others", documents[:100], documents[100:], terms=TERMS)
+    write_shards(folder / "others", documents[:100], documents[100:], terms=MANY_TERMS)
     build_index(folder / "others", folder / "other", term_vectors=True)
     for path in (folder / "other").iterdir():
         if path.suffix not in (".json", ".txt"):
@@ -159,7 +149,7 @@ def owned(index: Path) -> Path:
 
 def test_lucenes_files_of_another_index(copied: Path) -> None:
     """Even if all counts are the same."""
-    index = swapped(copied, [(doc_id, dict(DOCUMENTS)[doc_id]) for doc_id, _ in DOCUMENTS])
+    index = swapped(copied, [(doc_id, dict(MANY_DOCUMENTS)[doc_id]) for doc_id, _ in MANY_DOCUMENTS])
     with pytest.raises(ArtefactError, match="index: Lucene's files are not those that index.json was written for"):
         answers(index)
     with pytest.raises(ArtefactError, match="index: Lucene's files are not those that index.json was written for"):
@@ -174,7 +164,7 @@ def test_an_edited_manifest(copied: Path) -> None:
 
 
 def test_another_document_in_its_place(copied: Path) -> None:
-    index = swapped(copied, [("d077" if doc_id == "d77" else doc_id, vector) for doc_id, vector in DOCUMENTS])
+    index = swapped(copied, [("d077" if doc_id == "d77" else doc_id, vector) for doc_id, vector in MANY_DOCUMENTS])
     owned(index)
     with pytest.raises(ArtefactError, match="1 documents of the shards are not in the index, the first is 'd77'"):
         check_index(index, copied / "shards")
@@ -182,7 +172,7 @@ def test_another_document_in_its_place(copied: Path) -> None:
 
 def test_other_impacts_with_the_same_counts(copied: Path) -> None:
     """Two documents exchange their vectors: every sum stays."""
-    vectors = dict(DOCUMENTS)
+    vectors = dict(MANY_DOCUMENTS)
     exchanged = {**vectors, "d6": vectors["d13"], "d13": vectors["d6"]}
     index = owned(swapped(copied, list(exchanged.items())))
     with pytest.raises(ArtefactError, match=r"document 'd(6|13)': impact None of term 't\d+', its shard says \d+"):
@@ -190,7 +180,7 @@ def test_other_impacts_with_the_same_counts(copied: Path) -> None:
 
 
 def test_foreign_shards(copied: Path) -> None:
-    write_shards(copied / "foreign", DOCUMENTS[:100], [*DOCUMENTS[100:], ("d999", {})], terms=TERMS)
+    write_shards(copied / "foreign", MANY_DOCUMENTS[:100], [*MANY_DOCUMENTS[100:], ("d999", {})], terms=MANY_TERMS)
     with pytest.raises(ArtefactError, match="foreign holds other shards than the index was built from"):
         check_index(copied / "index", copied / "foreign")
     with pytest.raises(ArtefactError, match="foreign holds other shards"):
@@ -209,14 +199,3 @@ def test_a_foreign_shard_in_the_folder_and_a_missing_vocabulary(copied: Path) ->
     (copied / "index/vocab.txt").unlink()
     with pytest.raises(ArtefactError, match="index/vocab.txt: missing"):
         check_index(copied / "index", copied / "shards")
-
-
-invoke = partial(invoked, command)
-
-
-def test_the_command(copied: Path) -> None:
-    arguments = (copied / "shards", "--index", copied / "index", "--check")
-    assert json.loads(invoke(*arguments, "--format", "json"))["problems"] == 0
-    without(copied / "index", "empty")
-    with pytest.raises(ArtefactError, match="150 documents in the index"):
-        invoke(*arguments)

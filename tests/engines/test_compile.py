@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from datetime import date
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from brute_force import Doc, Oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shard_folders import write_described_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.compile import Compiler
@@ -31,8 +31,6 @@ from lexvl_anserini.queries.clauses import (
 )
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.building import build_index
-from tests.engines.test_updating import described
-from tests.shards.test_reading import write_shards
 
 DOCUMENTS = [
     Doc("d1", {"a": 3, "b": 1}),
@@ -137,7 +135,7 @@ TEXTS = st.builds(
 @pytest.fixture(scope="module")
 def with_fields(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("fields")
-    shards = described(folder / "shards", WITH_FIELDS, ["a", "b", "c"])
+    shards = write_described_shards(folder / "shards", WITH_FIELDS, ["a", "b", "c"])
     built = build_index(shards, folder / "index", text=True, term_vectors=True)
     engine = LuceneEngine(built.path, built.manifest)
     yield engine, read_report(folder / "index")["fields"]
@@ -158,17 +156,6 @@ def test_impacts_and_bm25_add_up(with_fields: Any, clause: Clause) -> None:
     engine, fields = with_fields
     found = {d.doc_id: d.score for d in engine.top(Compiler(fields).query(clause), 10)}
     assert found == pytest.approx(dict(Oracle(WITH_FIELDS).ranked(clause, 10)), rel=1e-5)
-
-
-def test_a_weighted_text_beside_impacts(with_fields: Any) -> None:
-    engine, fields = with_fields
-    clause = Impacts({"a": 2}) | Text("dogs", 10)
-    found = engine.top(Compiler(fields).query(clause), 10)
-    # idf of "dog", in 2 of 4 texts, is ln 2; "dog cat dog" has it twice, among 3 words of 3 on average.
-    bm25 = log(2) * 2 / (2 + 0.9)
-    assert [d.doc_id for d in found] == ["d1", "d10", "d3"]
-    assert found[0].score == pytest.approx(6 + 10 * bm25, rel=1e-6)
-    assert found[1].score == 6
 
 
 def test_what_an_index_does_not_have(engine: Any) -> None:

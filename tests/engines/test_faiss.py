@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shard_folders import Documents, write_dense_shards
 
 from lexvl_anserini.engines.faiss import FaissEngine
 from lexvl_anserini.engines.faiss_layouts import LAYOUTS, Store, core, faiss_threads, parameters_of, signs
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import DenseQuery, ScoredDoc
-from tests.shards.test_reading import Documents, write_dense_shards
 
 ROOT = Path(__file__).parents[2]
 

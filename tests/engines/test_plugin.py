@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from shard_folders import Documents, write_dense_shards, write_shards
 
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
@@ -20,7 +21,6 @@ from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from tests.invoking import invoked
-from tests.shards.test_reading import Documents, write_dense_shards, write_shards
 
 DOCUMENTS: Documents = [
     ("d2", {"dog": 3, "sea": 1}),
@@ -68,11 +68,6 @@ def test_the_index_names_its_engine(indexes: tuple[Path, Path]) -> None:
 def test_searched_by_name(indexes: tuple[Path, Path], refinement: Refinement | None) -> None:
     found, expected = (list(search_index(index, [QUERY], refinement=refinement)) for index in indexes)
     assert found == expected and found[0]
-
-
-def test_scores_and_ties(indexes: tuple[Path, Path]) -> None:
-    [found] = search_index(indexes[0], [ImpactQuery("q", {"dog": 2})])
-    assert [(d.doc_id, d.score, d.rank) for d in found] == [("d1", 6, 1), ("d2", 6, 2)]
 
 
 def test_trees(indexes: tuple[Path, Path]) -> None:

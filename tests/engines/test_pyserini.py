@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lucene_indexes import DOCUMENTS
 from memory_engine import exact_lists
+from shard_folders import write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.opening import open_index
@@ -18,8 +20,6 @@ from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.queries.clauses import AnyOf, Term
 from lexvl_anserini.searching.building import append_index, build_index
 from lexvl_anserini.searching.retrieval import search_index
-from tests.engines.test_lucene import DOCUMENTS
-from tests.shards.test_reading import write_shards
 
 QUERIES = [
     ImpactQuery("q1", {"a": 2, "b": 3}),

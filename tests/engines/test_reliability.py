@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from attack.faults import Ended, faults
+from lucene_indexes import TERMS, expect, held, ranked, shards
+from shard_folders import Documents, write_shards
 from small_disks import mounted, resize
 
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
@@ -20,103 +23,76 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Impacts
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.searching.shared_terms import explained
-from tests.engines.test_lucene import ranked
-from tests.engines.test_updating import TERMS, expect, held, shards
-from tests.shards.test_reading import Documents, write_shards
 
 # ---- kill -9
 
-# Does one thing to an index and dies by SIGKILL at the n-th call that changes a file or tells of progress.
-KILLED = """
-import os, shutil, signal, sys
-from pathlib import Path
-from lexvl_anserini.ground import files as places
-from lexvl_anserini.searching.building import append_index, build_index, delete_documents
-what, root, kill_at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-count = 0
-def event(*_):
-    global count
-    count += 1
-    if count == kill_at:
-        os.kill(os.getpid(), signal.SIGKILL)
-def around(module, name):
-    function = getattr(module, name)
-    def wrapped(*arguments, **options):
-        event()
-        result = function(*arguments, **options)
-        event()
-        return result
-    setattr(module, name, wrapped)
-for module, names in ((os, ("fsync", "rename", "replace", "link")), (shutil, ("rmtree",)), (places, ("_exchange",))):
-    for name in names:
-        around(module, name)
-if what == "build":
-    build_index(root / "new", root / "index", progress=event)
-elif what == "overwrite":
-    build_index(root / "new", root / "index", overwrite=True, progress=event)
-elif what == "append":
-    append_index(root / "index", root / "new", progress=event)
-else:
-    delete_documents(root / "index", ["d1"])
-print(count)
-"""
-
 OLD: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
 NEW: Documents = [(f"n{number}", {"a": number % 5 + 1, "日本": 2}) for number in range(50)]
-AFTER = {"build": dict(NEW), "overwrite": dict(NEW), "append": dict([*OLD, *NEW]), "delete": dict(OLD[1:])}
-AGAIN = {
-    "build": lambda root: build_index(root / "new", root / "index"),
-    "overwrite": lambda root: build_index(root / "new", root / "index", overwrite=True),
-    "append": lambda root: append_index(root / "index", root / "new"),
-    "delete": lambda root: delete_documents(root / "index", ["d1"]),
+
+
+class Change(NamedTuple):
+    """A change of an index, what the index holds before and after it, and the shards of that."""
+
+    act: Callable[[Path], Any]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    sources: Sequence[str] = ("new",)
+
+
+CHANGES = {
+    "build": Change(lambda root: build_index(root / "new", root / "index"), {}, dict(NEW)),
+    "overwrite": Change(lambda root: build_index(root / "new", root / "index", overwrite=True), dict(OLD), dict(NEW)),
+    "append": Change(
+        lambda root: append_index(root / "index", root / "new"), dict(OLD), dict([*OLD, *NEW]), ("old", "new")
+    ),
+    "delete": Change(lambda root: delete_documents(root / "index", ["d1"]), dict(OLD), dict(OLD[1:]), ("old",)),
 }
 
 
-def prepared(root: Path, what: str) -> Path:
+def prepared(root: Path, change: Change) -> Path:
     root.mkdir()
     write_shards(root / "new", NEW[:20], NEW[20:], terms=TERMS)
     shards(root / "old", OLD)
-    if what != "build":
+    if change.before:
         build_index(root / "old", root / "index")
     return root
 
 
-def child(what: str, root: Path, kill_at: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", KILLED, what, str(root), str(kill_at)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-def kill_and_repeat(root: Path, what: str, kill_at: int) -> None:
+def kill_and_repeat(root: Path, change: Change, number: int) -> None:
     """Whatever a killed process left: the index is the old one or the new one, and the same call makes the new one."""
-    prepared(root, what)
-    assert child(what, root, kill_at).returncode == -9
-    before, after = ({} if what == "build" else dict(OLD)), AFTER[what]
+    prepared(root, change)
+    with pytest.raises(Ended), faults(root, number, after=number % 2 == 0):
+        change.act(root)
     index = root / "index"
     found = held(index) if index.exists() else {}
-    assert found in ({i: v for i, v in documents.items() if v} for documents in (before, after))
-    AGAIN[what](root)
-    expect(index, after)
-    assert not {"index.part", "index.old"} & {path.name for path in root.iterdir()}
-    sources = {"append": ["old", "new"], "delete": ["old"]}.get(what, ["new"])
-    assert check_index(index, [root / name for name in sources])["problems"] == 0
-    if what in ("build", "overwrite"):
-        assert sorted(path.name for path in root.iterdir()) == ["index", "new", "old"]
+    assert found in ({i: v for i, v in documents.items() if v} for documents in (change.before, change.after))
+    change.act(root)
+    expect(index, change.after)
+    assert sorted(path.name for path in root.iterdir()) == ["index", "new", "old"]
+    assert check_index(index, [root / name for name in change.sources])["problems"] == 0
 
 
-@pytest.mark.parametrize(("what", "kill_at"), [("build", 3), ("overwrite", 12), ("append", 9)])
-def test_killed_and_run_again(tmp_path: Path, what: str, kill_at: int) -> None:
-    kill_and_repeat(tmp_path / "root", what, kill_at)
+def calls_of(root: Path, change: Change) -> int:
+    """How many calls that change a file an undisturbed change makes."""
+    with faults(prepared(root, change)) as counted:
+        change.act(root)
+    return len(counted.calls)
+
+
+@pytest.mark.parametrize(("name", "share"), [("build", 0.3), ("overwrite", 0.9), ("append", 0.6)])
+def test_killed_and_run_again(tmp_path: Path, name: str, share: float) -> None:
+    calls = calls_of(tmp_path / "whole", CHANGES[name])
+    kill_and_repeat(tmp_path / "root", CHANGES[name], int(share * calls))
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("what", AFTER)
-def test_killed_anywhere_and_run_again(tmp_path: Path, what: str) -> None:
-    whole = child(what, prepared(tmp_path / "whole", what), 0)
-    events = int(whole.stdout)
-    assert whole.returncode == 0 and events > 5
+@pytest.mark.parametrize("name", CHANGES)
+def test_killed_anywhere_and_run_again(tmp_path: Path, name: str) -> None:
+    calls = calls_of(tmp_path / "whole", CHANGES[name])
+    assert calls > 5
     # All of the last steps, in which the new index takes its place, and some of the others.
-    for kill_at in sorted({*range(1, events, 4), *range(max(1, events - 7), events + 1)}):
-        kill_and_repeat(tmp_path / str(kill_at), what, kill_at)
+    for number in sorted({*range(1, calls, 4), *range(max(1, calls - 7), calls + 1)}):
+        kill_and_repeat(tmp_path / str(number), CHANGES[name], number)
 
 
 @pytest.mark.heavy
@@ -202,7 +178,7 @@ def test_a_full_disk_keeps_the_index_that_was(
 
 
 def test_the_second_writer_is_refused(tmp_path: Path) -> None:
-    root = prepared(tmp_path / "root", "append")
+    root = prepared(tmp_path / "root", CHANGES["append"])
     index = root / "index"
     writers = (
         lambda: build_index(root / "new", index, overwrite=True),
@@ -302,17 +278,6 @@ def test_weights_and_impacts_of_every_size(tmp_path: Path, weight: int) -> None:
     engine.close()
 
 
-STRANGE = ["x" * 300, "ж" * 300, "x" * 299 + "y", "日本", "😀", "é", "e\u0301"]
-STRANGE += ["|", "a|b", "^", '"', "\\", "'", "a:b", "+", "AND"]
-
-
-def test_terms_long_foreign_and_full_of_signs(tmp_path: Path) -> None:
-    engine = opened(tmp_path, [(f"d{n}", {term: n + 1}) for n, term in enumerate(STRANGE)])
-    for number, term in enumerate(STRANGE):
-        assert ranked(engine, {term: 2}) == [(f"d{number}", 2 * (number + 1))]
-    engine.close()
-
-
 @pytest.mark.parametrize(
     "term", ["a b", "a\tb", "a\u3000b", "a\u00a0b", "a\nb", " ", "", "a\x01", "a\x1fb", "x" * 32_767]
 )
@@ -333,14 +298,3 @@ def test_ids_with_slashes_quotes_and_emoji(tmp_path: Path) -> None:
     engine.close()
     delete_documents(tmp_path / "index", IDS[::2])
     assert sorted(held(tmp_path / "index")) == sorted(IDS[1::2])
-
-
-def test_empty_documents_are_there_and_counted(tmp_path: Path) -> None:
-    engine = opened(tmp_path, [("e1", {}), ("d1", {"a": 2}), ("e2", {})], [("e3", {})])
-    assert (engine.documents, read_manifest(tmp_path / "index").counts["empty"]) == (4, 3)
-    assert [e.to_json() for e in explained(engine, ImpactQuery("q", {"a": 1}), ["e3"])] == [
-        {"query_id": "q", "doc_id": "e3", "score": 0, "terms": [], "query_terms": 1}
-    ]
-    engine.close()
-    delete_documents(tmp_path / "index", ["e2"])
-    assert read_manifest(tmp_path / "index").counts["empty"] == 2

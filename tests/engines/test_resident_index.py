@@ -9,6 +9,8 @@ from typing import Any
 
 import orjson
 import pytest
+from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS, flip
+from shard_folders import write_shards
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
@@ -23,9 +25,6 @@ from lexvl_anserini.queries.clauses import Term
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents, repair_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import SearchCost
-from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
-from tests.engines.test_verifying import flip
-from tests.shards.test_reading import write_shards
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
 
@@ -38,7 +37,7 @@ def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
-    write_shards(tmp_path / "shards", DOCUMENTS, terms=TERMS)
+    write_shards(tmp_path / "shards", MANY_DOCUMENTS, terms=MANY_TERMS)
     return tmp_path / "shards"
 
 
@@ -55,8 +54,8 @@ def lists(index: Path, form: str, monkeypatch: pytest.MonkeyPatch, hits: int = 1
     monkeypatch.setenv(choosing.VARIABLE, form)
     engine = opened(index)
     try:
-        found = list(engine.search(QUERIES, hits))
-        assert engine.served() == {form: len(QUERIES)}
+        found = list(engine.search(MANY_QUERIES, hits))
+        assert engine.served() == {form: len(MANY_QUERIES)}
         return found
     finally:
         engine.close()
@@ -89,7 +88,7 @@ def test_small_indexes_and_those_of_a_user_who_declines_have_none(
 
 
 def appended(folder: Path, documents: Any) -> Path:
-    write_shards(folder, documents, terms=TERMS)
+    write_shards(folder, documents, terms=MANY_TERMS)
     return folder
 
 
@@ -97,20 +96,20 @@ def test_lucene_serves_until_the_kernels_are_worth_it_and_ready(index: Path, mon
     engine = opened(index)
     try:
         assert engine.resident is not None
-        first = list(engine.search(QUERIES[:1], 10))
+        first = list(engine.search(MANY_QUERIES[:1], 10))
         assert engine.served() == {"lucene": 1} and engine.resident._thread is None
         # The next call starts to load, and whoever serves, the lists are the same.
         monkeypatch.setattr(choosing, "WORTH_S", engine.batches.spent_s)
-        assert list(engine.search(QUERIES[:1], 10)) == first
+        assert list(engine.search(MANY_QUERIES[:1], 10)) == first
         engine.verified()
-        assert list(engine.search(QUERIES[:1], 10)) == first
+        assert list(engine.search(MANY_QUERIES[:1], 10)) == first
         assert engine.served()["resident"] >= 1 and engine.served()["lucene"] >= 1
         assert engine.search_tree("q", Term("t1"), 5) == next(engine.search([ImpactQuery("q", {"t1": 1})], 5))
         assert sum(engine.served().values()) == 5
     finally:
         engine.close()
     with pytest.raises(ArtefactError, match="the index is closed; open it again"):
-        list(engine.search(QUERIES, 10))
+        list(engine.search(MANY_QUERIES, 10))
 
 
 def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +119,7 @@ def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.Monkey
     (index / RESIDENT).write_bytes(body + zlib.crc32(body).to_bytes(8, "big"))
     monkeypatch.setattr(choosing, "WORTH_S", 0)
     with pytest.raises(ArtefactError, match="damaged, its sections do not fit each other; write it again"):
-        list(search_index(index, QUERIES[:1], 10))
+        list(search_index(index, MANY_QUERIES[:1], 10))
     assert repair_index(index)
     assert (index / RESIDENT).read_bytes() == whole
 
@@ -186,7 +185,7 @@ def test_every_change_writes_it_again(
 ) -> None:
     more = appended(tmp_path / "more", MORE)
     engine = opened(index)
-    before = list(engine.search(QUERIES, 1000))
+    before = list(engine.search(MANY_QUERIES, 1000))
     append_index(index, more, replace=True)
     agree(index, monkeypatch)
     delete_documents(index, ["e1", "d7"])
@@ -198,7 +197,7 @@ def test_every_change_writes_it_again(
     monkeypatch.setattr(choosing, "WORTH_S", 0)
     engine.resident.ready(0)  # type: ignore[union-attr]
     engine.verified()
-    assert list(engine.search(QUERIES, 1000)) == before and engine.served()["resident"] >= len(QUERIES)
+    assert list(engine.search(MANY_QUERIES, 1000)) == before and engine.served()["resident"] >= len(MANY_QUERIES)
     engine.close()
 
 
@@ -222,7 +221,7 @@ def test_deleted_documents_of_an_index_that_others_changed(index: Path, monkeypa
     contents = layout.read_contents(index)
     assert contents is not None and (contents.documents, contents.ids) == (151, 150)
     agree(index, monkeypatch)
-    before = {doc_id for doc_id, vector in DOCUMENTS if vector}
+    before = {doc_id for doc_id, vector in MANY_DOCUMENTS if vector}
     held = {hit.doc_id for one in lists(index, "resident", monkeypatch) for hit in one}
     assert len(before - held) == 1
 
@@ -231,5 +230,5 @@ def test_a_search_notes_which_postings_served(index: Path, tmp_path: Path, monke
     for form in ("resident", "lucene"):
         monkeypatch.setenv(choosing.VARIABLE, form)
         tally = SearchCost()
-        assert len(list(search_index(index, QUERIES, 10, tally=tally, threads=2))) == len(QUERIES)
-        assert tally.efficiency(read_manifest(index), index)[f"queries_from_{form}"] == len(QUERIES)
+        assert len(list(search_index(index, MANY_QUERIES, 10, tally=tally, threads=2))) == len(MANY_QUERIES)
+        assert tally.efficiency(read_manifest(index), index)[f"queries_from_{form}"] == len(MANY_QUERIES)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shard_folders import write_text_shards
 
 from lexvl_anserini.engines.bm25 import BM25Engine
 from lexvl_anserini.ground.records import DenseQuery, Topic
 from tests.engines.test_faiss import built, clustered, documents
-from tests.shards.test_reading import write_text_shards
 
 THREADS = 8
 

@@ -14,64 +14,26 @@ import pytest
 from brute_force import Doc, Oracle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lucene_indexes import TERMS, expect, shards
+from shard_folders import Documents, write_described_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import count_index, stored_texts, vector_of
+from lexvl_anserini.engines.lucene.fields import stored_texts, vector_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Equals, Impacts, Text
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.shards.collection import check_same_meaning
-from tests.shards.test_reading import Documents, jsonl, publish_shards, write_shards
 
-TERMS = ["##c", "a", "b", "日本", "😀"]
 FIRST: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
 SECOND: Documents = [("d4", {"a": 3}), ("d5", {"日本": 2})]
 
 
-def shards(folder: Path, documents: Documents, **options: Any) -> Path:
-    write_shards(folder, documents, terms=TERMS, **options)
-    return folder
-
-
 def state(index: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in index.iterdir()}
-
-
-def held(index: Path) -> dict[str, dict[str, int]]:
-    """What an index with one posting list a term says its documents are: id -> vector, by asking for every term."""
-    found: dict[str, dict[str, int]] = {}
-    engine = LuceneEngine(index, read_manifest(index))
-    try:
-        for term, hits in zip(TERMS, engine.search([ImpactQuery(t, {t: 1}) for t in TERMS], 1000), strict=True):
-            for hit in hits:
-                found.setdefault(hit.doc_id, {})[term] = int(hit.score)
-    finally:
-        engine.close()
-    return found
-
-
-def expect(index: Path, documents: Mapping[str, Mapping[str, int]]) -> None:
-    """Everything that the index holds."""
-    manifest, report = read_manifest(index), read_report(index)
-    postings = [(doc_id, term, impact) for doc_id, v in documents.items() for term, impact in v.items()]
-    counts = {
-        "documents": len(documents),
-        "empty": sum(not vector for vector in documents.values()),
-        "postings": len(postings),
-        "max_impact": max((impact for *_, impact in postings), default=0),
-    }
-    assert held(index) == {doc_id: vector for doc_id, vector in documents.items() if vector}
-    assert {name: manifest.counts[name] for name in counts} == counts
-    assert {name: report[name] for name in counts} == counts
-    assert count_index(index)["impacts"] == report["impacts"] == sum(impact for *_, impact in postings)
-    lists = {term: sum(t == term for _, t, _ in postings) for term in TERMS}
-    longest = sorted(((-n, term.encode()) for term, n in lists.items() if n))
-    assert report["longest_lists"] == [[-n, term.decode()] for n, term in longest]
 
 
 @pytest.fixture
@@ -165,13 +127,8 @@ def test_the_same_deletion_again_is_finished(tmp_path: Path, index: Path, caplog
     append_index(index, shards(tmp_path / "more", [*SECOND, ("d1", {"b": 7})]))
     assert delete_documents(index, ["d1", "d2"]).documents == 3
     expect(index, dict([FIRST[2], *SECOND]))
-    assert read_report(index)["changes"] == before_changes(before)
-
-
-def before_changes(files: Mapping[str, bytes]) -> list[str]:
-    changes = json.loads(files["index.json"])["changes"]
-    assert len(changes) == 1 and changes[0].startswith("delete ")
-    return changes
+    changes = json.loads(before["index.json"])["changes"]
+    assert read_report(index)["changes"] == changes and len(changes) == 1 and changes[0].startswith("delete ")
 
 
 def test_the_same_replacement_again_is_finished(tmp_path: Path, index: Path) -> None:
@@ -234,29 +191,12 @@ def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
     assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.part").exists()
 
 
-def described(folder: Path, documents: Sequence[Doc], terms: Sequence[str] = TERMS) -> Path:
-    """Shards with texts and metadata."""
-    (folder / "docs").mkdir(parents=True)
-    name = "docs/shard-00000.jsonl"
-    rows = [{"id": d.doc_id, "contents": d.text, "vector": d.vector, "metadata": d.metadata} for d in documents]
-    (folder / name).write_bytes(jsonl(rows))
-    entry = {
-        "name": name,
-        "documents": len(documents),
-        "empty": sum(not d.vector for d in documents),
-        "postings": sum(len(d.vector) for d in documents),
-        "max_impact": max(i for d in documents for i in d.vector.values()),
-    }
-    publish_shards(folder, "impact", [entry], Vocabulary(terms))
-    return folder
-
-
 def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
     first = [Doc("d1", {"a": 3}, "a dog 😀", {"year": 2001}), Doc("d2", {}, "", {})]
     second = [Doc("d3", {"a": 1, "😀": 5}, "two dogs", {"year": 2002, "source": "web"}), Doc("d1", {"b": 4}, "new")]
     options = {"text": True, "store_text": True, "term_vectors": True}
-    index = build_index(described(tmp_path / "first", first), tmp_path / "index", **options).path  # type: ignore[arg-type]
-    append_index(index, described(tmp_path / "second", second), replace=True)
+    index = build_index(write_described_shards(tmp_path / "first", first, TERMS), tmp_path / "index", **options).path  # type: ignore[arg-type]
+    append_index(index, write_described_shards(tmp_path / "second", second, TERMS), replace=True)
     assert stored_texts(index, ["d1", "d2", "d3"]) == {"d1": "new", "d2": "", "d3": "two dogs"}
     engine = LuceneEngine(index, read_manifest(index))
     assert [vector_of(engine.reader, doc_id) for doc_id in ("d1", "d2", "d3")] == [{"b": 4}, {}, {"a": 1, "😀": 5}]
@@ -264,7 +204,7 @@ def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
     assert [d.doc_id for d in search("q", Equals("meta.year", 2002), 9)] == ["d3"]
     assert [d.doc_id for d in search("q", Text("dog"), 9)] == ["d3"]
     engine.close()
-    year = described(tmp_path / "third", [Doc("d9", {"a": 1}, "", {"year": "MMI"})])
+    year = write_described_shards(tmp_path / "third", [Doc("d9", {"a": 1}, "", {"year": "MMI"})], TERMS)
     with pytest.raises(ArtefactError, match="third: meta.year is keyword, in the others long; give it one type"):
         append_index(index, year)
 
@@ -275,7 +215,7 @@ def test_texts_beyond_memory_go_through_a_temporary_index(tmp_path: Path) -> Non
     vectors = [{"a": n + 1, "😀": 70_000 + n} if n % 5 else {} for n in range(24)]
     texts = [f"word{n} {random.randbytes(1 << 20).hex()}" for n in range(24)]
     documents = [Doc(f"d{n}", vectors[n], texts[n], {"year": 2000 + n}) for n in range(24)]
-    shards = described(tmp_path / "shards", documents)
+    shards = write_described_shards(tmp_path / "shards", documents, TERMS)
     index = build_index(shards, tmp_path / "index", 2, store_text=True, term_vectors=True).path
     assert not list(index.glob("*.tmp"))
     assert stored_texts(index, [d.doc_id for d in documents]) == {d.doc_id: d.text for d in documents}

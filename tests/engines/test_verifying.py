@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS, flip
+from shard_folders import write_dense_shards, write_shards
 
 from lexvl_anserini.data import digests
 from lexvl_anserini.engines import verifying
@@ -22,14 +24,12 @@ from lexvl_anserini.queries.query_source import check_terms
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
-from tests.engines.test_checking import DOCUMENTS, QUERIES, TERMS
-from tests.shards.test_reading import write_dense_shards, write_shards
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("verified")
-    write_shards(folder / "shards", DOCUMENTS, terms=TERMS)
+    write_shards(folder / "shards", MANY_DOCUMENTS, terms=MANY_TERMS)
     return build_index(folder / "shards", folder / "index", term_vectors=True).path
 
 
@@ -46,19 +46,13 @@ def large(index: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return index
 
 
-def flip(path: Path, place: int) -> None:
-    broken = bytearray(path.read_bytes())
-    broken[place] ^= 4
-    path.write_bytes(broken)
-
-
 def file_of(index: Path, suffix: str) -> Path:
     [path] = index.glob(f"*{suffix}")
     return path
 
 
 def all_lists(index: Path) -> list[Any]:
-    return list(search_index(index, QUERIES, 1000))
+    return list(search_index(index, MANY_QUERIES, 1000))
 
 
 def test_no_answer_of_a_large_damaged_index_counts(large: Path) -> None:
@@ -81,7 +75,7 @@ def test_a_known_damage_ends_the_search(large: Path) -> None:
     engine = LuceneEngine(large, read_manifest(large))
     engine.verification._thread.join()
     for act in (
-        lambda: next(engine.search(QUERIES[:1], 10)),
+        lambda: next(engine.search(MANY_QUERIES[:1], 10)),
         lambda: engine.search_tree("q", Term("t1"), 10),
         lambda: engine.impacts("d1", ["t1"]),
         lambda: engine.vector("d1"),
@@ -103,7 +97,7 @@ def test_a_closed_index_is_not_compared_further(large: Path, monkeypatch: pytest
     engine.close()
     assert not engine.verification._thread.is_alive()
     # One list of many: nothing is waited for.
-    assert next(search_index(large, QUERIES, 3))
+    assert next(search_index(large, MANY_QUERIES, 3))
 
 
 def test_files_that_do_not_change_are_read_once(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,18 +118,20 @@ def test_files_that_do_not_change_are_read_once(large: Path, monkeypatch: pytest
         all_lists(large)
 
 
-@pytest.mark.parametrize("content", [b"", b"x", bytes(15), bytes(16), bytes(4096)])
-def test_files_without_a_footer(large: Path, content: bytes) -> None:
-    file_of(large, ".tvd").write_bytes(content)
-    with pytest.raises(ArtefactError, match=f"{large}"):
-        all_lists(large)
-
-
-@pytest.mark.parametrize("suffix", ["segments_1", ".doc", ".si", ".fdt", "index.json", "manifest.json"])
-def test_folders_in_place_of_files(large: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "content"),
+    [
+        *((".tvd", content) for content in (b"", b"x", bytes(15), bytes(16), bytes(4096))),
+        *((suffix, None) for suffix in ("segments_1", ".doc", ".si", ".fdt", "index.json", "manifest.json")),
+    ],
+)
+def test_files_without_a_footer_and_folders_in_place_of_files(large: Path, suffix: str, content: bytes | None) -> None:
     path = file_of(large, suffix)
     path.unlink()
-    path.mkdir()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
     with pytest.raises(ArtefactError, match=f"{large}"):
         all_lists(large)
 

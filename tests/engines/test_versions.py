@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lucene_indexes import answers
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.bm25 import BM25Engine
@@ -16,7 +17,6 @@ from lexvl_anserini.engines.lucene.versions import IndexVersion, creator, read_v
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
-from tests.engines.test_lucene import answers
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NINE, TEN = FIXTURES / "lexvl-1", FIXTURES / "lucene-10"

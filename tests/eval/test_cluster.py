@@ -61,7 +61,7 @@ def test_a_cluster_with_killed_nodes_makes_the_same_bytes(tmp_path, capsys):
     command(what="demo", output=tmp_path, pictures=PICTURES, parts=6, kill=True, style="json")
     rows = json.loads(capsys.readouterr().out)
     assert (rows["documents"], rows["nodes_killed"], rows["equal"]) == (PICTURES, 3, "shards, index, run")
-    assert {f"{name}_{step.name}_seconds" for name in ("local", "ray") for step in cluster.STEPS} <= rows.keys()
+    assert {f"{name}_{step}_seconds" for name in ("local", "ray") for step in cluster.STEPS} <= rows.keys()
     shard = next((tmp_path / "ray/shards").glob("*/docs/*"))
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(LexvlError, match="shards of the cluster differ from those of one process"):

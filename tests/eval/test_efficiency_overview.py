@@ -10,20 +10,20 @@ from typer.testing import CliRunner
 
 from eval.efficiency import overview
 from eval.efficiency.command import command
-from eval.efficiency.suite import Options, Ratio, Report, Spread
+from eval.efficiency.suite import Options, Ratio, Report
 from lexvl_anserini.cli import make_app
 
 INDEX = Report(
     settings={"documents": 5, "terms_per_document": 2},
     ratios=(
-        Ratio("stock / ours: CPU seconds", Spread(11.0, 10.0, 12.5, 3)),
-        Ratio("stock / ours: wall seconds", Spread(8.0, 7.0, 9.0, 3)),
-        Ratio("stock / ours: index bytes", Spread(1.0, 1.0, 1.0, 1)),
+        Ratio("stock / ours: CPU seconds", 11.0, 10.0, 12.5, 3),
+        Ratio("stock / ours: wall seconds", 8.0, 7.0, 9.0, 3),
+        Ratio("stock / ours: index bytes", 1.0, 1.0, 1.0, 1),
     ),
 )
 THREADS = Report(
     {"open_ms": 7.5},
-    ratios=(Ratio("ours: batch of queries, 1 thread / 2 threads, wall, k=10", Spread(1.9, 1.8, 2.0, 3)),),
+    ratios=(Ratio("ours: batch of queries, 1 thread / 2 threads, wall, k=10", 1.9, 1.8, 2.0, 3),),
 )
 OTHERS = {
     "search": Report(notes=("a is approximate",)),

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shard_folders import jsonl, write_shards
 from typer.testing import CliRunner
 
 from eval.analyses.pruning import Measured, command, measure_settings, rows_of, settings_of
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel
-from tests.shards.test_reading import jsonl, write_shards
 
 DOCUMENTS = [("d1", {"a": 9, "b": 1}), ("d2", {"a": 3, "b": 9}), ("d3", {"b": 5}), ("d4", {"c": 1, "a": 1})]
 QUERIES = [ImpactQuery("q1", {"a": 4, "b": 3}), ImpactQuery("q2", {"c": 2})]

@@ -12,6 +12,7 @@ import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
+from shard_folders import write_shards
 from typer.testing import CliRunner
 
 import lexvl_anserini.searching.shared_terms
@@ -36,7 +37,6 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import SharedTerm
 from tests.commands.test_search import Toy, encode
-from tests.shards.test_reading import write_shards
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 TERMS = (SharedTerm("dog", 2, 9, 18), SharedTerm("cat", 1, 6, 6))

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shard_folders import jsonl, write_shards
 from typer.testing import CliRunner
 
 from eval.analyses.sparsity import command
 from eval.measures.flops import count_terms, flops, sparsity_of
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
-from tests.shards.test_reading import jsonl, write_shards
 
 DOCUMENTS = [("d1", {"a": 9, "b": 1}), ("d2", {"a": 3, "b": 9}), ("d3", {"b": 5}), ("d4", {})]
 QUERIES = [{"a": 4, "b": 3}, {"c": 2}]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from colour_towers import painted
 from PIL import Image
+from shard_folders import write_dense_shards, write_shards
 from typer.testing import CliRunner
 
 import eval.analyses.terms
@@ -27,7 +28,6 @@ from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
 from tests.eval.test_zeroshot import model
-from tests.shards.test_reading import write_dense_shards, write_shards
 
 # Of length 5, 1 and 0.
 VECTORS = [("a", {"dog": 30, "sand": 40}), ("b", {"dog": 7}), ("c", {})]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shard_folders import jsonl, write_shards
 
-from eval.analyses.tune import command
-from eval.analyses.tuning import Split, TuningSetting, fusion_settings, search_settings, simplex, tune
+from eval.analyses.tune import Split, TuningSetting, command, fusion_settings, search_settings, simplex, tune
 from eval.measures.names import parse_measure
 from eval.report.tables import tuning_table
 from lexvl_anserini.fuse import command as fuse
@@ -22,7 +22,6 @@ from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import Refinement
 from tests.invoking import invoked
-from tests.shards.test_reading import jsonl, write_shards
 
 RR = parse_measure("RR@10")
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 from attack.faults import Ended, faults
+from beir_folders import write_beir
 
 from lexvl_anserini import encode, fuse, search
 from lexvl_anserini.cli import make_app
@@ -25,9 +26,7 @@ from lexvl_anserini.ground.files import (
     clear_remains,
     disk_errors,
     exclusive,
-    file_sha256,
     new_folder,
-    publish,
     read_json,
     same_file,
     sole_writer,
@@ -73,25 +72,25 @@ def test_a_failed_write_leaves_what_was_there(tmp_path, error):
 
 
 @pytest.mark.parametrize(
-    "number,told",
+    "error,told",
     [
-        (errno.ENOSPC, "the disk is full; free some space"),
+        (errno.ENOSPC, r"the disk is full \(1,234 bytes needed\); free some space"),
         (errno.EDQUOT, "the disk is full"),
         (errno.EFBIG, "larger than this disk"),
         (errno.EROFS, "cannot be written"),
         (errno.EIO, "cannot be written"),
         (errno.EACCES, "cannot be written"),
         (errno.ENOTDIR, "cannot be written"),
+        # What other languages say.
+        ("I/O error: No space left on device (os error 28)", r"the disk is full \(1,234 bytes needed\); free"),
+        ("IOException: No space left on device", "the disk is full"),
+        ("File too large (os error 27)", "larger than this disk"),
+        ("Read-only file system", "cannot be written"),
     ],
 )
-def test_what_the_disk_says(tmp_path, number, told):
-    with pytest.raises(ArtefactError, match=f"a.txt: {told}"), disk_errors(tmp_path / "a.txt"):
-        raise OSError(number, os.strerror(number))
-
-
-def test_other_errors_pass(tmp_path):
-    with pytest.raises(OSError, match="Bad file"), disk_errors(tmp_path):
-        raise OSError(errno.EBADF, "Bad file descriptor")
+def test_what_the_disk_says(tmp_path, error, told):
+    with pytest.raises(ArtefactError, match=f"a.txt: {told}"), disk_errors(tmp_path / "a.txt", 1234):
+        raise RuntimeError(error) if isinstance(error, str) else OSError(error, os.strerror(error))
 
 
 def test_json_round_trip(tmp_path):
@@ -100,25 +99,15 @@ def test_json_round_trip(tmp_path):
     assert read_json(tmp_path / "a.json", "thing") == {"b": [1, "é"], "a": None}
 
 
-@pytest.mark.parametrize("content,told", [("{", "not valid JSON"), ("[1]", "is a JSON list, expected an object")])
-def test_json_that_is_none(tmp_path, content, told):
-    (tmp_path / "a.json").write_text(content)
-    with pytest.raises(ArtefactError, match=f"thing {told}|{told}"):
-        read_json(tmp_path / "a.json", "thing")
-
-
-def test_json_that_is_not_there(tmp_path):
-    with pytest.raises(DataError, match="a.json: no thing"):
-        read_json(tmp_path / "a.json", "thing", DataError)
+def test_json_that_is_none_or_not_there(tmp_path):
+    for content, told in (("{", "not valid JSON"), ("[1]", "is a JSON list, expected an object")):
+        (tmp_path / "a.json").write_text(content)
+        with pytest.raises(ArtefactError, match=f"thing {told}|{told}"):
+            read_json(tmp_path / "a.json", "thing")
+    with pytest.raises(DataError, match="b.json: no thing"):
+        read_json(tmp_path / "b.json", "thing", DataError)
     with pytest.raises(ArtefactError, match="no thing"):
         read_json(tmp_path, "thing")
-
-
-def test_one_writer_at_a_time(tmp_path):
-    with exclusive(tmp_path), pytest.raises(ArtefactError, match="another process is writing"), exclusive(tmp_path):
-        pass
-    with exclusive(tmp_path):
-        pass
 
 
 def test_the_lock_goes_with_a_killed_process(tmp_path):
@@ -129,13 +118,6 @@ def test_the_lock_goes_with_a_killed_process(tmp_path):
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
     with exclusive(tmp_path):
         pass
-
-
-def test_publish_and_digest(tmp_path):
-    (tmp_path / "a.part").write_bytes(b"abc")
-    publish(tmp_path / "a.part", tmp_path / "a")
-    assert file_sha256(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert not (tmp_path / "a.part").exists()
 
 
 @pytest.mark.parametrize(
@@ -194,33 +176,30 @@ def test_who_holds_an_output_may_write_it(tmp_path, write):
     assert content(path) == b"mine" and names(tmp_path) == ["out"]
 
 
-@pytest.mark.parametrize("write", ["atomic_write", "new_folder"])
+@pytest.mark.parametrize("write", [atomic_write, new_folder])
 def test_a_killed_writer_leaves_a_part_that_the_next_writer_takes(tmp_path, write):
+    path = tmp_path / "out"
     code = f"""
 import os, signal, sys
 from pathlib import Path
-from lexvl_anserini.ground.files import {write}
-with {write}(Path(sys.argv[1])) as out:
+from lexvl_anserini.ground.files import {write.__name__}
+with {write.__name__}(Path(sys.argv[1])) as out:
     out.write(b"long and unfinished") if hasattr(out, "write") else (out / "left").mkdir()
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    for name in ("out", "removed"):
-        assert subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=False).returncode == -9
-        assert names(tmp_path) == [f"{name}.part"]
-        if name == "removed":
-            clear_remains(tmp_path / name)
-            assert names(tmp_path) == []
-            continue
-        with (atomic_write if write == "atomic_write" else folder_of_one)(tmp_path / name) as out:
-            out.write(b"new")
-        assert content(tmp_path / name) == b"new"
-        assert names(tmp_path) == ["out"]
-        if write == "new_folder":
-            assert names(tmp_path / "out") == ["file"]
-            (tmp_path / "out/file").unlink()
-            (tmp_path / "out").rmdir()
-        else:
-            (tmp_path / "out").unlink()
+
+    def killed():
+        assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -9
+        assert names(tmp_path) == ["out.part"]
+
+    killed()
+    clear_remains(path)
+    assert names(tmp_path) == []
+    killed()
+    with (atomic_write if write is atomic_write else folder_of_one)(path) as out:
+        out.write(b"new")
+    assert content(path) == b"new" and names(tmp_path) == ["out"]
+    assert path.is_file() or names(path) == ["file"]
 
 
 def test_what_is_being_written_is_no_remains(tmp_path):
@@ -270,13 +249,13 @@ def test_the_error_of_another_file_is_not_blamed_on_the_output(tmp_path):
     for inside in ("out", "out.part", "out/docs/shard", "."):
         with pytest.raises(ArtefactError, match="out: cannot be written"), disk_errors(tmp_path / "out"):
             raise PermissionError(13, "Permission denied", str(tmp_path / inside))
+    full = (28, "No space left on device")
     with pytest.raises(ArtefactError, match="elsewhere: the disk is full"), disk_errors(tmp_path / "out"):
-        raise OSError(28, "No space left on device", "elsewhere")
-
-
-def test_of_a_copy_the_file_that_is_written_is_named(tmp_path):
+        raise OSError(*full, "elsewhere")
     with pytest.raises(ArtefactError, match="out: the disk is full"), disk_errors(tmp_path / "out"):
-        raise OSError(28, "No space left on device", str(tmp_path / "source"), None, str(tmp_path / "out/copy"))
+        raise OSError(*full, str(tmp_path / "source"), None, str(tmp_path / "out/copy"))
+    with pytest.raises(OSError, match="Bad file"), disk_errors(tmp_path):
+        raise OSError(errno.EBADF, "Bad file descriptor")
 
 
 def test_a_disk_without_locks(tmp_path, monkeypatch):
@@ -291,20 +270,6 @@ def test_a_disk_without_locks(tmp_path, monkeypatch):
         pytest.fail("the work began")
 
 
-@pytest.mark.parametrize(
-    ("said", "line"),
-    [
-        ("I/O error: No space left on device (os error 28)", r"out: the disk is full \(1,234 bytes needed\); free"),
-        ("IOException: No space left on device", "out: the disk is full"),
-        ("File too large (os error 27)", "out: larger than this disk"),
-        ("Read-only file system", "out: cannot be written"),
-    ],
-)
-def test_what_other_languages_say_about_the_disk(tmp_path, said, line):
-    with pytest.raises(ArtefactError, match=line), disk_errors(tmp_path / "out", 1234):
-        raise RuntimeError(said)
-
-
 # ---- kill points: the process ends at each call that changes a file, then the same command runs again
 
 TEXTS = {"d1": "a dog on a beach", "d2": "two people and a horse", "d3": "a pizza on the table"}
@@ -314,12 +279,7 @@ TOPICS = {"q1": "a dog", "q2": "people on a table"}
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, golden) -> Path:
     """Three documents, two topics, and their index."""
-    folder = tmp_path_factory.mktemp("world")
-    for name, texts in (("corpus", TEXTS), ("queries", TOPICS)):
-        rows = (json.dumps({"_id": doc_id, "title": "", "text": text}) for doc_id, text in texts.items())
-        (folder / f"{name}.jsonl").write_text("".join(f"{row}\n" for row in rows))
-    (folder / "qrels").mkdir()
-    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    folder = write_beir(tmp_path_factory.mktemp("world"), TEXTS, TOPICS, [("q1", "d1")])
     run("encode", *corpus_options(folder, golden), "--output", folder / "impacts")
     build_index(folder / "impacts", folder / "index")
     run("search", "--index", folder / "index", "--output", folder / "a.trec", "--hits", "2")

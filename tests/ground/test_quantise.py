@@ -41,8 +41,23 @@ def test_round_clip_and_drop():
     assert found.impacts.dtype == np.int64 and found.impacts.nnz == 4
 
 
-def test_halves_go_to_the_even_neighbour():
-    assert fixed(1).documents(csr([0.5, 1.5, 2.5, 3.5])).impacts.toarray().tolist() == [[0, 2, 2, 4]]
+NAVER, BINARY = Quantiser.named("naver"), Quantiser().for_towers(True, True)
+
+
+@pytest.mark.parametrize(
+    "quantise,rows,impacts",
+    [
+        (fixed(1).documents, [[0.5, 1.5, 2.5, 3.5]], [[0, 2, 2, 4]]),  # halves go to the even neighbour
+        (fixed(1e6).documents, [[1e6]], [[255]]),
+        (NAVER.documents, [[0.004, 0.016, 30.0]], [[0, 2, 3000]]),  # hundredths, which are never clipped
+        (NAVER.queries, [[0.004, 0.016, 30.0]], [[0, 2, 3000]]),
+        (BINARY.documents, [[0.3, 7.0], []], [[1, 1], [0, 0]]),
+        (BINARY.queries, [[0.3, 7.0], []], [[1, 1], [0, 0]]),
+        (Quantiser().queries, [[0.1, 0.2], [50.0], []], [[128, 255], [255, 0], [0, 0]]),
+    ],
+)
+def test_impacts_by_hand(quantise, rows, impacts):
+    assert quantise(csr(*rows)).impacts.toarray().tolist() == impacts
 
 
 def test_nothing_of_the_callers_changes():
@@ -75,32 +90,9 @@ def test_calibrated_with_nothing_to_see():
         assert Quantiser().calibrate(sample).document.scale == 1
 
 
-def test_uncalibrated_is_an_error():
-    with pytest.raises(LexvlError, match="not calibrated"):
-        Quantiser().documents(csr([1.0]))
-
-
-def test_naver_rounds_hundredths_and_never_clips():
-    quantiser = Quantiser.named("naver")
-    assert quantiser.documents(csr([0.004, 0.016, 30.0])).impacts.toarray().tolist() == [[0, 2, 3000]]
-    assert quantiser.queries(csr([0.004, 0.016, 30.0])).impacts.toarray().tolist() == [[0, 2, 3000]]
-
-
-def test_binary_towers_weigh_one():
-    quantiser = Quantiser().for_towers(True, True)
-    weights = csr([0.3, 7.0], [])
-    assert quantiser.documents(weights).impacts.toarray().tolist() == [[1, 1], [0, 0]]
-    assert quantiser.queries(weights).impacts.toarray().tolist() == [[1, 1], [0, 0]]
-
-
 def test_a_binary_side_leaves_the_other_as_it_was():
     assert Quantiser().for_towers(True, False).document == Quantiser().document
     assert Quantiser().for_towers(False, True).query == Quantiser().query
-
-
-def test_queries_peak_at_the_largest():
-    found = Quantiser().queries(csr([0.1, 0.2], [50.0], []))
-    assert found.impacts.toarray().tolist() == [[128, 255], [255, 0], [0, 0]]
 
 
 # ---- properties
@@ -167,28 +159,29 @@ def test_only_the_queries_that_need_it_lose_bits():
     weights = csr([1.0] * 600, [1.0])
     impacts = Quantiser().queries(weights, 255).impacts
     assert impacts[0].max() == 63 and impacts[1].max() == 255  # 600 x 127 x 255 > 2^24 > 600 x 63 x 255
-
-
-def test_vdr_queries_of_768_terms_against_8_bits_fit():
-    assert Quantiser().queries(csr([1.0] * 768)).impacts.max() == 63
+    assert Quantiser().queries(csr([1.0] * 768)).impacts.max() == 63  # as many terms as VDR keeps
 
 
 # ---- bounds
 
 
-def test_fixed_queries_that_could_pass_the_limit_are_refused():
-    with pytest.raises(LexvlError, match="query 1 could score 16777216, .*use 1 bits? less on either side"):
-        fixed(1, 16).queries(csr([1.0], [32768.0, 32768.0]), 256)
-
-
-def test_binary_queries_that_could_pass_the_limit_are_refused():
-    with pytest.raises(LexvlError, match=r"2\^24"):
-        Quantiser().for_towers(True, False).queries(csr([1.0] * 5), SCORE_LIMIT // 5 + 1)
-
-
-def test_an_impact_beyond_the_limit_is_refused():
-    with pytest.raises(LexvlError, match=r"reaches 2\^24; lower the scale or give bits"):
-        Quantiser.named("naver").documents(csr([167772.16]))
+@pytest.mark.parametrize(
+    "quantise,rows,most,message",
+    [
+        (
+            fixed(1, 16).queries,
+            [[1.0], [32768.0, 32768.0]],
+            256,
+            "query 1 could score 16777216, .*use 1 bits? less on either",
+        ),
+        (Quantiser().for_towers(True, False).queries, [[1.0] * 5], SCORE_LIMIT // 5 + 1, r"2\^24"),
+        (NAVER.documents, [[167772.16]], None, r"reaches 2\^24; lower the scale or give bits"),
+        (Quantiser().documents, [[1.0]], None, "not calibrated"),
+    ],
+)
+def test_what_could_pass_the_limit_is_refused(quantise, rows, most, message):
+    with pytest.raises(LexvlError, match=message):
+        quantise(csr(*rows), *filter(None, [most]))
 
 
 @pytest.mark.parametrize("weight", [np.nan, np.inf, -1.0])
@@ -197,10 +190,6 @@ def test_weights_that_are_none_are_refused(weight):
     with pytest.raises(TooLargeImpact, match=r"an impact of .*(2\^24|expected 0 or more)") as caught:
         Quantiser.named("naver").documents(weights)
     assert (caught.value.row, caught.value.dimension) == (1, 1)
-
-
-def test_an_impact_beyond_the_limit_is_clipped_where_there_are_bits():
-    assert fixed(1e6).documents(csr([1e6])).impacts.toarray().tolist() == [[255]]
 
 
 # ---- what is refused
@@ -227,9 +216,6 @@ def test_an_impact_beyond_the_limit_is_clipped_where_there_are_bits():
 def test_values_that_do_not_fit(arguments):
     with pytest.raises(UsageError):
         Quantiser.named(**arguments)
-
-
-def test_schemes_that_need_bits():
     with pytest.raises(UsageError, match="needs bits"):
         SideQuantiser("peak", None)
 

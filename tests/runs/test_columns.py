@@ -127,21 +127,8 @@ def test_both_ways_agree(lines: list[str], end: str, ended: bool, block: int):
 
 
 def test_fingerprints_tell_documents_of_a_topic_apart():
-    texts = [
-        "",
-        "a",
-        "b",
-        "ab",
-        "ba",
-        "12345678",
-        "123456789",
-        "1234567812345678",
-        "é",
-        "a\0",
-        "\0",
-        "x" * 100,
-        "x" * 101,
-    ]
+    texts = ["", "a", "b", "ab", "ba", "12345678", "123456789", "1234567812345678"]
+    texts += ["é", "a\0", "\0", "x" * 100, "x" * 101]
     topics = np.zeros(len(texts), int)
     prints = fingerprints(text_array(texts), topics)
     assert len(set(prints.tolist())) == len(texts)

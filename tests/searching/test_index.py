@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
@@ -10,13 +9,12 @@ from threading import Event
 from typing import Any
 
 import pytest
+from shard_folders import write_shards
 
 from lexvl_anserini import Searcher
-from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
-from tests.shards.test_reading import write_shards
 
 CALLS, THREADS = 2_000, 8
 QUERY = ImpactQuery("q", {"cat": 2, "dog": 1})
@@ -74,14 +72,6 @@ def test_eight_threads_over_two_indexes_that_are_replaced(versions, tmp_path):
     assert all(answers)
 
 
-def test_eight_threads_share_two_searchers(versions, tmp_path):
-    paths = {name: build_index(folders[0], tmp_path / name).path for name, folders in versions.items()}
-    with Searcher(paths["a"]) as first, Searcher(paths["b"]) as second, ThreadPoolExecutor(THREADS) as pool:
-        searchers = {"a": first, "b": second}
-        lists = list(pool.map(lambda number: pairs(searchers["ab"[number % 2]].search(QUERY)), range(CALLS)))
-    assert lists == [answer(versions["ab"[number % 2]][0]) for number in range(CALLS)]
-
-
 def test_threads_open_a_searcher_once(versions, tmp_path, monkeypatch):
     from lexvl_anserini.searching import searcher as searching
 
@@ -110,14 +100,6 @@ def test_a_replaced_searcher_closes_after_its_last_call(versions, tmp_path, monk
     assert closed == ids[:1]
     del newer
     assert closed == ids
-
-
-def test_an_index_that_is_gone_is_one_line(versions, tmp_path):
-    index = build_index(versions["a"][0], tmp_path / "a")
-    assert pairs(index.search(QUERY)) == answer(versions["a"][0])
-    shutil.rmtree(index.path)
-    with pytest.raises(ArtefactError):
-        index.search(QUERY)
 
 
 def test_equal_indexes_are_equal(versions, tmp_path):

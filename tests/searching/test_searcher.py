@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from shard_folders import Documents, write_shards
 
 from lexvl_anserini import Searcher
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -18,7 +19,6 @@ from lexvl_anserini.searching import searcher as searching
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.refine import Refinement
-from tests.shards.test_reading import Documents, write_shards
 
 TERMS = ["cat", "dog"]
 DOCUMENTS: Documents = [("d1", {"cat": 2, "dog": 1}), ("d2", {"dog": 3})]

@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import urlopen
 
 import pytest
+from local_servers import Quiet, answering
 from serving import Question, Service, make_service, questions, wrong_answers
 from tiny_encoders import BERT
 
@@ -55,7 +54,7 @@ def test_an_event_loop_searches_in_threads(service: Service) -> None:
 def served(service: Service) -> Iterator[str]:
     """The address of a server with a thread per connection: GET /KIND?TEXT answers a question."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Quiet):
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             try:
@@ -66,18 +65,8 @@ def served(service: Service) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body.encode())
 
-        def log_message(self, *_: Any) -> None:
-            """Says nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with answering(Handler) as address:
+        yield address
 
 
 def test_a_web_server_with_a_thread_per_request(service: Service) -> None:

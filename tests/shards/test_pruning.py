@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from shard_folders import publish_shards, write_shards
 
-from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.prune import command
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.pruning import Pruning, prune_shards, term_cuts
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-from tests.shards.test_reading import publish_shards, write_shards
+from tests.invoking import invoked
 
 FIRST = [("d1", {"a": 9, "b": 2, "c": 5}), ("d2", {"a": 5, "b": 2}), ("d3", {})]
 SECOND = [("d4", {"b": 2, "c": 1}), ("d5", {"a": 5})]
@@ -78,10 +77,7 @@ def test_finished_and_other_outputs(tmp_path: Path) -> None:
     arguments = [str(tmp_path / "shards"), "--output", str(tmp_path / "less"), "--format", "json"]
 
     def invoke(*more: str) -> Any:
-        result = CliRunner().invoke(make_app(command), [*arguments, *more])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return json.loads(result.stdout)
+        return json.loads(invoked(command, *arguments, *more))
 
     told = invoke("--document-terms", "1")
     assert told == {

@@ -1,21 +1,17 @@
-"""Shards as engines read them; `write_shards` makes tiny ones for all tests of engines."""
+"""Shards as engines read them."""
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from shard_folders import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
 
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import file_sha256, write_json
-from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.reading import (
     read_ids,
@@ -27,93 +23,6 @@ from lexvl_anserini.shards.reading import (
     read_vocabulary,
     shard_pieces,
 )
-
-Vector = Mapping[str, Any]
-Documents = Sequence[tuple[str, Any]]
-
-
-def jsonl(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
-
-
-def publish_shards(
-    folder: Path, kind: str, entries: list[dict[str, Any]], vocabulary: Vocabulary | None = None
-) -> Manifest:
-    """Writes the manifest of shards that lie in `folder` already."""
-    for entry in entries:
-        path = folder / entry["name"]
-        entry |= {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
-    names = [name for name in ("documents", "empty", "postings") if all(name in entry for entry in entries)]
-    greatest = [entry["max_impact"] for entry in entries if "max_impact" in entry]
-    manifest = Manifest(
-        kind=kind,
-        encoder={"name": "toy", "options": {}, "checkpoint": None, "checkpoint_digest": None},
-        corpus={"name": "toy", "split": "test", "data_dir": None},
-        counts={name: sum(entry[name] for entry in entries) for name in names}
-        | ({"max_impact": max(greatest)} if greatest else {}),
-        vocabulary={"size": len(vocabulary), "digest": vocabulary.digest} if vocabulary else {},
-        shards=tuple(entries),
-    )
-    if vocabulary:
-        vocabulary.write(folder / "vocab.txt")
-    write_json(folder / "manifest.json", manifest.to_json())
-    return manifest
-
-
-def write_shards(
-    folder: Path, *shards: Documents, terms: Sequence[str] | None = None, suffix: str = "jsonl"
-) -> Manifest:
-    """Impact shards of (id, {term: impact}) pairs, as `encode` writes them."""
-    (folder / "docs").mkdir(parents=True)
-    found = sorted({term for shard in shards for _, vector in shard for term in vector})
-    vocabulary = Vocabulary(terms if terms is not None else found)
-    entries = []
-    for number, documents in enumerate(shards):
-        name = f"docs/shard-{number:05d}.{suffix}"
-        if suffix == "parquet":
-            table = {
-                "id": pa.array([i for i, _ in documents], pa.string()),
-                "term": pa.array([[vocabulary.dimension[t] for t in v] for _, v in documents], pa.list_(pa.uint32())),
-                "impact": pa.array([list(v.values()) for _, v in documents], pa.list_(pa.uint32())),
-            }
-            pq.write_table(pa.table(table), folder / name)
-        else:
-            data = jsonl({"id": doc_id, "contents": "", "vector": vector} for doc_id, vector in documents)
-            (folder / name).write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
-        entries.append(
-            {
-                "name": name,
-                "documents": len(documents),
-                "empty": sum(not vector for _, vector in documents),
-                "postings": sum(len(vector) for _, vector in documents),
-                "max_impact": max((i for _, vector in documents for i in vector.values()), default=0),
-            }
-        )
-    return publish_shards(folder, "impact", entries, vocabulary)
-
-
-def write_dense_shards(folder: Path, *shards: Documents) -> Manifest:
-    (folder / "docs").mkdir(parents=True)
-    entries = []
-    for number, documents in enumerate(shards):
-        name = f"docs/shard-{number:05d}.parquet"
-        emb = pa.array([np.asarray(v, np.float32).tolist() for _, v in documents], pa.list_(pa.float32()))
-        pq.write_table(pa.table({"id": pa.array([i for i, _ in documents], pa.string()), "emb": emb}), folder / name)
-        entries.append({"name": name, "documents": len(documents), "empty": 0, "postings": 0})
-    return publish_shards(folder, "dense", entries)
-
-
-def write_text_shards(folder: Path, *shards: Documents) -> Manifest:
-    (folder / "docs").mkdir(parents=True)
-    entries = []
-    for number, documents in enumerate(shards):
-        name = f"docs/shard-{number:05d}.jsonl"
-        (folder / name).write_bytes(jsonl({"id": doc_id, "contents": text} for doc_id, text in documents))
-        entries.append(
-            {"name": name, "documents": len(documents), "empty": sum(not text.strip() for _, text in documents)}
-        )
-    return publish_shards(folder, "text", entries)
-
 
 DOCUMENTS: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("d3", {"b": 2, "日本": 7, "😀": 1})]
 

@@ -213,6 +213,13 @@ def test_parts_cover_their_own_pictures(tmp_path, pictures):
     assert "contents" not in combined_corpus([older, corpora[1]], 4)
 
 
+def test_missing_parts_are_named_beside_a_part_that_is_stored_twice(caplog):
+    part = {"name": "c", "documents": 9, "digest": "d", "part": {"id": 1, "num": 3, "first": 3, "documents": 3}}
+    whole = combined_corpus([EncodedCorpus(part), EncodedCorpus(part)], 6)
+    assert (whole.documents, len(whole["parts"])) == (6, 2)
+    assert "parts 0, 2 of 3 of c are not among these folders" in caplog.text
+
+
 def test_an_older_manifest_is_finished_and_says_what_it_does_not_cover(tmp_path, pictures, caplog):
     encode(tmp_path / "out", documents_of(pictures))
     path = tmp_path / "out/manifest.json"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus_folders import beir_folder, json_lines
+from shard_folders import write_dense_shards, write_shards, write_text_shards
 from tiny_encoders import BERT, made_dense
 
 from lexvl_anserini.data.dataset import load_dataset
@@ -26,7 +27,6 @@ from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.stored_vectors import shards_of_runs, stored_vectors
 from lexvl_anserini.shards.writing import write_impacts
-from tests.shards.test_reading import write_dense_shards, write_shards, write_text_shards
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {}), ("d3", {"cat": 4})]
 
@@ -71,14 +71,10 @@ def test_texts_have_no_vectors(tmp_path: Path) -> None:
 def line(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`splade` and `sentence` each: shards, and `NAME.trec`, over eight texts."""
     folder = tmp_path_factory.mktemp("line")
-    corpus = folder / "corpus"
-    (corpus / "qrels").mkdir(parents=True)
     words = ["dog", "cat", "sea", "the", "runs", "red", "boat"]
-    rows = [{"_id": f"d{n}", "text": " ".join(words[n % 7 : n % 7 + n])} for n in range(1, 9)]
-    (corpus / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    queries = [{"_id": "q1", "text": "a dog runs"}, {"_id": "q2", "text": "red boat"}]
-    (corpus / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
-    (corpus / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq2\td6\t1\n")
+    texts = {f"d{n}": " ".join(words[n % 7 : n % 7 + n]) for n in range(1, 9)}
+    queries = json_lines({"q1": "a dog runs", "q2": "red boat"})
+    corpus = beir_folder(folder / "corpus", json_lines(texts), queries, "q1\td1\t1\nq2\td6\t1\n", None)
     dataset = load_dataset(f"beir:{corpus}")
     models = {
         "splade": load_encoder("splade", str(golden / BERT), device="cpu"),

@@ -92,15 +92,10 @@ def test_broken_pictures_fail_unless_skipped(tmp_path, pictured, model):
     for row, told in zip(rows, reasons, strict=True):
         assert row["reason"].startswith(row["image"]) and told in row["reason"]
     assert [row["shard"].partition(".")[0] for row in rows] == [f"docs/shard-0000{n}" for n in (0, 0, 1, 2, 3)]
+    encode(tmp_path / "whole", readable(pictured), model)
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "whole")
     again = encode(tmp_path / "again", pictured, model, on_error="skip")
     assert again == manifest and tree(tmp_path / "again") == tree(tmp_path / "out")
-
-
-def test_what_is_left_is_what_a_corpus_without_them_gives(tmp_path, pictured):
-    encode(tmp_path / "out", pictured, PICTURES, on_error="skip")
-    whole = readable(pictured)
-    encode(tmp_path / "whole", whole, PICTURES)
-    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name,checkpoint", [("vdr-crossmodal", "demo-vdr"), ("dense-crossmodal", "demo-dense")])

@@ -64,15 +64,11 @@ def found(*terms: str, places: int = 10) -> list[Meaning]:
         ("finned", vague(("object", "fish"))),
         ("photo", sure(("word", "photo"))),
         ("zebra", sure(("word", "zebra"))),
+        *((term, None) for term in ("the", "with", "##s", "a", "x", "7", "2nd", ".", "", "[CLS]")),
     ],
 )
 def test_words(term, meant):
     assert meaning_of(term) == meant
-
-
-@pytest.mark.parametrize("term", ["the", "with", "##s", "a", "x", "7", "2nd", ".", "", "[CLS]"])
-def test_what_is_no_concept(term):
-    assert meaning_of(term) is None
 
 
 def test_a_word_names_one_concept_or_is_vague():
@@ -91,22 +87,22 @@ def test_every_thing_of_the_world_can_be_named():
 # --- distinct concepts ----------------------------------------------------------------------------------------------
 
 
-def test_synonyms_take_one_place():
-    assert found("boat", "ship", "yacht", "crimson", "red") == [sure(("object", "boat")), sure(("colour", "red"))]
-
-
-def test_a_vague_word_takes_the_place_of_what_it_turns_out_to_be():
-    assert found("seat", "red", "bench") == [sure(("object", "bench")), sure(("colour", "red"))]
-    assert found("seat") == [vague(("object", "bench"), ("object", "chair"))]
-    # the seat has become a bench: a chair is something else
-    assert found("seat", "bench", "chair") == [sure(("object", "bench")), sure(("object", "chair"))]
-
-
-def test_reading_stops_where_one_more_would_begin():
-    assert found("boat", "dog", "cat", "yacht", places=2) == [sure(("object", "boat")), sure(("object", "dog"))]
-    # a synonym that comes before that still counts
-    assert found("seat", "dog", "bench", "cat", places=2) == [sure(("object", "bench")), sure(("object", "dog"))]
-    assert found(places=2) == []
+@pytest.mark.parametrize(
+    ("terms", "places", "concepts"),
+    [
+        ("boat ship yacht crimson red", 10, [sure(("object", "boat")), sure(("colour", "red"))]),
+        # A vague word takes the place of what it turns out to be; a chair is something else than that bench.
+        ("seat red bench", 10, [sure(("object", "bench")), sure(("colour", "red"))]),
+        ("seat", 10, [vague(("object", "bench"), ("object", "chair"))]),
+        ("seat bench chair", 10, [sure(("object", "bench")), sure(("object", "chair"))]),
+        # Reading stops where one more would begin; a synonym that comes before that still counts.
+        ("boat dog cat yacht", 2, [sure(("object", "boat")), sure(("object", "dog"))]),
+        ("seat dog bench cat", 2, [sure(("object", "bench")), sure(("object", "dog"))]),
+        ("", 2, []),
+    ],
+)
+def test_synonyms_take_one_place(terms, places, concepts):
+    assert found(*terms.split(), places=places) == concepts
 
 
 @provided(st.lists(st.sampled_from(sorted(lexicon()) + ["zebra", "the", "##s"]), max_size=40), st.integers(1, 12))

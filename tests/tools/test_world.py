@@ -80,55 +80,35 @@ def test_the_packaged_world_is_read_once():
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
+        ("creatures", "  scale: 28", "  scal: 28", r"creatures.yaml line \d+ \(bird\): unknown key 'scal'; did you"),
+        ("creatures", "  scale: 28\n", "", r"creatures.yaml line \d+ \(bird\): missing: scale"),
+        ("creatures", "scale: 28", "scale: big", r"\(bird: scale\): expected a whole number, found 'big'"),
+        ("creatures", "floats: yes", "floats: 1", r"\(bird: floats\): expected yes or no, found '1'"),
+        ("creatures", "\nduck:", "\nbird:", r"creatures.yaml line \d+: 'bird' is there twice"),
+        ("household", "\nclock:", "\nbird:", r"household.yaml: the kind 'bird' is in another file as well"),
+        ("creatures", "[white, brown, yellow, black]", "[whit]", "duck: colours: unknown colour 'whit'; did you m"),
+        ("places", "things: [rabbit,", "things: [rabit,", r"forest: things.*: unknown kind 'rabit'; did you mean 'ra"),
+        ("places", "[360, 460]", "[360]", r"\(sea: horizon\): expected a list of 2"),
+        ("places", "where: strip", "where: stripe", r"sea: props: unknown where 'stripe'; did you mean 'strip'"),
+        ("words", "counts:\n  1:", "counts:\n  one:", r"\(counts\): expected whole numbers as keys, found 'one'"),
         (
-            "creatures.yaml",
-            "  scale: 28",
-            "  scal: 28",
-            r"creatures.yaml line \d+ \(bird\): unknown key 'scal'; did you",
-        ),
-        ("creatures.yaml", "  scale: 28\n", "", r"creatures.yaml line \d+ \(bird\): missing: scale"),
-        ("creatures.yaml", "scale: 28", "scale: big", r"\(bird: scale\): expected a whole number, found 'big'"),
-        ("creatures.yaml", "floats: yes", "floats: 1", r"\(bird: floats\): expected yes or no, found '1'"),
-        ("creatures.yaml", "\nduck:", "\nbird:", r"creatures.yaml line \d+: 'bird' is there twice"),
-        ("household.yaml", "\nclock:", "\nbird:", r"household.yaml: the kind 'bird' is in another file as well"),
-        (
-            "creatures.yaml",
-            "[white, brown, yellow, black]",
-            "[whit]",
-            r"duck: colours: unknown colour 'whit'; did you m",
-        ),
-        (
-            "places.yaml",
-            "things: [rabbit,",
-            "things: [rabit,",
-            r"forest: things.*: unknown kind 'rabit'; did you mean 'ra",
-        ),
-        ("places.yaml", "[360, 460]", "[360]", r"\(sea: horizon\): expected a list of 2"),
-        ("places.yaml", "where: strip", "where: stripe", r"sea: props: unknown where 'stripe'; did you mean 'strip'"),
-        ("words.yaml", "counts:\n  1:", "counts:\n  one:", r"\(counts\): expected whole numbers as keys, found 'one'"),
-        (
-            "words.yaml",
+            "words",
             "verbs:\n  sailing:",
             "verbs:\n  sail:",
-            r"boat: poses: unknown verb for pose 'sailing'; did you mean 'sail'",
+            "boat: poses: unknown verb for pose 'sailing'; did you mean 'sail'",
         ),
         (
-            "household.yaml",
-            "  drawings:\n    any: |\n      92,74",
-            "  verbs:\n    any: |\n      92,74",
+            "household",
+            "drawings:\n    any: |\n      92,74",
+            "verbs:\n    any: |\n      92,74",
             "the kind 'cup' has neither",
         ),
-        (
-            "creatures.yaml",
-            "poses: {air: [flying], ",
-            "poses: {",
-            r"bird: poses: none for 'air', the class of the place",
-        ),
-        ("skies.yaml", "weathers:", "weathers: [", r"skies.yaml: not YAML"),
+        ("creatures", "poses: {air: [flying], ", "poses: {", "bird: poses: none for 'air', the class of the place"),
+        ("skies", "weathers:", "weathers: [", r"skies.yaml: not YAML"),
     ],
 )
 def test_a_mistake_names_file_line_and_entry(folder, name, old, new, message):
-    edit(folder, name, old, new)
+    edit(folder, f"{name}.yaml", old, new)
     with pytest.raises(DataError, match=message):
         read_world(folder)
 
@@ -146,9 +126,8 @@ def test_a_mistake_in_a_drawing_names_its_line(folder, use):
     edit(folder, "creatures.yaml", "poly dark 62,46 88,4 84,46", "poly darkish 62,46 88,4 84,46")
     use(folder)
     line = (folder / "creatures.yaml").read_text().splitlines().index("        poly darkish 62,46 88,4 84,46") + 1
-    with pytest.raises(
-        DataError, match=rf"creatures.yaml line {line} \(bird: drawings: flying\): .*; did you mean 'dark'"
-    ):
+    where = rf"creatures.yaml line {line} \(bird: drawings: flying\)"
+    with pytest.raises(DataError, match=f"{where}: .*; did you mean 'dark'"):
         rasterise(world().kinds["bird"].drawings["flying"][0])
 
 

@@ -1,4 +1,3 @@
-import io
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -13,7 +12,7 @@ from world.drawing import VERSION, draw
 from world.draws import Draws
 from world.grammar import captions
 from world.painting import Canvas, Light
-from world.pictures import draw_split, png
+from world.pictures import draw_split
 from world.placing import looks, person
 from world.scenes import SPLITS, Scene, Thing, make_scene, scenes
 from world.shapes import Drawing, rasterise, slanted
@@ -165,32 +164,24 @@ def middle(placed, role):
     return sum(one.x for one in boxes) / len(boxes)
 
 
-def test_everything_is_there_as_often_as_the_scene_says(composed):
+def test_everything_is_there_as_often_as_the_scene_says_and_mostly_inside(composed):
     for scene, placed in composed:
         for role in ("subject", "landmark", "backdrop"):
             thing = getattr(scene, role)
             assert sum(one.role == role for one in placed) == (thing.count if thing else 0)
-
-
-def test_everything_is_mostly_inside_the_image(composed):
-    for scene, placed in composed:
         for one in placed:
             across = min(1000, one.x + one.width // 2) - max(0, one.x - one.width // 2)
             down = min(1000, one.bottom) - max(0, one.bottom - one.height)
             assert across * down > 0.55 * one.width * one.height, (scene, one)
 
 
-def test_sides_are_as_the_scene_says(composed):
+def test_things_stand_as_the_relation_says(composed):
     for scene, placed in composed:
+        bottoms = {role: [one.bottom for one in placed if one.role == role] for role in ("subject", "landmark")}
         if scene.relation == "left of":
             assert middle(placed, "subject") < middle(placed, "landmark")
         if scene.relation == "right of":
             assert middle(placed, "subject") > middle(placed, "landmark")
-
-
-def test_above_in_front_and_behind_are_as_the_scene_says(composed):
-    for scene, placed in composed:
-        bottoms = {role: [one.bottom for one in placed if one.role == role] for role in ("subject", "landmark")}
         if scene.relation == "above":
             tops = [one.bottom - one.height for one in placed if one.role == "landmark"]
             assert sum(bottoms["subject"]) / len(bottoms["subject"]) < min(tops) + 60
@@ -224,10 +215,6 @@ def test_an_image_does_not_depend_on_what_was_drawn_before(drawn):
     assert (draw(make_scene("test", 617)) == drawn[617]).all()
     assert drawn[617].shape == (64, 64, 3)
     assert drawn[617].dtype == np.uint8
-
-
-def test_no_two_images_are_alike(drawn):
-    assert len({image.tobytes() for image in drawn}) == 1000
 
 
 def test_a_larger_image_shows_the_same():
@@ -283,12 +270,6 @@ def test_the_mean_colour_alone_does_not_give_the_place(drawn):
 @pytest.fixture
 def few(monkeypatch):
     monkeypatch.setitem(SPLITS, "val", 6)
-
-
-def test_png_is_lossless(drawn):
-    with Image.open(io.BytesIO(png(drawn[0]))) as image:
-        assert image.mode == "RGB"
-        assert (np.asarray(image) == drawn[0]).all()
 
 
 def test_a_split_is_drawn_once(tmp_path, few):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 import yaml
 from pretrained_networks import tiny_vit
-from tiny_training import weights_of, write_squares
+from tiny_training import losses_of, same_weights, weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
@@ -199,12 +198,11 @@ def test_a_resumed_run_of_stages_ends_with_the_same_weights(
 ) -> None:
     """Killed inside each stage."""
     recipe = staged(corpus, kind, pretrained)
-    expected = weights_of(train(recipe, tmp_path / "whole", device="cpu"))
+    whole = train(recipe, tmp_path / "whole", device="cpu")
     for step in (1, 3, 5):
         assert train(recipe, tmp_path / "killed", device="cpu", stop_after=step).name == "state"
-    resumed = weights_of(train(recipe, tmp_path / "killed", device="cpu"))
-    assert resumed.keys() == expected.keys() and not any(key.startswith("parts.") for key in expected)
-    assert all(torch.equal(resumed[key], expected[key]) for key in expected)
+    assert same_weights(train(recipe, tmp_path / "killed", device="cpu"), whole)
+    assert not any(key.startswith("parts.") for key in weights_of(whole))
     assert load_encoder(kind, str(tmp_path / "killed/model"), device="cpu").kind == "impact"
 
 
@@ -228,6 +226,5 @@ def test_a_small_recipe_lowers_its_loss(
     if name == "fdt":
         changes["model.codebook"] = EXTRA["fdt"]["codebook"]
     train(read_recipe(path, changes), tmp_path, device="cpu")
-    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_bytes().splitlines()]
-    losses = [line["loss"] for line in lines if "loss" in line]
+    losses = losses_of(tmp_path)
     assert len(losses) == 8 * len(prefixes) and min(losses[4:8]) < losses[0]

@@ -11,7 +11,11 @@ import torch
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.learner import Temperatures, objective, penalty
 from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, MISSING, OBJECTIVES, OF_TEXTS
-from lexvl_anserini.training.objectives.contrastive import Encoded
+from lexvl_anserini.training.objectives.caption_terms import caption_gated, naming, v_splade
+from lexvl_anserini.training.objectives.contrastive import Encoded, fdt, stair, svdr
+from lexvl_anserini.training.objectives.joint_losses import d2s
+from lexvl_anserini.training.objectives.lexlip_losses import lexlip_momentum, masked_words
+from lexvl_anserini.training.objectives.ranking_losses import distil
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 RECIPE = Path(__file__).parents[2] / "runs" / "recipes" / "demo-vdr.yaml"
@@ -85,3 +89,27 @@ def test_an_objective_over_hard_negatives_needs_some() -> None:
 
 def test_tables_name_objectives_that_exist() -> None:
     assert OBJECTIVES.keys() | AUXILIARIES.keys() >= {*LEXICAL, *MISSING, *OF_TEXTS}
+
+
+PAIRS = Encoded(torch.eye(2), torch.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("function", "batch", "options", "message"),
+    [
+        (svdr, PAIRS, {}, "own tokens"),
+        (stair, PAIRS, {"masked": True}, "own tokens"),
+        (v_splade, PAIRS, {"queries": "bag"}, "needs the own tokens"),
+        (fdt, PAIRS, {}, "codebook"),
+        (d2s, PAIRS, {}, "dense vectors"),
+        (lexlip_momentum, PAIRS, {}, "keys"),
+        (masked_words, PAIRS, {}, "predictions"),
+        (naming, PAIRS, {}, "captions"),
+        (caption_gated, PAIRS, {}, "captions"),
+        (caption_gated, PAIRS._replace(caption=torch.eye(2)), {"target": "logits"}, "target 'logits' needs the logits"),
+        (distil, PAIRS, {}, "needs the scores of a teacher"),
+    ],
+)
+def test_what_a_batch_lacks_is_named(function: Any, batch: Encoded, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        function(batch, **options)

@@ -6,9 +6,9 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tiny_training import tensors
 from torch.nn.functional import normalize
 
 from lexvl_anserini.training.objectives.contrastive import Encoded, Keys, Predicted
@@ -26,10 +26,6 @@ from lexvl_anserini.training.objectives.lexlip_losses import (
 from lexvl_anserini.training.objectives.regularisers import flops
 
 WEIGHT = 0.002
-
-
-def tensors(path):
-    return {key: torch.from_numpy(value) for key, value in np.load(path).items()}
 
 
 def with_flops(loss, query, document):
@@ -118,8 +114,6 @@ def test_masked_words_by_hand():
     one = Encoded(torch.eye(2), torch.eye(2), predicted=(part,))
     assert masked_words(one).item() == pytest.approx(mean)
     assert masked_words(one._replace(predicted=(part, part))).item() == pytest.approx(2 * mean)
-    with pytest.raises(ValueError, match="predictions"):
-        masked_words(Encoded(torch.eye(2), torch.eye(2)))
 
 
 def test_bottleneck_by_hand():
@@ -163,8 +157,6 @@ def test_momentum_by_hand():
     keys = Keys(torch.eye(2), torch.eye(2), torch.zeros(3, 2), torch.zeros(1, 2))
     expected = (math.log(1 + 3 / math.e) + math.log(1 + 1 / math.e)) / 2
     assert lexlip_momentum(Encoded(text, image, keys=keys), 1.0).item() == pytest.approx(expected)
-    with pytest.raises(ValueError, match="keys"):
-        lexlip_momentum(Encoded(text, image))
 
 
 def test_a_queue_by_hand():

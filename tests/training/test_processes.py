@@ -8,11 +8,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_training import rows_of
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.processes import Processes
@@ -107,14 +107,10 @@ def test_two_processes_train_as_one(texts: str, images: str, tmp_path: Path) -> 
         assert_same(load_file(tmp_path / "gradients" / str(rank) / "gradients.safetensors"), expected)
     for recipe, output in runs:
         same(output / "model", train(recipe, tmp_path / "one" / output.name, device="cpu"))
-        ours, theirs = (log_of(folder / output.name) for folder in (tmp_path, tmp_path / "one"))
+        ours, theirs = (rows_of(folder / output.name) for folder in (tmp_path, tmp_path / "one"))
         assert [row["step"] for row in ours] == [row["step"] for row in theirs]
         for one, other in zip(ours, theirs, strict=True):
             assert one.get("loss") == pytest.approx(other.get("loss"), abs=2e-4)
-
-
-def log_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:

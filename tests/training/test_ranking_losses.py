@@ -8,14 +8,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import normalize
 
 from lexvl_anserini.training.objectives import OF_NEGATIVES
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.objectives.ranking_losses import (
     distil,
     dpr,
-    own_scores,
     splade_in_batch,
     splade_kl,
     splade_margin_mse,
@@ -97,13 +95,6 @@ def test_the_published_trainer_counts_flops_twice(shared):
     assert kl + total_penalty(terms).item() == pytest.approx(both["batch_train_loss"] - both["batch_FLOPS"], rel=1e-5)
 
 
-def test_own_scores_begin_with_the_positive():
-    query = torch.eye(2)
-    document = torch.tensor([[1.0, 9], [9, 2], [3, 9], [4, 9], [9, 5], [9, 6]])
-    assert own_scores(Encoded(query, document)).tolist() == [[1, 3, 4], [2, 5, 6]]
-    assert own_scores(Encoded(query, document), 2.0).tolist() == [[0.5, 1.5, 2], [1, 2.5, 3]]
-
-
 def test_losses_by_hand():
     query = torch.eye(2)
     document = torch.cat([torch.eye(2), torch.zeros(2, 2)])  # scores 1 and 0; hard negatives 0
@@ -172,11 +163,6 @@ def test_the_teacher_gets_no_gradient():
     assert taught.grad is None
 
 
-def test_dpr_uses_lengths_of_vectors():
-    encoded = random_batch(kind=torch.float32)
-    assert dpr(encoded).item() != pytest.approx(dpr(encoded._replace(query=normalize(encoded.query, dim=1))).item())
-
-
 @pytest.mark.parametrize("name", OF_NEGATIVES)
 def test_a_batch_without_hard_negatives_raises(name):
     with pytest.raises(ValueError, match="0 hard negatives of 2 queries"):
@@ -199,8 +185,6 @@ def test_distil_by_hand() -> None:
     torch.testing.assert_close(loss, 2 * torch.tensor(2.0).log())
     certain = distil(Encoded(vectors, vectors, taught=vectors), model_temperature=0.01, teacher_temperature=0.01)
     assert certain.item() < 1e-6
-    with pytest.raises(ValueError, match="needs the scores of a teacher"):
-        distil(Encoded(vectors, vectors))
 
 
 def test_distil_of_bags_by_hand() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_training import write_corpus, write_plain_squares
+from tiny_training import rows_of, write_corpus, write_plain_squares
 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.training.common import learner as loss
@@ -55,8 +54,7 @@ def test_a_run_that_stops_after_every_step_ends_the_same(texts: str, tmp_path: P
     assert weights(train(recipe, tmp_path / "part", device="cpu")) == weights(whole)
 
     def lines(folder: str) -> list[Any]:
-        rows = [json.loads(line) for line in (tmp_path / folder / "log.jsonl").read_text().splitlines()]
-        return [{**row, "seconds": 0} for row in rows]
+        return [{**row, "seconds": 0} for row in rows_of(tmp_path / folder)]
 
     assert lines("part") == lines("whole")
     assert (tmp_path / "part/examples.jsonl").read_bytes() == (tmp_path / "whole/examples.jsonl").read_bytes()
@@ -82,7 +80,7 @@ def test_one_pair_trains(tmp_path: Path) -> None:
         return recipe_of(corpus, "dpr", data={"corpus": corpus}, optimisation={"steps": 1, "batch_size": size})
 
     assert (train(recipe(1), tmp_path / "texts", device="cpu") / "training.json").is_file()
-    [row] = [json.loads(line) for line in (tmp_path / "texts/log.jsonl").read_text().splitlines()]
+    [row] = rows_of(tmp_path / "texts")
     assert row["loss"] == 0 and "query_alike" not in row
     with refused("batch_size 2 is more than the 1 training queries"):
         train(recipe(2), tmp_path / "two", device="cpu")

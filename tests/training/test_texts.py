@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from tiny_training import losses_of
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
@@ -130,6 +131,8 @@ def test_queries_and_documents_keep_their_own_numbers_of_terms(
         as_lexical(tower).weights(["a red boat and the green house"]) for tower in (encoder.query, encoder.document)
     ]
     assert [rows.nnz for rows in kept] == [3, 7]
+    about = json.loads((folder / "training.json").read_text())
+    assert about["queries"] == 9 and {"nDCG@10", "Recall@100", "alpha_nDCG@10"} <= about["validation"].keys()
     query, document = load_vdr_sides(Source(find_checkpoint(str(folder)), torch.device("cpu")), None)
     assert (query is document) == (model is FRESH)
 
@@ -146,16 +149,6 @@ def test_sentence_transformers_loads_a_trained_splade(model: Mapping[str, Any], 
 
 def weights(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*.safetensors")))
-
-
-@pytest.mark.parametrize("stop", [1, 3])
-def test_a_resumed_run_ends_with_the_same_weights(stop: int, texts: str, tmp_path: Path) -> None:
-    recipe = recipe_of(texts, "vdr", objective={"name": "svdr", "options": {"topk": 8}})
-    whole = train(recipe, tmp_path / "whole", device="cpu")
-    assert train(recipe, tmp_path / "part", device="cpu", stop_after=stop).name == "state"
-    assert weights(train(recipe, tmp_path / "part", device="cpu")) == weights(whole)
-    about = json.loads((whole / "training.json").read_text())
-    assert about["queries"] == 9 and {"nDCG@10", "Recall@100", "alpha_nDCG@10"} <= about["validation"].keys()
 
 
 def test_a_frozen_tower_does_not_change(texts: str, golden: Path, tmp_path: Path) -> None:
@@ -402,5 +395,5 @@ def test_a_recipe_lowers_its_loss(name: str, pairs: str, tmp_path: Path) -> None
         "state_every": 100,
     }
     train(read_recipe(path, changes), tmp_path, device="cpu")
-    losses = [json.loads(line)["loss"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    losses = losses_of(tmp_path)
     assert min(losses[-2:]) < losses[0]

@@ -27,17 +27,3 @@ def test_it_equals_the_plain_formula(slice_floats: int, with_mask: bool, monkeyp
     gradients = torch.autograd.grad((found * pull).sum(), (features, matrix))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradients, wanted)
-
-
-def test_gradients_are_those_of_finite_differences() -> None:
-    torch.manual_seed(1)
-    features = torch.randn(2, 4, 3, dtype=torch.float64, requires_grad=True)
-    matrix = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(project_max, (features, matrix))
-
-
-def test_the_gradient_goes_to_the_winning_position_alone() -> None:
-    features = torch.tensor([[[1.0], [3.0], [2.0]]], requires_grad=True)
-    project_max(features, torch.tensor([[1.0], [-1.0]])).sum().backward()
-    assert features.grad is not None
-    assert features.grad.flatten().tolist() == [-1.0, 1.0, 0.0]

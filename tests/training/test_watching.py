@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_model
+from tiny_training import rows_of
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
@@ -22,16 +23,11 @@ from lexvl_anserini.training.common.evaluation import alike, collapses, profile
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import checked
-from lexvl_anserini.training.run_folder import TrainingState
 from lexvl_anserini.training.splits import Sources
 from lexvl_anserini.training.texts.material import TextMaterial, TextValidation
 from lexvl_anserini.training.watching import best_of
 from tests.training.test_run_folder import recipe_of as recipe_of_images
 from tests.training.test_texts import loaded, recipe_of
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def regularised(corpus: str, **changes: Any) -> Any:
@@ -42,7 +38,7 @@ def regularised(corpus: str, **changes: Any) -> Any:
 
 def test_the_log_names_losses_and_says_what_vectors_are_like(texts: str, tmp_path: Path) -> None:
     train(regularised(texts), tmp_path, device="cpu")
-    rows = rows_of(tmp_path / "log.jsonl")
+    rows = rows_of(tmp_path)
     steps = [row for row in rows if "loss" in row]
     assert len(steps) == 4
     for row in steps:
@@ -69,14 +65,14 @@ def test_the_panels_of_a_curve_by_hand() -> None:
 
 def test_examples_have_their_heaviest_terms(texts: str, images: str, tmp_path: Path) -> None:
     folder = train(regularised(texts, validate_every=2), tmp_path / "texts", device="cpu")
-    rows = rows_of(tmp_path / "texts/examples.jsonl")
+    rows = rows_of(tmp_path / "texts", "examples.jsonl")
     assert [row["step"] for row in rows] == [2] * 6 + [4] * 6  # three held-out queries, each with its positive
     last = [row for row in rows if row["step"] == 4 and row["side"] == "query"]
     encoder = loaded("splade", folder)
     expected = encoder.decode(encoder.query.weights([row["name"] for row in last]), top_k=10)
     assert [[term for term, _ in row["terms"]] for row in last] == [[term for term, _ in terms] for terms in expected]
     train(recipe_of_images(images), tmp_path / "images", device="cpu")
-    rows = rows_of(tmp_path / "images/examples.jsonl")
+    rows = rows_of(tmp_path / "images", "examples.jsonl")
     names = ["a red square", "a green square", "a blue square", "a white square", "4", "5", "6", "7"]
     assert [row["name"] for row in rows] == names
     # Of these captions, only one word is frequent enough to be a term.
@@ -128,15 +124,10 @@ def test_a_stage_ends_where_validation_does_not_improve(
     if stop:
         train(recipe, tmp_path, device="cpu", stop_after=stop)
     train(recipe, tmp_path, device="cpu")
-    rows = rows_of(tmp_path / "log.jsonl")
+    rows = rows_of(tmp_path)
     assert [row["step"] for row in rows if "score" in row] == [1, 2, 3, 5, 6, 7, 8] and scores == []
     assert [row["step"] for row in rows if "stopped" in row] == [3]
     assert (tmp_path / "best").is_dir()
-
-
-def test_validations_since_the_best_one() -> None:
-    state = TrainingState(scores=[(1, 0.9), (3, 0.2), (4, 0.3), (5, 0.3), (6, 0.1)])
-    assert (state.waited(0), state.waited(1), state.waited(5), state.waited(6)) == (4, 2, 0, 0)
 
 
 def test_patience_needs_a_validation(texts: str) -> None:

@@ -123,11 +123,7 @@ def read_folders(files: Sequence[Path], base: Path, split: str) -> Iterator[Labe
 
 
 def read_sorted_folders(files: Sequence[Path], base: Path, split: str, count: int) -> Iterator[Labelled]:
-    """Images of one folder of class folders whose names, in order, are those of the classes.
-
-    Raises:
-        DataError: there are not `count` class folders, so that their order does not say which they are.
-    """
+    """Images of one folder of class folders whose names, in order, are those of the classes."""
     folders = list(class_folders(files[0]))
     numbers = {label: number for number, label in enumerate(sorted({str(item.label) for item in folders}))}
     if len(numbers) != count:
@@ -139,11 +135,7 @@ def read_sorted_folders(files: Sequence[Path], base: Path, split: str, count: in
 
 
 def read_cifar(files: Sequence[Path], base: Path, split: str, labels: int) -> Iterator[Labelled]:
-    """Images of CIFAR's binary version: per image `labels` bytes, of which the last is its class, then its pixels.
-
-    Raises:
-        DataError: a file has another length.
-    """
+    """Images of CIFAR's binary version: per image `labels` bytes, of which the last is its class, then its pixels."""
     import PIL.Image
 
     size = labels + int(np.prod(_CIFAR_SHAPE))

@@ -76,11 +76,7 @@ def read_labelled(where: Path, classes: ImageClasses | None = None) -> LabelledI
 def with_numbers(
     name: str, where: str, items: Iterable[Labelled], classes: ImageClasses, per_class: bool = False
 ) -> LabelledImages:
-    """Images with the numbers of their classes.
-
-    Raises:
-        DataError: there are no images, or one has a label that `classes` lack.
-    """
+    """Images with the numbers of their classes."""
     items = list(items)
     if not items:
         raise DataError(f"{where}: no images")
@@ -106,11 +102,7 @@ def _number(label: str | int, classes: ImageClasses) -> int | None:
 
 
 def class_folders(where: Path) -> Iterator[Labelled]:
-    """Streams the images below a folder or in a tar; the first folder of an image's path is its class.
-
-    Raises:
-        DataError: there are no images, some are in no class folder, or a class folder has none.
-    """
+    """Streams the images below a folder or in a tar; the first folder of an image's path is its class."""
     classes = set()
     for document in load_pictures(CorpusRef(f"folder:{where}", escape_ids=True)).documents():
         label, _, rest = unescape_id(document.doc_id).partition("/")
@@ -128,11 +120,7 @@ def class_folders(where: Path) -> Iterator[Labelled]:
 
 
 def read_list(path: Path) -> Iterator[Labelled]:
-    """Streams a list of images: columns image and class; images are relative to the list.
-
-    Raises:
-        DataError: it cannot be read, or an image occurs twice.
-    """
+    """Streams a list of images: columns image and class; images are relative to the list."""
     seen: set[str] = set()
     for where, (image, label) in read_rows(path, COLUMNS):
         if image in seen:
@@ -147,9 +135,6 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[st
     Args:
         path: a file with a suffix of `LISTS`, in UTF-8.
         columns: their names.
-
-    Raises:
-        DataError: the file cannot be read, or a row has other columns or an empty one.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as lines:
@@ -208,11 +193,7 @@ class ImageClasses:
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """Folded label -> class.
-
-        Raises:
-            DataError: two classes have the same label.
-        """
+        """Folded label -> class."""
         number_of: dict[str, int] = {}
         for number, label in enumerate(self.labels):
             if number_of.setdefault(folded(label), number) != number:
@@ -242,10 +223,6 @@ def read_classes(path: Path) -> ImageClasses:
 
     Classes are a list of names, which are the labels too, or an object of labels and names. Each name is a text, or a
     list of synonyms.
-
-    Raises:
-        DataError: the file cannot be read, or has other contents.
-        UsageError: a template has no `{}`.
     """
     content = read_json(path, "file of classes", DataError)
     if strange := sorted(content.keys() - set(KEYS)):

@@ -163,7 +163,7 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
     """
     import numpy as np
 
-    wanted: dict[Path, list[tuple[int, str]]] = {}
+    by_table: dict[Path, list[tuple[int, str]]] = {}
     for position, reference in enumerate(references):
         match = REFERENCE.fullmatch(reference)
         if match is None:
@@ -171,9 +171,9 @@ def read_embeddings(references: Sequence[str]) -> np.ndarray:
                 f"{reference[:80]!r}: not an embedding (table.parquet::id); encode a corpus of embeddings "
                 "(embeddings:<folder>), or name the model that reads texts and images: --set backbone_checkpoint=..."
             )
-        wanted.setdefault(Path(match["table"]), []).append((position, match["id"]))
+        by_table.setdefault(Path(match["table"]), []).append((position, match["id"]))
     vectors = np.empty((0, 0), dtype=np.float32)
-    for path, items in wanted.items():
+    for path, items in by_table.items():
         table = _table(path)
         if missing := [item_id for _, item_id in items if item_id not in table.rows]:
             raise DataError(f"{path}: no embedding of id {some(missing)}; {len(table.rows)} rows")

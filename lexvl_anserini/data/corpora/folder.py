@@ -168,9 +168,9 @@ def _place(ref: CorpusRef) -> Path:
     return Path(path).expanduser()
 
 
-def _first(files: Files, wanted: Callable[[str], bool], problem: str) -> str:
-    """The first name that is wanted."""
-    first = next(filter(wanted, files.names(LeftOut())), None)
+def _first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
+    """The first name that fits."""
+    first = next(filter(fits, files.names(LeftOut())), None)
     if first is None:
         heic = sum(_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
         hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""

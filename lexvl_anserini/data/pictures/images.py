@@ -281,8 +281,8 @@ def _opened(source: BinaryIO, where: str) -> Image:
         raise DataError(_too_large(where, pixels, limit)) from problem
 
 
-def _too_large(where: str, found: str, limit: int) -> str:
-    return f"{where}: {found}, more than the limit of {limit:,}; scale the picture down"
+def _too_large(where: str, size: str, limit: int) -> str:
+    return f"{where}: {size}, more than the limit of {limit:,}; scale the picture down"
 
 
 @contextmanager

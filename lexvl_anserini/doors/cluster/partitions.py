@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice, product, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -58,8 +59,8 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         folders = folders_in(index, report)
         self.index, self.manifest, self.documents = index, manifest, report.documents
         shared = divided(folders, min(runner.places, len(folders)))
-        requests = [SearcherRequest(tuple(group), str(report["collection"])) for group in shared]
-        self.workers = runner.workers(PartitionSearcher, requests)
+        searcher = partial(PartitionSearcher, str(report["collection"]))
+        self.workers = runner.workers(searcher, shared)
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:
@@ -249,16 +250,6 @@ def answers(pending: Sequence[Pending], hits: int) -> Iterator[list[ScoredDoc]]:
     return (merged([sent.documents() for sent in lists], hits) for lists in zip(*results, strict=True))
 
 
-class SearcherRequest(NamedTuple):
-    """What a worker needs to open its partitions.
-
-    collection  digest of the collection that queries are quantised for
-    """
-
-    folders: tuple[Path, ...]
-    collection: str
-
-
 class SentList(NamedTuple):
     """A ranked list on its way between processes: columns, which are unpacked ten times faster than records."""
 
@@ -287,13 +278,13 @@ def merged(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[ScoredDoc]:
 
 
 class PartitionSearcher:
-    """The open indexes of some partitions."""
+    """The open indexes of some partitions of a collection, whose digest names it."""
 
-    def __init__(self, request: SearcherRequest):
+    def __init__(self, collection: str, folders: Sequence[Path]):
         self.engines: list[ImpactEngine] = []
         try:
-            for folder in request.folders:
-                manifest = check_partition(fetched(folder), request.collection)
+            for folder in folders:
+                manifest = check_partition(fetched(folder), collection)
                 self.engines.append(open_impact_index(folder, manifest))
         except BaseException:
             self.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -44,22 +43,6 @@ from lexvl_anserini.shards.reading import check_distinct, read_ids
 REPAIR = "run the command that built the index again, which builds what is missing"
 
 
-@dataclass(frozen=True)
-class PartitionsRequest:
-    """What a process needs to build any partition; it can be sent to another process.
-
-    folder      of the finished partitions
-    sources     the shards of each
-    collection  digest of all partitions together
-    """
-
-    folder: Path
-    sources: tuple[Path, ...]
-    options: IndexOptions
-    threads: int
-    collection: str
-
-
 def partition_name(number: int) -> str:
     """`partition-00003`."""
     return f"partition-{number:05}"
@@ -80,13 +63,13 @@ def build_partitions(
         refuse_common_ids(sources, manifests)
     digest, staging = collection_digest(manifest, manifests), gathering_folder(index)
     make_place(staging)
-    request = PartitionsRequest(staging, tuple(sources), options or IndexOptions(), threads, digest)
+    options = options or IndexOptions()
     names = [partition_name(number) for number in range(len(sources))]
     if staging != index:
         keep_partitions(index, staging, names, digest)
     for _, documents in all_results(
         current_runner(),
-        partial(build_partition, request),
+        partial(build_partition, staging, tuple(sources), options, threads, digest),
         range(len(sources)),
         lambda number: str(sources[number]),
         threads,
@@ -101,7 +84,7 @@ def build_partitions(
         for name in names if staging != index else ():
             (staging / name).rename(part / name)
         counts = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
-        write_report(part, {**counts, "options": request.options.to_json(), "collection": digest})
+        write_report(part, {**counts, "options": options.to_json(), "collection": digest})
     if staging != index:
         shutil.rmtree(staging)
     return BuiltIndex(index, manifest)
@@ -127,16 +110,18 @@ def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) ->
     check_distinct(seen, ids)
 
 
-def build_partition(request: PartitionsRequest, number: int) -> int:
-    """Builds one partition, unless it is finished; returns the number of its documents."""
+def build_partition(
+    folder: Path, sources: Sequence[Path], options: IndexOptions, threads: int, collection: str, number: int
+) -> int:
+    """Builds one partition from its shards, unless it is finished; returns the number of its documents."""
     from lexvl_anserini.searching.building import carry_out, plan_index
 
-    index = request.folder / partition_name(number)
+    index = folder / partition_name(number)
     with published(index):
-        plan = plan_index(fetched(request.sources[number]), index, "lucene", request.options.to_json(), True)
-        documents = carry_out(plan, request.threads).documents
-        write_json(index / PARTITION, {"collection": request.collection, "number": number})
-    discard(request.sources[number])
+        plan = plan_index(fetched(sources[number]), index, "lucene", options.to_json(), True)
+        documents = carry_out(plan, threads).documents
+        write_json(index / PARTITION, {"collection": collection, "number": number})
+    discard(sources[number])
     return documents
 
 

@@ -92,15 +92,6 @@ class CorpusPlan:
         part.span(self.summary.documents)
         return partial(PlannedCorpus, plan=self, part=part)
 
-    def scale_for(self, manifest: Manifest, where: Path | str) -> Mapping[str, Any]:
-        """The quantiser with the scale of the whole corpus, for a call that makes shards of the plan."""
-        requested, planned = (
-            {**whole_request(entry), "versions": dict(entry.versions)} for entry in (manifest, self.manifest)
-        )
-        if not (same := same_request(requested, planned)):
-            raise ArtefactError(f"{where}: the plan is of another request ({same}); plan again")
-        return self.manifest.quantiser
-
     def write(self, path: Path) -> None:
         """Writes the file."""
         content = {**asdict(self), "manifest": self.manifest.to_json(), "format": FORMAT}
@@ -117,10 +108,6 @@ class CorpusPlan:
 
         torch.set_num_threads(self.threads)
         return self
-
-    def placed(self, dataset: Dataset) -> Dataset:
-        """The dataset with the places of this plan."""
-        return listed(dataset, self.listing) if self.listing else dataset
 
     @classmethod
     def read(cls, path: Path) -> CorpusPlan:
@@ -162,8 +149,12 @@ class PlannedCorpus:
         return summary._replace(contents=contents.hexdigest())
 
     def settled(self, request: Manifest, output: Path) -> Manifest:
-        """The request with the scale of the plan."""
-        return replace(request, quantiser=self.plan.scale_for(request, output))
+        """The request with the scale of the plan, which must be of the same request."""
+        manifest = self.plan.manifest
+        requested, planned = ({**whole_request(m), "versions": dict(m.versions)} for m in (request, manifest))
+        if not (same := same_request(requested, planned)):
+            raise ArtefactError(f"{output}: the plan is of another request ({same}); plan again")
+        return replace(request, quantiser=manifest.quantiser)
 
     def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
         """The quantiser, which has the scale of the plan."""
@@ -175,9 +166,14 @@ class PlannedCorpus:
         size = self.plan.block_size
         begin, end = first // size, -(-(first + count) // size)
         self._blocks = {number: sha256() for number in range(begin, end)}
-        dataset = self.plan.placed(self.dataset)
-        documents = islice(documents_from(dataset, begin * size, self.plan.blocks[begin].place), (end - begin) * size)
-        self._rest = self._digested(documents, begin * size)
+        place, listing = self.plan.blocks[begin].place, self.plan.listing
+        dataset = listed(self.dataset, listing) if listing else self.dataset
+        documents: Iterator[Document]
+        if dataset.placed is not None and place is not None:
+            documents = (document for _, document in dataset.placed(place))
+        else:
+            documents = islice(dataset.documents(), begin * size, None)
+        self._rest = self._digested(islice(documents, (end - begin) * size), begin * size)
         exhaust(islice(self._rest, first - begin * size))
         return islice(self._rest, count)
 
@@ -241,7 +237,8 @@ def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[Co
         if places:  # a second pass, over ids that may be equal
             yield from dataset.documents()
             return
-        for position, (place, document) in enumerate(placed(dataset)):
+        pairs = dataset.placed(LinePlace()) if dataset.placed else ((None, d) for d in dataset.documents())
+        for position, (place, document) in enumerate(pairs):
             if position % size == 0:
                 places.append((sha256(), place))
             places[-1][0].update(document_bytes(document))
@@ -264,21 +261,6 @@ def refuse_other_plan(path: Path, parts: int, corpus: str, encoder: str, overwri
 def listing_of(plan: Path) -> Path:
     """The file of documents beside a plan."""
     return plan.with_name(plan.name + ".documents.jsonl")
-
-
-def placed(dataset: Dataset) -> Iterator[tuple[LinePlace | None, Document]]:
-    """All documents, each with its place."""
-    if dataset.placed is not None:
-        yield from dataset.placed(LinePlace())
-    else:
-        yield from ((None, document) for document in dataset.documents())
-
-
-def documents_from(dataset: Dataset, first: int, place: LinePlace | None) -> Iterator[Document]:
-    """The documents from position `first` on; those before it are read only where the corpus has no places."""
-    if dataset.placed is not None and place is not None:
-        return (document for _, document in dataset.placed(place))
-    return islice(dataset.documents(), first, None)
 
 
 def write_listing(documents: Iterable[Document], path: Path) -> None:

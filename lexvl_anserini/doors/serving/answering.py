@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini import __version__
+from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.documents import (
     EXAMPLES,
@@ -19,7 +20,7 @@ from lexvl_anserini.doors.serving.documents import (
     EncodedPicture,
     Recent,
     SentPictures,
-    scaled_file,
+    scaled,
 )
 from lexvl_anserini.doors.serving.messages import (
     Chip,
@@ -37,7 +38,7 @@ from lexvl_anserini.doors.serving.messages import (
     ShownHit,
     Timing,
 )
-from lexvl_anserini.doors.serving.opened import LiveIndex, Shelf, settings_of
+from lexvl_anserini.doors.serving.opened import LiveIndex, Shelf
 from lexvl_anserini.encoders.encoder import OtherModality
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical
@@ -109,12 +110,7 @@ class Service:
         indexes, examples = [], list(self.examples)
         for name in self.shelf.names:
             with self.shelf.borrowed(name) as index:
-                fields = [
-                    MetadataField(name=field, type=kind, values=index.corpus.values(field.removeprefix("meta.")))
-                    for field, kind in index.fields.items()
-                ]
-                problem = self.shelf.problem(name)
-                indexes.append(IndexDescription(name=name, fields=fields, problem=problem, **settings_of(index)))
+                indexes.append(described(index, self.shelf.problem(name)))
                 examples = examples or list(index.examples)
         shown = examples[: max(EXAMPLES, len(self.examples))]
         return PageDescription(indexes=indexes, examples=shown, version=__version__)
@@ -219,9 +215,8 @@ class Service:
         """A scaled picture of the corpus of an index."""
         with self.shelf.borrowed(name) as index:
             reference = index.corpus.picture(doc_id)
-            picture: EncodedPicture = self.scaled.kept(
-                (index.serial, doc_id, side), lambda: scaled_file(reference, SIDES[side])
-            )
+            key = (index.serial, doc_id, side)
+            picture: EncodedPicture = self.scaled.kept(key, lambda: scaled(open_image(reference), SIDES[side]))
             return picture
 
     def heat_map(self, request: MapQuestion) -> HeatMap:
@@ -239,9 +234,30 @@ class Service:
             return heat
 
 
+def described(index: LiveIndex, problem: str) -> IndexDescription:
+    """What the page has to know about an index."""
+    fields = [
+        MetadataField(name=field, type=kind, values=index.corpus.values(field.removeprefix("meta.")))
+        for field, kind in index.fields.items()
+    ]
+    with_pictures = any(document.picture is not None for document in index.corpus.documents.values())
+    return IndexDescription(
+        name=index.served.name,
+        kind=index.manifest.kind,
+        encoder=index.model.name,
+        corpus=index.manifest.corpus.name,
+        documents=index.manifest.counts.documents,
+        terms=index.manifest.kind == "impact",
+        pictures=with_pictures,
+        maps=index.map_tower is not None and with_pictures,
+        sends=index.picture_tower is not None,
+        fields=fields,
+        problem=problem,
+    )
+
+
 def drawn_map(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> HeatMap:
     """Where weighted terms are in a picture."""
-    from lexvl_anserini.data.pictures.images import open_image
     from lexvl_anserini.encoders.parts.images.grounding import contributions
 
     image = open_image(picture)
@@ -302,8 +318,6 @@ def encode_document(index: LiveIndex, doc_id: str) -> Any:
     if shown is None:
         raise DataError(f"no document {doc_id[:80]!r} in the corpus")
     if shown.picture is not None and index.picture_tower is not None:
-        from lexvl_anserini.data.pictures.images import open_image
-
         return _quantised(index, index.picture_tower, open_image(index.corpus.picture(doc_id)))
     topic = Topic(TYPED, " ".join(part for part in (shown.title, shown.text) if part))
     try:

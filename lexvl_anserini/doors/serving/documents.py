@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.data.pictures.archives import MEMBER
-from lexvl_anserini.data.pictures.images import decode_image, open_image
+from lexvl_anserini.data.pictures.images import decode_image
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.records import Document
@@ -181,11 +181,6 @@ def scaled(picture: Image, side: int) -> EncodedPicture:
         return EncodedPicture(out.getvalue(), "image/png")
     copy.save(out, format="JPEG", quality=85)
     return EncodedPicture(out.getvalue(), "image/jpeg")
-
-
-def scaled_file(reference: str, side: int) -> EncodedPicture:
-    """A picture of a corpus as bytes."""
-    return scaled(open_image(reference), side)
 
 
 class SentPictures:

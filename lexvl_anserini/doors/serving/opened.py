@@ -73,10 +73,11 @@ class LiveIndex:
     users: int = 0
     retired: bool = False
     serial: int = field(default_factory=partial(next, count()))
-    known: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.known = frozenset(self.terms)
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """Its terms, to look them up."""
+        return frozenset(self.terms)
 
     @property
     def manifest(self) -> Manifest:
@@ -277,18 +278,3 @@ def served_indexes(
         changes = EncoderChanges(moved, options=options or {}, device=device)
         served[name] = ServedIndex(name, path, changes, data_dir)
     return list(served.values())
-
-
-def settings_of(index: LiveIndex) -> dict[str, Any]:
-    """What an index can do, for the page."""
-    with_pictures = any(document.picture is not None for document in index.corpus.documents.values())
-    return {
-        "kind": index.manifest.kind,
-        "encoder": index.model.name,
-        "corpus": index.manifest.corpus.name,
-        "documents": index.manifest.counts.documents,
-        "terms": index.manifest.kind == "impact",
-        "pictures": with_pictures,
-        "maps": index.map_tower is not None and with_pictures,
-        "sends": index.picture_tower is not None,
-    }

@@ -19,7 +19,6 @@ import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -235,31 +234,48 @@ def loads_in_sentence_transformers(folder: Path) -> str | None:
     return 'SparseEncoder("{}")' if sparse else 'SentenceTransformer("{}")'
 
 
-@dataclass(frozen=True)
-class Upload:
-    """Where an encoder is pushed; `Encoder.push_to_hub` explains the fields."""
+def push_encoder(
+    model: Encoder,
+    facts: ModelCardFacts,
+    repo_id: str,
+    private: bool | None,
+    token: str | None,
+    message: str | None,
+    branch: str | None,
+    overwrite: bool,
+) -> str:
+    """As `Encoder.push_to_hub`: the files replace those that an earlier push wrote."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 
-    repo_id: str
-    private: bool | None = None
-    token: str | None = None
-    message: str | None = None
-    branch: str | None = None
-    overwrite: bool = False
-
-
-def push_encoder(model: Encoder, facts: ModelCardFacts, upload: Upload) -> str:
-    """Saves an encoder in a temporary folder and commits it; returns the URL of the commit."""
-    from huggingface_hub import get_token
-
-    check_name(upload.repo_id)
-    if not (upload.token or get_token()):
+    check_name(repo_id)
+    if not (token or get_token()):
         raise LexvlError(
-            f"{upload.repo_id}: no token of the hub; run `hf auth login`, set HF_TOKEN, or pass token=... (of a token "
+            f"{repo_id}: no token of the hub; run `hf auth login`, set HF_TOKEN, or pass token=... (of a token "
             "that may write)"
         )
     with TemporaryDirectory(prefix="lexvl-push-") as home:
-        folder = save_encoder(model, Path(home) / "model", facts)
-        return push_folder(folder, upload)
+        folder, api = save_encoder(model, Path(home) / "model", facts), HfApi(token=token)
+        with hub_errors(repo_id):
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            info = api.model_info(repo_id, revision=branch)
+            there = {sibling.rfilename for sibling in info.siblings or ()} - OF_THE_HUB
+            if there and SAVED not in there and not overwrite:
+                raise LexvlError(
+                    f"{repo_id}: holds {len(there)} files that push_to_hub did not write, such as {min(there)!r}; "
+                    "name another model, or replace them (overwrite=True)"
+                )
+            names = sorted(names_in(folder))
+            operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
+            operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
+            commit = api.create_commit(
+                repo_id,
+                operations,
+                commit_message=message or "Add an encoder of lexvl-anserini",
+                revision=branch,
+                parent_commit=info.sha,
+            )
+    log.info("%s: %d files committed", repo_id, len(names))
+    return str(commit.commit_url)
 
 
 def check_name(repo_id: str) -> None:
@@ -275,34 +291,6 @@ def check_name(repo_id: str) -> None:
         ) from error
     if "/" not in repo_id:
         raise UsageError(f"{repo_id!r}: lacks its owner; expected owner/name")
-
-
-def push_folder(folder: Path, upload: Upload) -> str:
-    """Commits the files of a folder that `save_encoder` wrote, in place of those that an earlier push wrote."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-
-    api = HfApi(token=upload.token)
-    with hub_errors(upload.repo_id):
-        api.create_repo(upload.repo_id, private=upload.private, exist_ok=True)
-        info = api.model_info(upload.repo_id, revision=upload.branch)
-        there = {sibling.rfilename for sibling in info.siblings or ()} - OF_THE_HUB
-        if there and SAVED not in there and not upload.overwrite:
-            raise LexvlError(
-                f"{upload.repo_id}: holds {len(there)} files that push_to_hub did not write, such as {min(there)!r}; "
-                "name another model, or replace them (overwrite=True)"
-            )
-        names = sorted(names_in(folder))
-        operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
-        operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
-        commit = api.create_commit(
-            upload.repo_id,
-            operations,
-            commit_message=upload.message or "Add an encoder of lexvl-anserini",
-            revision=upload.branch,
-            parent_commit=info.sha,
-        )
-    log.info("%s: %d files committed", upload.repo_id, len(names))
-    return str(commit.commit_url)
 
 
 @contextmanager

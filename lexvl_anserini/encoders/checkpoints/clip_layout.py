@@ -153,9 +153,7 @@ class ClipShape:
     @classmethod
     def of_run(cls, config: Mapping[str, Any]) -> ClipShape:
         """Reads the configuration of a DeCLIP or FDT run, with entries under `model.kwargs`."""
-        kwargs = (config.get("model") or {}).get("kwargs") or {}
-        kwargs = kwargs.get("clip") or kwargs  # DeCLIP+FDT
-        image, text = kwargs.get("image_encode") or {}, kwargs.get("text_encode") or {}
+        image, text = run_entry(config, "image_encode"), run_entry(config, "text_encode")
         return cls(image.get("heads"), text.get("transformer_heads"))
 
     @classmethod
@@ -165,6 +163,12 @@ class ClipShape:
         width, head_width = vision.get("width"), vision.get("head_width") or HEAD_WIDTH
         heads = width // head_width if isinstance(width, int) else None
         return cls(heads, text.get("heads"), "quick_gelu" if config.get("quick_gelu") else "gelu")
+
+
+def run_entry(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An entry under `model.kwargs` in the configuration of a DeCLIP or FDT run."""
+    kwargs = (config.get("model") or {}).get("kwargs") or {}
+    return (kwargs.get("clip") or kwargs).get(name) or {}  # `clip` is of DeCLIP+FDT
 
 
 def run_config(checkpoint: Checkpoint) -> Mapping[str, Any]:
@@ -182,8 +186,7 @@ def find_merges(named: str | None, folder: Path, config: Mapping[str, Any]) -> P
         if not path.is_file():
             raise CheckpointError(f"{named}: no such file; name CLIP's BPE merges (bpe_simple_vocab_16e6.txt.gz)")
         return path
-    kwargs = (config.get("model") or {}).get("kwargs") or {}
-    named_file = ((kwargs.get("clip") or kwargs).get("text_encode") or {}).get("bpe_path")
+    named_file = run_entry(config, "text_encode").get("bpe_path")
     for name in (Path(named_file).name if named_file else MERGES, MERGES, MERGES.removesuffix(".gz")):
         for place in (folder, folder.parent):
             if (place / name).is_file():

@@ -94,8 +94,7 @@ def folders_of(name: str) -> Iterable[str]:
 
 def hub_file(model: str, sibling: Any) -> HubFile:
     """One file of the listing."""
-    listed = (sibling.lfs.size, sibling.lfs.sha256) if sibling.lfs else (sibling.size, sibling.blob_id)
-    size, digest = listed
+    size, digest = (sibling.lfs.size, sibling.lfs.sha256) if sibling.lfs else (sibling.size, sibling.blob_id)
     if not isinstance(size, int) or size < 0 or not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         raise CheckpointError(
             f"{model}: the hub's listing has no size and digest of {sibling.rfilename}, so that its bytes cannot be "
@@ -128,7 +127,7 @@ def download(name: str, revision: str | None, listing: Listing, weights: bool) -
                     allow_patterns=[escape(file.name) for file in listing.files],
                 )
             for file in listing.files:
-                check_file(f"{name}@{listing.commit}", snapshot / file.name, file)
+                check_file(f"{name}@{listing.commit}", snapshot, file.name, file.digest)
             remove_others(snapshot, {file.name for file in listing.files}, weights)
             reference = storage / "refs" / (revision or MAIN)
             if revision != listing.commit and not (reference.is_file() and reference.read_text() == listing.commit):
@@ -137,12 +136,15 @@ def download(name: str, revision: str | None, listing: Listing, weights: bool) -
     return snapshot
 
 
-def check_file(reference: str, path: Path, file: HubFile) -> None:
-    """Compares a file of a snapshot with the listing."""
-    digest = digest_like(file.digest, path)
-    if digest != file.digest:
-        remove(path)
-        raise CheckpointError(damaged(reference, file.name, digest, file.digest))
+def check_file(reference: str, snapshot: Path, name: str, expected: str) -> None:
+    """Compares a file of a snapshot with its digest; removes a damaged file."""
+    digest = digest_like(expected, snapshot / name)
+    if digest != expected:
+        remove(snapshot / name)
+        raise CheckpointError(
+            f"{reference}: {name} arrived damaged ({KINDS[len(expected)]} {digest[:16]}, the hub says "
+            f"{expected[:16]}) and was removed; run again to download it"
+        )
 
 
 def remove(path: Path) -> None:
@@ -181,19 +183,9 @@ def cached(name: str, revision: str | None) -> Path | None:
 def check_cached(reference: str, folder: Path, weights: bool) -> None:
     """Compares the files of a snapshot with the digests that their blobs are named by."""
     for name in model_files(names_in(folder), weights):
-        path = folder / name
-        blob = path.resolve()
-        if path.is_symlink() and DIGEST.fullmatch(blob.name) and (digest := digest_like(blob.name, blob)) != blob.name:
-            remove(path)
-            raise CheckpointError(damaged(reference, name, digest, blob.name))
-
-
-def damaged(where: str, name: str, actual: str, expected: str) -> str:
-    """The message for a file that was removed."""
-    return (
-        f"{where}: {name} arrived damaged ({KINDS[len(expected)]} {actual[:16]}, the hub says {expected[:16]}) and was "
-        "removed; run again to download it"
-    )
+        blob = (folder / name).resolve()
+        if (folder / name).is_symlink() and DIGEST.fullmatch(blob.name):
+            check_file(reference, folder, name, blob.name)
 
 
 def digest_like(digest: str, path: Path) -> str:

@@ -116,11 +116,6 @@ class LoadedItc(NamedTuple):
     tokens: int
     positions: int
 
-    @property
-    def resolution(self) -> int:
-        """Side of its images in pixels."""
-        return self.pixels.resolution
-
 
 def load_itc(
     checkpoint: Checkpoint,
@@ -158,8 +153,10 @@ def load_itc(
         raise CheckpointError(f"{where}: no text_proj.weight; not a retrieval model of BLIP or ALBEF")
     with quietly(), torch.device("cpu"):
         model = build(lambda: ItcModel(vision, text, projection.shape[0]), weights, f"{where}: its configuration")
-    above = [rf"text_encoder\.encoder\.layer\.{layer}\..*" for layer in unread_layers(weights, text.num_hidden_layers)]
-    load_strictly(model, weights, where, ignored=(*UNUSED, *(above if family == "albef" else ())))
+    if family == "albef":  # the layers from the fusion layer on read no text
+        layers = {key: int(match[1]) for key in weights if (match := _LAYER.match(key))}
+        weights = {key: value for key, value in weights.items() if layers.get(key, -1) < text.num_hidden_layers}
+    load_strictly(model, weights, where, ignored=UNUSED)
     return LoadedItc(model.eval().to(device), family, published, pixels, text.vocab_size, text.max_position_embeddings)
 
 
@@ -315,12 +312,6 @@ def divided(where: str, width: int, head_width: int) -> int:
     if not head_width or width % head_width:
         raise UsageError(f"head_width {head_width}: does not divide the width {width} of {where}")
     return width // head_width
-
-
-def unread_layers(weights: Mapping[str, Tensor], read: int) -> list[int]:
-    """The text layers from the fusion layer on."""
-    layers = {int(match[1]) for key in weights if (match := _LAYER.match(key))}
-    return sorted(layer for layer in layers if layer >= read)
 
 
 def shape(where: str, weights: Mapping[str, Tensor], key: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ it, or comes from the hub id in the run's config.yaml.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,55 +120,48 @@ def read_tar(tar: Path, backbone_config: str | None, tokenizer: str | None) -> R
     run = next((folder for folder in (tar.parent, tar.parent.parent) if (folder / "config.yaml").is_file()), None)
     settings = read_yaml(run / "config.yaml") if run else {}
     trained_from = settings.get("init_dict") or {}
-    near = [tar.parent]
-    document_config = config_folder(tar, backbone_config, near, trained_from.get("model_type_or_dir"))
-    tokens_of = (settings.get("config") or {}).get("tokenizer_type") or trained_from.get("model_type_or_dir")
-    tokens = tokenizer_folder(tar, tokenizer, [tar.parent, document_config], tokens_of)
-    document = SideFiles(document_config, tokens, sides["document"])
-    query = None
-    if sides["query"]:
-        near = [tar.parent / "query", tar.parent / "model_q", tar.parent.parent / "model_q"]
-        named = trained_from.get("model_type_or_dir_q")
-        config = config_folder(tar, None, near, named) if named or is_configured(near) else document_config
-        query = SideFiles(config, tokens, sides["query"])
-    return Run(document, query, read_recipe(run))
-
-
-def is_configured(folders: list[Path]) -> bool:
-    """True if one of the folders has a config.json."""
-    return any((folder / "config.json").is_file() for folder in folders)
-
-
-def config_folder(tar: Path, named: str | None, near: list[Path], trained_from: str | None) -> Path:
-    """The folder of a backbone's configuration: the one named, else one of `near`, else that of the initial model."""
-    if named is not None:
-        return find_checkpoint(named, weights=False).folder
-    for folder in near:
-        if (folder / "config.json").is_file():
-            return folder
-    if trained_from is None:
+    configs = partial(companion, tar, fits=is_configured, option="--backbone-config")
+    config = configs(named=backbone_config, near=[tar.parent], trained_from=trained_from.get("model_type_or_dir"))
+    if config is None:
         raise CheckpointError(
             f"{tar}: no configuration in it or beside it; name that of its backbone with --backbone-config"
         )
-    return companion(trained_from, tar, "--backbone-config")
+    tokens_of = (settings.get("config") or {}).get("tokenizer_type") or trained_from.get("model_type_or_dir")
+    tokens = companion(tar, tokenizer, [tar.parent, config], has_tokenizer, tokens_of, "--tokenizer") or tar.parent
+    document = SideFiles(config, tokens, sides["document"])
+    query = None
+    if sides["query"]:
+        near = [tar.parent / "query", tar.parent / "model_q", tar.parent.parent / "model_q"]
+        query_config = configs(named=None, near=near, trained_from=trained_from.get("model_type_or_dir_q"))
+        query = SideFiles(query_config or config, tokens, sides["query"])
+    return Run(document, query, read_recipe(run))
 
 
-def tokenizer_folder(tar: Path, named: str | None, near: list[Path], trained_with: str | None) -> Path:
-    """The folder of the tokenizer, in the same order."""
+def is_configured(folder: Path) -> bool:
+    """True if a folder has a config.json."""
+    return (folder / "config.json").is_file()
+
+
+def companion(
+    tar: Path,
+    named: str | None,
+    near: Iterable[Path],
+    fits: Callable[[Path], bool],
+    trained_from: str | None,
+    option: str,
+) -> Path | None:
+    """The folder that the user names, else the first of `near` that fits, else that of a model in config.yaml."""
     if named is not None:
         return find_checkpoint(named, weights=False).folder
-    nearest = next((folder for folder in near if has_tokenizer(folder)), None)
-    if nearest is not None or trained_with is None:
-        return nearest or tar.parent
-    return companion(trained_with, tar, "--tokenizer")
-
-
-def companion(name: str, tar: Path, option: str) -> Path:
-    """The folder of a model that a run's config.yaml names."""
+    nearest = next(filter(fits, near), None)
+    if nearest is not None or trained_from is None:
+        return nearest
     try:
-        return find_checkpoint(name, weights=False).folder
+        return find_checkpoint(trained_from, weights=False).folder
     except CheckpointError as error:
-        raise CheckpointError(f"{tar}: config.yaml trained from {name}: {error}; or name it with {option}") from error
+        raise CheckpointError(
+            f"{tar}: config.yaml trained from {trained_from}: {error}; or name it with {option}"
+        ) from error
 
 
 def read_recipe(run: Path | None) -> SpladeRecipe:

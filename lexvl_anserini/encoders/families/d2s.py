@@ -15,17 +15,9 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
-    HeadLayout,
-    head_inputs,
-    projection_of,
-)
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import head_inputs
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.features import (
-    Expansion,
-    LiveOptions,
-    head_tower,
-)
+from lexvl_anserini.encoders.parts.features import Expansion, LiveOptions, head_tower
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.towers import Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
@@ -83,8 +75,9 @@ def load_d2s(
     head.eval().to(source.device)
     width, dimensions = head.proj.in_features, head.vocab_projector.out_features
     live = LiveOptions(backbone_checkpoint, clean, resolution, head_width)
-    layout = HeadLayout(named_tokenizer(checkpoint), projection_of)
-    inputs = head_inputs(source, checkpoint, live, layout, width, dimensions, text != "expanded")
+    # The tokens of the authors' tokenizer mask texts.
+    tokenizer = str(config_of(checkpoint).get("mlm_head") or TOKENIZER)
+    inputs = head_inputs(source, checkpoint, live, tokenizer, width, dimensions, text != "expanded")
     projection = Head(head, head.vocab_projector.weight.detach(), head.vocab_projector.bias.detach())
 
     tower = partial(head_tower, head=projection, inputs=inputs, device=source.device)
@@ -111,8 +104,3 @@ def load_head(checkpoint: Checkpoint) -> D2SHead:
 def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
     """The config.json of the checkpoint; empty for a weight file alone."""
     return checkpoint.config() if (checkpoint.folder / "config.json").is_file() else {}
-
-
-def named_tokenizer(checkpoint: Checkpoint) -> str:
-    """The hub id (or folder) in config.json of the tokenizer whose tokens mask texts."""
-    return str(config_of(checkpoint).get("mlm_head") or TOKENIZER)

@@ -23,6 +23,7 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     build_open_clip,
     find_merges,
     run_config,
+    run_entry,
 )
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
@@ -268,28 +269,25 @@ def load_fdt(
     if not 0 <= threshold < 1 or (topk is not None and topk < 1):
         raise UsageError(f"threshold {threshold}, topk {topk}: expected a share from 0 to below 1, and at least 1")
     checkpoint = source.required("fdt")
-    read_towers = towers_of_pair if is_pair(checkpoint) else towers_of_run
-    sides, model = read_towers(
-        source, checkpoint, temperature, partial(Grounding, topk=topk, threshold=threshold, normalise=normalise), merges
-    )
+    read_sides = sides_of_pair if is_pair(checkpoint) else sides_of_run
+    model, texts, reader, pixels = read_sides(source, checkpoint, temperature, merges)
+    grounding, columns = Grounding(ATTENTIONS[model.attention], topk, threshold, normalise), codebook_columns(model)
+    sides: dict[str, Any] = {
+        "text": texts(grounding, model.composition("text"), reader, columns, source.device),
+        "image": FdtImages(grounding, model.composition("image"), pixels, columns, source.device),
+    }
     if space == "features":
         sides = {modality: model.features(tower, dimensions) for modality, tower in sides.items()}
     query, document = in_direction(direction, sides["text"], sides["image"])
     return Encoder("fdt", "impact" if space == "weights" else "dense", query=query, document=document)
 
 
-# Towers by modality over one vocabulary, and their model.
-Made = tuple[dict[str, Any], FdtModel]
+# A model, the class of its towers of texts, what tokenises texts, and how an image becomes pixels.
+Sides = tuple[FdtModel, type[FdtWords], TextReader, Pixels]
 
 
-def towers_of_run(
-    source: Source,
-    checkpoint: Checkpoint,
-    temperature: float | None,
-    grounding: Callable[..., Grounding],
-    merges: str | None,
-) -> Made:
-    """The lexical towers of a training run of the reference."""
+def sides_of_run(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
+    """A training run of the reference."""
     config = run_config(checkpoint)
     model, clip = read_model(checkpoint, config, temperature, source.device)
     path = find_merges(merges, source.tokenizer_folder(), config)
@@ -301,17 +299,11 @@ def towers_of_run(
     text_config = clip.config.text_config
     limit, side = text_config.max_position_embeddings, clip.config.vision_config.image_size
     reader = TextReader(ClipBpe(path, SPECIALS, text_config.vocab_size), limit, limit=limit)
-    return grounded(model, grounding, FdtTexts, reader, one_crop(side), source.device), model
+    return model, FdtTexts, reader, one_crop(side)
 
 
-def towers_of_pair(
-    source: Source,
-    checkpoint: Checkpoint,
-    temperature: float | None,
-    grounding: Callable[..., Grounding],
-    merges: str | None,
-) -> Made:
-    """The lexical towers of a pair over networks. Pooling ignores padding."""
+def sides_of_pair(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
+    """A pair over networks. Pooling ignores padding."""
     if merges is not None:
         raise UsageError("merges is for checkpoints of the reference; this one has a tokenizer")
     pair = read_pair(source, checkpoint, "fdt")
@@ -330,28 +322,12 @@ def towers_of_pair(
     states: dict[str, Backbone] = {"text": pair.text, "image": pair.image}
     pooling = dict.fromkeys(states, masked_max)
     model = FdtModel(states, query_maps, codebook.float().to(device), entry["attention"], pooling, float(degree))
-    return grounded(model, grounding, FdtWords, pair.reader, pair.pixels, device), model
+    return model, FdtWords, pair.reader, pair.pixels
 
 
-def grounded(
-    model: FdtModel,
-    grounding: Callable[..., Grounding],
-    texts: Callable[..., Any],
-    reader: TextReader,
-    pixels: Pixels,
-    device: torch.device,
-) -> dict[str, Any]:
-    """The lexical towers of a model by modality."""
-    attended, columns = grounding(ATTENTIONS[model.attention]), codebook_columns(len(model.codebook))
-    return {
-        "text": texts(attended, model.composition("text"), reader, columns, device),
-        "image": FdtImages(attended, model.composition("image"), pixels, columns, device),
-    }
-
-
-def codebook_columns(size: int) -> TokenColumns:
+def codebook_columns(model: FdtModel) -> TokenColumns:
     """Terms fdt00000, fdt00001, ...: one per row of the codebook; tokens have no dimension."""
-    vocabulary = Vocabulary([f"fdt{number:05d}" for number in range(size)], "the codebook")
+    vocabulary = Vocabulary([f"fdt{number:05d}" for number in range(len(model.codebook))], "the codebook")
     return TokenColumns(vocabulary, np.full(0, -1, dtype=np.int64))
 
 
@@ -366,7 +342,7 @@ def read_model(
         raise CheckpointError(
             f"{where}: no codebook ({CODEBOOK}), so not an FDT model; load plain CLIP with --encoder clip"
         )
-    options = settings(config)
+    options = run_entry(config, "fdt")
     names = {"attention": ("att_func_type", "sparsemax", ATTENTIONS), "pooling": ("pool_type", "max", POOLINGS)}
     chosen = {name: options.get(key, default) for name, (key, default, _) in names.items()}
     for name, (key, _, known) in names.items():
@@ -378,9 +354,8 @@ def read_model(
     widths = {"image": clip.config.vision_config.hidden_size, "text": clip.config.text_config.hidden_size}
     query_maps = {}
     for modality, prefix in QUERY_MAPS.items():
-        side_weights = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
         module = QueryMap(widths[modality], codebook.shape[1])
-        load_strictly(module, side_weights, f"{where}: {prefix[:-1]}")
+        load_strictly(module, below(weights, prefix), f"{where}: {prefix[:-1]}")
         query_maps[modality] = module.eval().to(device)
     degree = temperature_of(config, extra, where) if temperature is None else temperature
     if not degree > 0:
@@ -393,12 +368,6 @@ def read_model(
     pooling = {modality: POOLINGS[chosen["pooling"]](count) for modality, count in positions.items()}
     states = {"text": text_states(clip), "image": patch_states(clip)}
     return FdtModel(states, query_maps, codebook.to(device), chosen["attention"], pooling, degree), clip
-
-
-def settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entry `fdt` of a run's configuration."""
-    kwargs = (config.get("model") or {}).get("kwargs") or {}
-    return (kwargs.get("clip") or kwargs).get("fdt") or {}
 
 
 def weight_file(checkpoint: Checkpoint) -> Path:
@@ -422,7 +391,7 @@ def temperature_of(config: Mapping[str, Any], extra: Mapping[str, Any], where: s
     T = max(org_t * sd_T_decay_w ^ (last_iter / sd_T_decay_iter), sd_T_min), with a fraction as exponent. A
     `temperature` under `fdt` in the configuration, for converted checkpoints, comes first.
     """
-    if (stored := settings(config).get("temperature")) is not None:
+    if (stored := run_entry(config, "fdt").get("temperature")) is not None:
         return float(stored)
     decay = config.get("t_decay") or {}
     missing = [key for key in DECAY if key not in decay] + ([] if "last_iter" in extra else ["last_iter"])

@@ -16,11 +16,7 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
-    HeadLayout,
-    head_inputs,
-    hidden_of,
-)
+from lexvl_anserini.encoders.families.dense.dense_crossmodal import head_inputs
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import (
     Expansion,
@@ -40,10 +36,6 @@ PREFIX = "model."
 TEMPERATURE = r"(loss_fn\.)?temp"
 TOKENIZER = "distilbert-base-uncased"
 TABLES = "img_embs_before_proj_*.parquet, text_embs_before_proj_*.parquet: embeddings:<folder>,before_proj_blip"
-
-
-# What a head of Joint reads: states before the projection.
-LAYOUT = HeadLayout(TOKENIZER, hidden_of, projected=False, tables=TABLES)
 
 
 class JointHead(nn.Module):
@@ -115,7 +107,7 @@ def load_joint(
     vocabulary = head.single_vocab_projector.out_features
     live = LiveOptions(backbone_checkpoint, clean, resolution, head_width)
     masks = vectors == "sparse" and text != "expanded"
-    inputs = head_inputs(source, checkpoint, live, LAYOUT, hidden, vocabulary, masks)
+    inputs = head_inputs(source, checkpoint, live, TOKENIZER, hidden, vocabulary, masks, projected=False, tables=TABLES)
     states = inputs.sides
     dense = TextAndImage(
         Features(states.text.items, lambda batch: head.dense_text(states.text.embed(batch))),

@@ -7,7 +7,7 @@ loads pairs over networks (`parts/network_pair.py`), whose dimensions are the te
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -31,10 +31,9 @@ from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
     columns_of_all,
-    columns_without,
     load_tokenizer,
 )
-from lexvl_anserini.encoders.parts.towers import Composition, Direction, TextTower, TowerOf, in_direction, with_topk
+from lexvl_anserini.encoders.parts.towers import Composition, Direction, TextTower, in_direction, with_topk
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import atomic_write, write_json
 
@@ -99,10 +98,24 @@ def load_stair(
     else:
         model = stair_of_folder(source, checkpoint, mask_specials, padding, text_max_length)
     reader = replace(model.reader, prompt=model.prompt if prompt is None else prompt)
-    sides = StairSides(model, reader, source.device, normalise)
     own = text_mask == "own" or (text_mask is None and model.masked)
-    texts: TowerOf = sides.bag if text_encoder_free else sides.own_texts if own else sides.texts
-    query, document = with_topk(in_direction(direction, texts, sides.images), topk, query_topk)
+
+    def composition(states: Backbone, head: Head, k: int | None, normalise: bool) -> Composition:
+        return Composition(states, head, log1p_relu, masked_max, positive_or_top(k), normalise)
+
+    def texts(k: int | None) -> TextTower | BagTower:
+        if text_encoder_free:
+            return BagTower(TextReader(reader.tokenizer, reader.max_length), model.columns, topk=k)
+        parts = composition(model.text, model.text_head, k, normalise and not own)
+        if own:
+            return OwnTokenTower(parts, reader, model.columns, source.device, normalise=normalise)
+        return TextTower(parts, reader, model.columns, source.device)
+
+    def images(k: int | None) -> ImageTower:
+        parts = composition(model.image, model.image_head, k, normalise)
+        return ImageTower(parts, model.pixels, model.columns, source.device)
+
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("stair", "impact", query=query, document=document)
 
 
@@ -155,7 +168,7 @@ def stair_of_folder(
         image_head,
         TextReader(tokenizer, longest, padding or config.padding, limit=limit),
         config.prompt,
-        own_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials),
+        columns_of_all(tokenizer, config.mask_specials if mask_specials is None else mask_specials),
         Pixels(config.image.resolution),
         config.stage == "1",
     )
@@ -167,44 +180,6 @@ def stair_of_pair(source: Source, pair: NetworkPair) -> LoadedStair:
     assert pair.columns is not None, "lexical heads have terms"
     masked = pair.config[TEXT].get("text_mask") == "own"
     return LoadedStair(pair.text, pair.image, text_head, image_head, pair.reader, "", pair.columns, pair.pixels, masked)
-
-
-@dataclass(frozen=True)
-class StairSides:
-    """A loaded model and its settings; each method gives the tower that keeps `k` dimensions, None for all positive."""
-
-    model: LoadedStair
-    reader: TextReader
-    device: torch.device
-    normalise: bool
-
-    def composition(self, states: Backbone, head: Head, k: int | None, normalise: bool) -> Composition:
-        """Equations 4 and 5 over the states of one encoder."""
-        return Composition(states, head, log1p_relu, masked_max, positive_or_top(k), normalise)
-
-    def texts(self, k: int | None) -> TextTower:
-        """Texts with expansion."""
-        parts = self.composition(self.model.text, self.model.text_head, k, self.normalise)
-        return TextTower(parts, self.reader, self.model.columns, self.device)
-
-    def own_texts(self, k: int | None) -> OwnTokenTower:
-        """Texts masked to their own tokens."""
-        parts = self.composition(self.model.text, self.model.text_head, k, False)
-        return OwnTokenTower(parts, self.reader, self.model.columns, self.device, normalise=self.normalise)
-
-    def bag(self, k: int | None) -> BagTower:
-        """Texts as binary bags of tokens."""
-        return BagTower(TextReader(self.reader.tokenizer, self.reader.max_length), self.model.columns, topk=k)
-
-    def images(self, k: int | None) -> ImageTower:
-        """Images."""
-        parts = self.composition(self.model.image, self.model.image_head, k, self.normalise)
-        return ImageTower(parts, self.model.pixels, self.model.columns, self.device)
-
-
-def own_columns(tokenizer: Any, specials: bool) -> TokenColumns:
-    """Every token is a dimension; own tokens (MASK) are all but padding and, unless `specials`, [CLS] and [SEP]."""
-    return columns_without(tokenizer, [tokenizer.pad_token_id]) if specials else columns_of_all(tokenizer)
 
 
 def save_stair(model: Stair, tokenizer: Any, folder: Path) -> None:

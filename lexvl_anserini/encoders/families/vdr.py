@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.parts.backbones import (
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, among_first, own_tokens, positive, top_k, top_k_or_own
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
@@ -68,7 +68,7 @@ def vdr_sparsifier(topk: int, lexical_union: bool) -> Sparsifier:
         return positive()
     if topk == 0:
         return own_tokens()
-    return top_k_or_own(topk) if lexical_union else top_k(topk)
+    return Sparsifier(topk, own=lexical_union)
 
 
 def load_vdr(
@@ -147,13 +147,12 @@ class Side:
 
     def tower(self) -> TextTower:
         """The parametric side."""
-        sparsifier = vdr_sparsifier(self.topk, self.lexical_union)
         composition = Composition(
             backbone=hidden_states(self.backbone),
             head=Head(self.norm, self.embeddings, self.bias),
             activation=elu1p,
             pooling=self.pooling,
-            sparsifier=sparsifier if self.unit_terms is None else among_first(sparsifier, self.unit_terms),
+            sparsifier=replace(vdr_sparsifier(self.topk, self.lexical_union), first=self.unit_terms),
             normalise=self.normalise,
             unit_terms=self.unit_terms,
         )

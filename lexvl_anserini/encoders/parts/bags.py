@@ -10,17 +10,10 @@ from scipy import sparse
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, ReadsTexts
+from lexvl_anserini.encoders.parts.sparsify import matrix_of
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.vocabulary import Vocabulary
-
-
-def csr_rows(rows: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
-    """Binary CSR [n, width] float32 from the ascending dimensions of each row."""
-    indptr = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    indices = np.concatenate(rows) if rows else np.empty(0)
-    data = np.ones(len(indices), dtype=np.float32)
-    return sparse.csr_matrix((data, indices.astype(np.int32), indptr), shape=(len(rows), width))
 
 
 class BagTower(ReadsTexts):
@@ -59,11 +52,11 @@ class BagTower(ReadsTexts):
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32, > 0, dimensions ascending."""
-        rows = self.columns.own(self.reader(inputs))
-        matrix = csr_rows(rows, len(self.vocabulary))
+        rows = [row.astype(np.int32) for row in self.columns.own(self.reader(inputs))]
+        matrix = matrix_of(rows, [np.ones(len(row), np.float32) for row in rows], len(self.vocabulary))
         if self.weight is not None:
-            matrix.data = self.weight[matrix.indices]
-            matrix = without_zeros(matrix)
+            matrix.data = np.fmax(self.weight[matrix.indices], 0)  # which is 0 of NaN too
+            matrix.eliminate_zeros()
         if self.topk is not None:
             matrix = largest(matrix, self.topk)
         if self.normalise:
@@ -75,13 +68,6 @@ class BagTower(ReadsTexts):
     def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
         """float32 [n, V]; the same weights as `weights`."""
         return self.weights(inputs, batch_size).toarray()
-
-
-def without_zeros(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
-    """The same matrix without stored values <= 0."""
-    matrix.data[~(matrix.data > 0)] = 0
-    matrix.eliminate_zeros()
-    return matrix
 
 
 def largest(matrix: sparse.csr_matrix, k: int) -> sparse.csr_matrix:

@@ -28,9 +28,9 @@ from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
+    columns_of_all,
     columns_of_terms,
     load_tokenizer,
-    token_strings,
 )
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
@@ -78,6 +78,10 @@ MASK_LENGTH = 512
 BLIP_TOKENS = ("[DEC]", "[ENC]")
 
 
+# The tables of the authors of D2S.
+TABLES = "img_embs.parquet, text_embs.parquet"
+
+
 class Embedded(str):
     """A text (may be empty) with its vector: a reference `table.parquet::id`, or the vector [D] itself."""
 
@@ -103,7 +107,7 @@ class Stored(Items):
     width: int
     device: torch.device
     needs_text: bool = False
-    tables: str = "img_embs.parquet, text_embs.parquet"
+    tables: str = TABLES
 
     def read(self, document: Document) -> Embedded:
         """The text of a document, if it has one, with the reference of its vector."""
@@ -159,10 +163,9 @@ class Features(NamedTuple):
     embed: Callable[[Batch], Tensor]
 
 
-def stored(width: int, device: torch.device, needs_text: bool = False, tables: str | None = None) -> Features:
+def stored(width: int, device: torch.device, needs_text: bool = False, tables: str = TABLES) -> Features:
     """Vectors from tables; see `Stored`."""
-    items = Stored(width, device, needs_text) if tables is None else Stored(width, device, needs_text, tables)
-    return Features(items, lambda batch: batch.inputs[0])
+    return Features(Stored(width, device, needs_text, tables), lambda batch: batch.inputs[0])
 
 
 class TextAndImage(NamedTuple):
@@ -211,11 +214,6 @@ def caption_items(
     return Captions(reader, source.device, loaded.published == "lavis" if clean is None else clean)
 
 
-def image_items(loaded: LoadedItc, device: torch.device) -> Images:
-    """The items of a BLIP's or ALBEF's image side."""
-    return Images(loaded.pixels, device)
-
-
 def live_features(
     source: Source, live: LiveOptions, width: int, tokenizer: Any, projected: bool = True
 ) -> TextAndImage:
@@ -240,7 +238,7 @@ def live_features(
     captions = caption_items(source, checkpoint, loaded, live.clean, fallback=tokenizer)
     return TextAndImage(
         features(captions, model.text_states, model.text_features),
-        features(image_items(loaded, source.device), model.image_states, model.image_features),
+        features(Images(loaded.pixels, source.device), model.image_states, model.image_features),
     )
 
 
@@ -265,12 +263,7 @@ def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
 
     With `specials`, [CLS] and [SEP] count as a text's own tokens; padding never does.
     """
-    strings = token_strings(tokenizer)
-    strings += BLIP_TOKENS[: size - len(strings)]
-    of_token = np.arange(len(strings), dtype=np.int64)
-    left_out = [tokenizer.pad_token_id, *([] if specials else [tokenizer.cls_token_id, tokenizer.sep_token_id])]
-    of_token[[token for token in left_out if token is not None]] = -1
-    return TokenColumns(Vocabulary(strings, "the tokenizer's vocabulary"), of_token)
+    return columns_of_all(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
 
 
 class HeadTower(LexicalTower):

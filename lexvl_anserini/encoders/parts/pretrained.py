@@ -195,12 +195,8 @@ def pretrained_bert(
 ) -> dict[str, Tensor]:
     """The weights of a side's BERT: those of the network that the entry names, with `own` instead or added."""
     name, digest = named_backbone(checkpoint, entry)
-    if name in PACKAGED:
-        with extra_of(checkpoint):
-            pretrained = find_checkpoint(name)
-    else:
-        folder = inside(checkpoint.folder, name, "config.json")
-        pretrained = Checkpoint(str(folder), folder)
+    with extra_of(checkpoint):
+        pretrained = named_part(checkpoint, name)
     weights, actual = bert_weights(pretrained)
     check_digest(checkpoint, name, digest, actual)
     return with_changes(weights, changes, str(checkpoint.folder))
@@ -256,6 +252,14 @@ def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[st
             f"{checkpoint.folder}/config.json: backbone {backbone!r:.80}, expected checkpoint and digest"
         )
     return backbone["checkpoint"], backbone["digest"]
+
+
+def named_part(checkpoint: Checkpoint, name: str) -> Checkpoint:
+    """A packaged checkpoint, or a folder in the checkpoint itself."""
+    if name in PACKAGED:
+        return find_checkpoint(name)
+    folder = inside(checkpoint.folder, name, "config.json")
+    return Checkpoint(str(folder), folder)
 
 
 def check_digest(checkpoint: Checkpoint, name: str, expected: str, actual: str) -> None:
@@ -321,11 +325,7 @@ def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint,
     if options := [name for name, value in of_reference.items() if value is not None]:
         raise UsageError(f"{', '.join(options)}: {checkpoint.reference} names its own dense pair")
     name, digest = named_backbone(checkpoint, config)
-    if name in PACKAGED:
-        pair = find_checkpoint(name)
-    else:
-        folder = inside(checkpoint.folder, name, "config.json")
-        pair = Checkpoint(str(folder), folder)
+    pair = named_part(checkpoint, name)
     check_digest(checkpoint, name, digest, pair.digest())
     path = inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
     return pair, Vocabulary.read(path)

@@ -8,7 +8,7 @@ model library. `matrix_of` joins rows, and `cut` keeps the first dimensions of d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,11 +45,6 @@ def positive() -> Sparsifier:
     return Sparsifier(None)
 
 
-def top_k(k: int) -> Sparsifier:
-    """The k largest weights. VDR without lexical union (`encode_queries`, `encode_corpus`)."""
-    return Sparsifier(k)
-
-
 def positive_or_top(k: int | None) -> Sparsifier:
     """Every positive weight, or the k largest of them."""
     if k is not None and k < 1:
@@ -57,19 +52,9 @@ def positive_or_top(k: int | None) -> Sparsifier:
     return Sparsifier(k)
 
 
-def top_k_or_own(k: int) -> Sparsifier:
-    """The k largest weights united with the text's own tokens (VDR's `embed`)."""
-    return Sparsifier(k, own=True)
-
-
 def own_tokens() -> Sparsifier:
     """The text's own tokens: no expansion (SPLADE-lexical, masked D2S, VDR with k = 0)."""
     return Sparsifier(0, own=True)
-
-
-def among_first(sparsifier: Sparsifier, terms: int) -> Sparsifier:
-    """The rule for the first terms; of the others, a text's own tokens."""
-    return replace(sparsifier, first=terms)
 
 
 def kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Tensor:

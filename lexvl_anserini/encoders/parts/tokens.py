@@ -144,16 +144,18 @@ def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> Toke
     return TokenColumns(vocabulary, of_token)
 
 
-def columns_without(tokenizer: Any, specials: Sequence[int | None]) -> TokenColumns:
-    """Every token id is its own dimension; `specials` never count as a text's own tokens (SPLADE-doc, -lexical)."""
-    of_token = np.arange(len(tokenizer), dtype=np.int64)
+def columns_without(tokenizer: Any, specials: Sequence[int | None], further: Sequence[str] = ()) -> TokenColumns:
+    """Every token id is its own dimension, then each of `further`; `specials` never count as a text's own tokens."""
+    strings = [*token_strings(tokenizer), *further]
+    of_token = np.arange(len(strings), dtype=np.int64)
     of_token[[token for token in specials if token is not None]] = -1
-    return TokenColumns(Vocabulary(token_strings(tokenizer), "the tokenizer's vocabulary"), of_token)
+    return TokenColumns(Vocabulary(strings, "the tokenizer's vocabulary"), of_token)
 
 
-def columns_of_all(tokenizer: Any) -> TokenColumns:
-    """All tokens are dimensions; [PAD], [CLS] and [SEP] never count as a text's own."""
-    return columns_without(tokenizer, [tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id])
+def columns_of_all(tokenizer: Any, specials: bool = False, further: Sequence[str] = ()) -> TokenColumns:
+    """All tokens are dimensions; [PAD] and, unless `specials`, [CLS] and [SEP] never count as a text's own."""
+    left_out = [] if specials else [tokenizer.cls_token_id, tokenizer.sep_token_id]
+    return columns_without(tokenizer, [tokenizer.pad_token_id, *left_out], further)
 
 
 def is_fast(tokenizer: Any) -> bool:

@@ -147,13 +147,8 @@ def collapses(
 
     Before warm-up and ramps are over (`settled`), vectors may be dense and alike.
     """
-    limits: tuple[int | None, int | None]
-    if isinstance(model, TextPairSettings):
-        limits = model.kept
-    else:
-        limits = (model.kept_of_texts, model.topk) if model.family.cut else (None, None)
     wrong = {}
-    for side, name, limit in zip(("query", "document"), ("queries", "documents"), limits, strict=True):
+    for side, name, limit in zip(("query", "document"), ("queries", "documents"), model.kept, strict=True):
         active, near = figures.get(f"{side}_terms"), figures.get(f"{side}_alike", 0.0)
         if active is not None and active < 0.5:
             advice = "lower the weights of regularisers, or the learning rate"

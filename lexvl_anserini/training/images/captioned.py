@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -18,7 +18,7 @@ from lexvl_anserini.data.corpora.embeddings import REFERENCE, read_embeddings
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import open_source
 from lexvl_anserini.encoders.parts.features import Embedded
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.training.common.batches import TextStore, TrainingBatch
 from lexvl_anserini.training.images.stores import ImageStore
@@ -59,6 +59,14 @@ class CaptionedImages:
             [self.images[number] for number in positions],
             [self.captions[number] for number in positions],
         )
+
+    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+        """The images of a batch with the captions that were drawn, to look at."""
+        texts = self.texts
+        return [
+            {"id": self.ids[item], "image": self.images[item], "captions": [texts[caption] for caption in captions]}
+            for item, captions in zip(batch.items, batch.texts.T, strict=True)
+        ]
 
     def digest(self) -> str:
         """SHA-256 (hex) of the ids, the captions and the bytes of the images (or the stored vectors), in order.
@@ -201,8 +209,6 @@ class Batches:
         terms: CaptionTerms | None = None,
         taught: Taught | None = None,
     ):
-        if len(images) < size:
-            raise UsageError(f"batch_size {size} is more than the {len(images)} training images")
         self.images, self.captions, self.first, self.size, self.rounds = images, captions, first, size, rounds
         self.seed, self.expansion, self.terms, self.taught = seed, expansion, terms, taught
         self.per_epoch = len(images) // size

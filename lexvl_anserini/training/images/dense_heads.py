@@ -48,12 +48,12 @@ from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_anserini.training.common.batches import Details, ImageBatch, StateStore, TextBatch, TextStore, TrainingBatch
+from lexvl_anserini.training.common.batches import Details, ImageBatch, StateStore, TextBatch, TextStore
 from lexvl_anserini.training.common.evaluation import StageInputs
 from lexvl_anserini.training.common.tower_pair import DetailedSide, TowerPair
 from lexvl_anserini.training.images.captioned import CaptionedImages
 from lexvl_anserini.training.images.checkpoints import TERMS, copied
-from lexvl_anserini.training.images.material import image_inputs, listed_images, tokenised
+from lexvl_anserini.training.images.material import image_inputs, tokenised
 from lexvl_anserini.training.images.stores import FeatureStore
 from lexvl_anserini.training.model_settings import HeadSettings
 from lexvl_anserini.training.recipe import Recipe
@@ -91,12 +91,12 @@ class Start(NamedTuple):
 class PairBase:
     """A trained dense pair, over which a head is trained.
 
-    pair     its checkpoint
-    reads    what of it the head reads
-    columns  the terms
+    checkpoint  of the pair
+    reads       what of it the head reads
+    columns     the terms
     """
 
-    pair: Checkpoint
+    checkpoint: Checkpoint
     reads: HeadOf
     tokenizer: Any
     columns: TokenColumns
@@ -115,26 +115,22 @@ class PairBase:
     @cached_property
     def start(self) -> Start:
         """Terms begin as the input embeddings of their tokens, layers as those of the pair."""
-        layers = last_layers(self.pair)
+        layers = last_layers(self.checkpoint)
         size, hidden = layers[0][0].shape
         width = size if self.reads is projection_of else hidden
-        return Start(width, word_embeddings(self.pair)[self.columns.tokens], layers=layers)
-
-    def digest(self) -> str:
-        """SHA-256 (hex) of the pair."""
-        return self.pair.digest()
+        return Start(width, word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
 
     def features(self, device: torch.device) -> TextAndImage:
         """What the pair computes of texts and images."""
-        return tokenizer_and_features(Source(self.pair, device), self.pair, self.reads, self.start.width)[1]
+        return tokenizer_and_features(Source(self.checkpoint, device), self.checkpoint, self.reads, self.start.width)[1]
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the terms and, unless it is a packaged one, the pair; returns entries of config.json."""
-        name = self.pair.reference
+        name = self.checkpoint.reference
         if name not in PACKAGED:
-            name = copied(self.pair.folder, folder / DENSE)
+            name = copied(self.checkpoint.folder, folder / DENSE)
         self.columns.vocabulary.write(folder / TERMS)
-        return {"backbone": {"checkpoint": name, "digest": self.pair.digest()}, "terms": TERMS}
+        return {"backbone": {"checkpoint": name, "digest": self.checkpoint.digest()}, "terms": TERMS}
 
 
 # The end of the name of the embeddings of words, and the names of the LayerNorm and of the bias of the words in
@@ -148,11 +144,11 @@ BIASES = ("vocab_projector.bias", "cls.predictions.bias", "cls.predictions.decod
 class VectorBase:
     """Stored vectors, and the checkpoint with the tokenizer and the first weights of the terms.
 
-    words      a DistilBERT or BERT for D2S; a BLIP or ALBEF, which has the last layers too, for Joint
-    start      see `Start`
+    checkpoint  a DistilBERT or BERT for D2S; a BLIP or ALBEF, which has the last layers too, for Joint
+    start       see `Start`
     """
 
-    words: Checkpoint
+    checkpoint: Checkpoint
     tokenizer: Any
     columns: TokenColumns
     start: Start
@@ -175,10 +171,6 @@ class VectorBase:
             values = (weights[f"{norm}.weight"].float(), weights[f"{norm}.bias"].float()) if norm else None
             start = Start(width, embeddings.float(), bias, values)
         return cls(words, tokenizer, columns_of_head(tokenizer, len(embeddings), specials=True), start)
-
-    def digest(self) -> str:
-        """SHA-256 (hex) of the checkpoint."""
-        return self.words.digest()
 
     def features(self, device: torch.device) -> TextAndImage:
         """What the tables have of texts and images."""
@@ -310,7 +302,7 @@ class HeadMaterial:
         sides, width = self.base.features(device), self.base.start.width
         captions, images = {}, {}
         for role, data in self.data.items():
-            made_of = [self.sources.digests[role], self.base.digest(), self.model.kind]
+            made_of = [self.sources.digests[role], self.base.checkpoint.digest(), self.model.kind]
             texts = self.numbers(sides.text, width, f"texts-{role}", data.texts, made_of)
             states = StateStore(texts, np.arange(len(texts) + 1), device)
             captions[role] = replace(self.captions[role], device=device, states=states)
@@ -329,10 +321,6 @@ class HeadMaterial:
                 yield tower.features(inputs[start : start + PIECE], PIECE)
 
         return self.sources.cache.array(what, made_of, (len(inputs), width), np.dtype(np.float32), pieces())
-
-    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
-        """The images of a batch with the captions that were drawn, to look at."""
-        return listed_images(self.data[TRAINING], batch)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the head in the layout of its reference, with what its encoder needs beside it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import DenseSide, as_dense
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
-from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.batches import TextStore, TrainingBatch, of_one_part
+from lexvl_anserini.training.common.batches import TextStore, of_one_part
 from lexvl_anserini.training.common.evaluation import Examples, StageInputs, named, spread
 from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
 from lexvl_anserini.training.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
@@ -37,6 +34,7 @@ from lexvl_anserini.training.images.stores import (
     FeatureStore,
     ImageStore,
     PixelStore,
+    normalised,
     read_features,
     read_pixels,
     read_states,
@@ -128,10 +126,6 @@ class Material:
         images = {role: images_of(role, recipe, number, self, pair) for role in self.data}
         taught = taught_by(stage, self, device) if stage.teacher else None
         return image_inputs(recipe, number, self.data, images, captions, taught)
-
-    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
-        """The images of a batch with the captions that were drawn, to look at."""
-        return listed_images(self.data[TRAINING], batch)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
@@ -234,11 +228,7 @@ def standardise(pair: TowerPair, material: Material) -> None:
     device, network = next(side.parameters()).device, side.frozen()
 
     def computed() -> Iterator[np.ndarray]:
-        crops = read_images(some, prepare=material.prepare.crop)
-        cells = []
-        while piece := list(islice(crops, PIECE)):
-            pixels = torch.from_numpy(np.stack([image.value for image in piece])).to(device)
-            cells.append(network(material.prepare.normalise(pixels)))
+        cells = [network(pixels) for pixels in normalised(some, material.prepare, device)]
         states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
 
@@ -285,11 +275,9 @@ class Validation:
     @torch.inference_mode()
     def measure(self, pair: TowerPair, model: ImagePairSettings) -> dict[str, float]:
         """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
-        pair.eval()
         images = self._images(pair, model)
         owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.first))).to(images.device)
         texts, bags = self._texts(pair, model, len(owner))
-        pair.train()
         figures = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
         figures |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
         if bags is not None:
@@ -349,12 +337,3 @@ def ranks(scores: Tensor, place: Tensor) -> Tensor:
 
 def _shares(rank: Tensor) -> dict[int, float]:
     return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}
-
-
-def listed_images(data: CaptionedImages, batch: TrainingBatch) -> list[dict[str, Any]]:
-    """The images of a batch with the captions that were drawn."""
-    texts = data.texts
-    return [
-        {"id": data.ids[item], "image": data.images[item], "captions": [texts[caption] for caption in captions]}
-        for item, captions in zip(batch.items, batch.texts.T, strict=True)
-    ]

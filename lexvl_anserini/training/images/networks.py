@@ -130,14 +130,9 @@ def bert_config(settings: TextSettings, tokens: int) -> Any:
     import transformers
 
     return transformers.BertConfig(
-        vocab_size=tokens,
-        hidden_size=settings.width,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        intermediate_size=4 * settings.width,
+        **settings.shape(tokens),
         hidden_dropout_prob=settings.dropout,
         attention_probs_dropout_prob=settings.dropout,
-        max_position_embeddings=settings.max_length,
     )
 
 

@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import islice
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -52,7 +52,18 @@ class Cache:
         `made_of` has all that decides the content: digests, settings, seeds.
         """
         digest = sha256(orjson.dumps([*made_of, shape, kind.str], default=str)).hexdigest()[:16]
-        return stored(self.folder / STORED.replace("*", f"{what}-{digest}"), shape, kind, pieces)
+        path, size = self.folder / STORED.replace("*", f"{what}-{digest}"), prod(shape) * kind.itemsize
+        if not path.is_file():
+            log.info("computing %s, %s numbers", path.name, " x ".join(f"{length:,}" for length in shape))
+            with atomic_write(path) as out, disk_errors(path, size):
+                # Written in order, not through a map: a map into a file without room ends the process by a signal.
+                header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(out, header)
+                out.flush()
+                reserve(out, out.tell() + size)
+                for piece in pieces:
+                    out.write(np.ascontiguousarray(piece, dtype=kind).tobytes())
+        return np.load(path, mmap_mode="r")
 
 
 def weights_digest(network: nn.Module) -> str:
@@ -90,22 +101,6 @@ def augment(
     return torch.nn.functional.grid_sample(pixels, grid, padding_mode="border", align_corners=False)
 
 
-class ImageStore(Protocol):
-    """The images of a split."""
-
-    def __len__(self) -> int:
-        """The number of images."""
-        ...
-
-    def plain(self, positions: np.ndarray) -> ImageBatch:
-        """Images without augmentation, by their positions [B]."""
-        ...
-
-    def views(self, positions: np.ndarray, draws: np.random.Generator) -> ImageBatch:
-        """A random view of each image."""
-        ...
-
-
 @dataclass(frozen=True)
 class PixelStore:
     """Decoded images, of which each step makes new views.
@@ -125,12 +120,12 @@ class PixelStore:
         return len(self.pixels)
 
     def plain(self, positions: np.ndarray) -> ImageBatch:
-        """As decoded."""
+        """Images without augmentation, by their positions [B]."""
         crops = torch.from_numpy(np.array(self.pixels[positions])).to(self.device)
         return ImageBatch(self.prepare.normalise(crops))
 
     def views(self, positions: np.ndarray, draws: np.random.Generator) -> ImageBatch:
-        """New views."""
+        """A new random view of each image."""
         return ImageBatch(augment(self.plain(positions).values, self.augmentation, draws))
 
 
@@ -149,7 +144,7 @@ class FeatureStore:
         return len(self.features)
 
     def plain(self, positions: np.ndarray) -> ImageBatch:
-        """The first view."""
+        """The first view of images, by their positions [B]."""
         return self._of(positions, np.zeros(len(positions), dtype=int))
 
     def views(self, positions: np.ndarray, draws: np.random.Generator) -> ImageBatch:
@@ -161,11 +156,22 @@ class FeatureStore:
         return ImageBatch(torch.from_numpy(values).to(self.device).float())
 
 
+# The images of a split.
+ImageStore = PixelStore | FeatureStore
+
+
 def read_pixels(images: Sequence[str], pixels: Pixels, cache: Cache, role: str, digest: str) -> np.ndarray:
     """uint8 [n, R, R, 3]: images decoded once into a file that is mapped into memory; `digest` is that of the split."""
     shape = (len(images), pixels.resolution, pixels.resolution, 3)
     crops = (image.value[None] for image in read_images(images, prepare=pixels.crop))
     return cache.array(f"pixels-{role}", [digest, repr(pixels)], shape, np.dtype(np.uint8), crops)
+
+
+def normalised(images: Sequence[str], prepare: Pixels, device: torch.device) -> Iterator[Tensor]:
+    """Normalised pixels of images, in batches of `IMAGES`."""
+    crops = read_images(images, prepare=prepare.crop)
+    while piece := list(islice(crops, IMAGES)):
+        yield prepare.normalise(torch.from_numpy(np.stack([image.value for image in piece])).to(device))
 
 
 @torch.inference_mode()
@@ -186,24 +192,15 @@ def read_features(
     """
     device, network = next(side.parameters()).device, side.frozen()
 
-    def of(batch: Tensor, first: int) -> np.ndarray:
-        normalised = prepare.normalise(batch.to(device))
-        draws = np.random.default_rng((seed, 2, first))
-        # With mirrored views, every second view is one.
-        mirrored = [np.full(len(batch), augmentation.flip and view % 2 == 1) for view in range(views)]
-        seen = (
-            augment(normalised, augmentation, draws, mirrored[view]) if view else normalised for view in range(views)
-        )
-        return np.stack([network(pixels).half().cpu().numpy() for pixels in seen], axis=1)
+    def batches() -> Iterator[np.ndarray]:
+        for number, plain in enumerate(normalised(images, prepare, device)):
+            draws = np.random.default_rng((seed, 2, number * IMAGES))
+            # With mirrored views, every second view is one.
+            mirrored = [np.full(len(plain), augmentation.flip and view % 2 == 1) for view in range(views)]
+            seen = (augment(plain, augmentation, draws, mirrored[view]) if view else plain for view in range(views))
+            yield np.stack([network(pixels).half().cpu().numpy() for pixels in seen], axis=1)
 
     shape = (len(images), views, 1 + side.settings.grid**2, len(side.standard.mean))
-
-    def batches() -> Iterator[np.ndarray]:
-        crops, first = read_images(images, prepare=prepare.crop), 0
-        while piece := list(islice(crops, IMAGES)):
-            yield of(torch.from_numpy(np.stack([image.value for image in piece])), first)
-            first += len(piece)
-
     # Mirrored views depend on no draw.
     drawn = views > 1 and (augmentation.shift or augmentation.zoom < 1)
     random = [repr(augmentation), seed] if drawn else [augmentation.flip and views > 1]
@@ -225,23 +222,3 @@ def read_states(texts: TextStore, side: TextOver, cache: Cache, role: str, diges
     made_of, shape = [digest, tokens, weights_digest(side.network)], (int(texts.first[-1]), side.config.hidden_size)
     states = cache.array(f"states-{role}", made_of, shape, np.dtype(np.float16), batches())
     return StateStore(states, texts.first, texts.device)
-
-
-def stored(path: Path, shape: tuple[int, ...], kind: np.dtype[Any], pieces: Iterator[np.ndarray]) -> np.ndarray:
-    """An array that is mapped into memory from its file, which `pieces` fill in order unless it has that shape."""
-    if path.is_file():
-        array = np.load(path, mmap_mode="r")
-        if array.shape == shape and array.dtype == kind:
-            return array
-    log.info("computing %s, %s numbers", path.name, " x ".join(f"{size:,}" for size in shape))
-    size = prod(shape) * kind.itemsize
-    with atomic_write(path) as out, disk_errors(path, size):
-        # Written in order, not through a map: a map into a file without room ends the process by a signal.
-        np.lib.format.write_array_header_1_0(
-            out, {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
-        )
-        out.flush()
-        reserve(out, out.tell() + size)
-        for piece in pieces:
-            out.write(np.ascontiguousarray(piece, dtype=kind).tobytes())
-    return np.load(path, mmap_mode="r")

@@ -88,14 +88,7 @@ def tower_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoi
     import transformers
 
     tokenizer = save_tokenizer(learn_words(texts(), settings.words), folder, settings.max_length)
-    config = transformers.BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=settings.width,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        intermediate_size=4 * settings.width,
-        max_position_embeddings=settings.max_length,
-    )
+    config = transformers.BertConfig(**settings.shape(len(tokenizer)))
     with quietly():
         transformers.BertForMaskedLM(config).save_pretrained(str(folder))
     return find_checkpoint(str(folder))

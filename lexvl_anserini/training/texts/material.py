@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.batches import TextStore, Tokenised, TrainingBatch
+from lexvl_anserini.training.common.batches import TextStore, Tokenised
 from lexvl_anserini.training.common.evaluation import Examples, StageInputs, named, spread
 from lexvl_anserini.training.common.tower_pair import TowerPair, sparsified
 from lexvl_anserini.training.model_settings import TextPairSettings
@@ -93,20 +92,6 @@ class TextMaterial:
         examples = examples_of(self.data[shown], queries[shown], passages[shown])
         return StageInputs(batches, validation, examples)
 
-    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
-        """The queries of a batch with their positive and hard negatives, to look at."""
-        data, size = self.data[TRAINING], len(batch.items)
-        assert batch.passages is not None
-        ids = [data.passages[place].doc_id for place in batch.passages]
-        each = (len(ids) - size) // size  # hard negatives of a query
-        rows = []
-        for row, item in enumerate(batch.items):
-            negatives = ids[size + row * each : size + (row + 1) * each]
-            rows.append(
-                {"id": data.ids[item], "query": data.queries[item], "positive": ids[row], "negatives": negatives}
-            )
-        return rows
-
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its family."""
         model = recipe.model
@@ -141,7 +126,6 @@ class TextValidation:
     @torch.inference_mode()
     def measure(self, pair: TowerPair, model: TextPairSettings) -> dict[str, float]:
         """nDCG@10 and recall; of a lexical pair also with bags of tokens as queries (alpha) or as passages (beta)."""
-        pair.eval()
         query_topk, topk = model.kept
         queries, bags = self._queries(pair, query_topk, model.lexical)
         modes: dict[str, list[Tensor]] = {}
@@ -155,7 +139,6 @@ class TextValidation:
                 modes.setdefault("alpha_", []).append((bags @ vectors.T).cpu())
                 modes.setdefault("beta_", []).append((queries @ batch.bag.float().T).cpu())
             modes.setdefault("", []).append((queries @ vectors.T).cpu())
-        pair.train()
         figures_by_name: dict[str, float] = {}
         for mode in sorted(modes):
             figures = self.figures(torch.cat(modes[mode], dim=1))

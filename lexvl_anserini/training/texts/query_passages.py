@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b, sha256
+from typing import Any
 
 import numpy as np
 import orjson
@@ -47,6 +48,20 @@ class QueriesWithPassages:
         """All texts, as a vocabulary is learned from them."""
         yield from self.queries
         yield from (passage.contents for passage in self.passages)
+
+    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+        """The queries of a batch with their positive and hard negatives, to look at."""
+        size = len(batch.items)
+        assert batch.passages is not None
+        ids = [self.passages[place].doc_id for place in batch.passages]
+        each = (len(ids) - size) // size  # hard negatives of a query
+        rows = []
+        for row, item in enumerate(batch.items):
+            negatives = ids[size + row * each : size + (row + 1) * each]
+            rows.append(
+                {"id": self.ids[item], "query": self.queries[item], "positive": ids[row], "negatives": negatives}
+            )
+        return rows
 
     def digest(self) -> str:
         """SHA-256 (hex) of all ids, texts and judgements, in order."""

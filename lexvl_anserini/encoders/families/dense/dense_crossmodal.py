@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from lexvl_anserini.encoders.families.vdr import companions
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
 from lexvl_anserini.encoders.parts.features import (
+    TABLES,
     Features,
     HeadInputs,
     LiveOptions,
@@ -244,39 +245,29 @@ def tokenizer_and_features(
     return text.items.reader.tokenizer, TextAndImage(features(text), features(image))
 
 
-class HeadLayout(NamedTuple):
-    """What a head over dense vectors (D2S, Joint) reads, and the tokenizer where a checkpoint has none.
-
-    tokenizer  a hub id
-    head_of    what a dense pair below the head gives it
-    projected  a BLIP or ALBEF below it gives unit-length vectors; else the states before their projection
-    tables     the tables that hold such vectors, in words, for errors
-    """
-
-    tokenizer: str
-    head_of: HeadOf
-    projected: bool = True
-    tables: str | None = None
-
-
 def head_inputs(
     source: Source,
     checkpoint: Checkpoint,
     live: LiveOptions,
-    layout: HeadLayout,
+    tokenizer: str,
     width: int,
     dimensions: int,
     masks: bool,
+    projected: bool = True,
+    tables: str = TABLES,
 ) -> HeadInputs:
-    """What a head of `width` numbers to `dimensions` reads: of a dense pair, of a live BLIP or ALBEF, or from tables.
+    """What a head (D2S, Joint) of `width` numbers to `dimensions` reads.
 
-    With `masks`, the own tokens of texts mask their vectors.
+    It reads vectors of a dense pair, of a live BLIP or ALBEF, or from `tables`: those of unit length if `projected`,
+    else the states before the last projection. `tokenizer` is a hub id, for a checkpoint that has none. With `masks`,
+    the own tokens of texts mask their vectors.
     """
     if pair := over_dense(checkpoint, **live._asdict()):
         dense, terms = pair
-        return HeadInputs(*tokenizer_and_features(source, dense, layout.head_of, width), terms)
-    tokenizer = tokenizer_of(source, checkpoint, dimensions, layout.tokenizer)
-    if live.backbone_checkpoint is None:
-        text, image = (stored(width, source.device, needs_text, layout.tables) for needs_text in (masks, False))
-        return HeadInputs(tokenizer, TextAndImage(text, image))
-    return HeadInputs(tokenizer, live_features(source, live, width, tokenizer, layout.projected))
+        head_of = projection_of if projected else hidden_of
+        return HeadInputs(*tokenizer_and_features(source, dense, head_of, width), terms)
+    loaded = tokenizer_of(source, checkpoint, dimensions, tokenizer)
+    if live.backbone_checkpoint is not None:
+        return HeadInputs(loaded, live_features(source, live, width, loaded, projected))
+    text, image = (stored(width, source.device, needs_text, tables) for needs_text in (masks, False))
+    return HeadInputs(loaded, TextAndImage(text, image))

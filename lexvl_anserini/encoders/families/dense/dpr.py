@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
@@ -117,19 +117,11 @@ def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.dev
     """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`."""
     config, weights = read_config(checkpoint.folder), read_weights(checkpoint.path)
     side = next((side for side in sides if any(key.startswith(f"{side}.") for key in weights)), sides[0])
-    side_weights = {key.removeprefix(f"{side}."): value for key, value in weights.items() if key.startswith(f"{side}.")}
+    side_weights = below(weights, f"{side}.")
     if stray := sorted(weights.keys() - {f"{side}.{key}" for key in side_weights}):
         raise CheckpointError(f"{checkpoint.folder}: holds {stray[0]} and others, expected only {side}.*")
-    bert = bert_from_weights(
-        config,
-        {
-            key.removeprefix("bert_model."): value
-            for key, value in side_weights.items()
-            if key.startswith("bert_model.")
-        },
-        f"{checkpoint.folder}: {side}.bert_model",
-        device,
-    )
+    of_bert = below(side_weights, "bert_model.")
+    bert = bert_from_weights(config, of_bert, f"{checkpoint.folder}: {side}.bert_model", device)
     projected = config.projection_dim > 0
     projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()
     rest = {

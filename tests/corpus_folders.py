@@ -1,0 +1,84 @@
+"""Corpora on disk, for tests of whatever reads them: BEIR's layout, Karpathy's JSON with pictures, tar archives."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+CORPUS = (
+    '{"_id": "d1", "title": "A", "text": "one"}\n{"_id": "d2", "text": "two", "metadata": {"url": "u"}, "year": 3}\n'
+)
+QUERIES = '{"_id": "q3", "text": "train"}\n{"_id": "q2", "text": "second"}\n{"_id": "q1", "text": "first"}\n'
+HEADER = "query-id\tcorpus-id\tscore\n"
+
+
+def json_lines(texts: Mapping[str, str]) -> str:
+    """Documents or queries of BEIR, of texts by id."""
+    return "".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items())
+
+
+def beir_folder(
+    folder: Path,
+    corpus: str | bytes | None = CORPUS,
+    queries: str | None = QUERIES,
+    test: str | None = "q1\td1\t1\nq2\td2\t0\n",
+    train: str | None = "q3\td1\t2\n",
+) -> Path:
+    """A folder in BEIR's layout, without the files that are None."""
+    (folder / "qrels").mkdir(parents=True)
+    for name, content in {
+        "corpus.jsonl": corpus,
+        "queries.jsonl": queries,
+        "qrels/test.tsv": test and HEADER + test,
+        "qrels/train.tsv": train and HEADER + train,
+    }.items():
+        if content is not None:
+            (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def captioned_image(
+    number: int, split: str = "test", texts: Iterable[str] = "abcde", first: int | None = None, **others: Any
+) -> dict[str, Any]:
+    """A record of Karpathy's JSON; its captions are numbered from `first`, ten times the image's number by default."""
+    first = 10 * number if first is None else first
+    sentences = [
+        {"raw": text, "imgid": number, "sentid": first + place, "tokens": [text]} for place, text in enumerate(texts)
+    ]
+    record = {"filename": f"{number}.jpg", "imgid": number, "split": split, "sentences": sentences}
+    return record | {"sentids": [sentence["sentid"] for sentence in sentences]} | others
+
+
+def karpathy_folder(
+    root: Path, name: str, images: Iterable[Mapping[str, Any]], folder: str | None = None, pictures: bool = True
+) -> str:
+    """Writes `dataset_NAME.json` into a folder of the root, and an empty picture of each record; returns the root."""
+    home = root / (folder or name)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / f"dataset_{name}.json").write_text(json.dumps({"images": images, "dataset": name}))
+    if pictures:
+        gallery_of(
+            root / name / "images", *(f"{record.get('filepath', '.')}/{record['filename']}" for record in images)
+        )
+    return str(root)
+
+
+def gallery_of(root: Path, *names: str) -> None:
+    """Writes files in place of pictures."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"-")
+
+
+def tar_of(path: Path, members: Mapping[str, bytes], mode: Any = "w") -> Path:
+    """Writes a tar archive of files."""
+    with tarfile.open(path, mode) as archive:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
