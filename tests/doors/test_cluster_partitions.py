@@ -102,11 +102,17 @@ def test_trees_vectors_impacts_and_bounds_are_those_of_one_index(indexes):
     assert answers[1][1][1] == SCORE_LIMIT * 3 + 2 * 9 + 7
 
 
-def test_bm25_is_refused(indexes, tmp_path):
+def test_what_partitions_are_not(indexes, tmp_path):
+    """They have no BM25, are built from shards alone, and are what a cluster searches."""
     with verified(engine(indexes[1])) as opened, pytest.raises(UsageError, match="statistics of the whole"):
         opened.search_tree("q", All((Term("ash"), Not(Text("sea")))), 3)
+    sources = split(DOCUMENTS, tmp_path, [2])
     with pytest.raises(UsageError, match="text"):
-        build_index(split(DOCUMENTS, tmp_path, [2]), tmp_path / "i", engine="partitions", text=True)
+        build_index(sources, tmp_path / "i", engine="partitions", text=True)
+    with pytest.raises(UsageError, match="partitions are built from shards"):
+        build_index([indexes[0], *sources], tmp_path / "i", engine="partitions")
+    with pytest.raises(UsageError, match=r"--runner ray searches an index in partitions, .*one is one index"):
+        search_command(index=str(indexes[0]), match="ash", runner="ray")
 
 
 def test_partitions_are_divided_among_workers():
@@ -206,11 +212,6 @@ def test_ids_of_several_corpora_are_compared(tmp_path):
     assert not (tmp_path / "i").exists()
 
 
-def test_indexes_are_not_made_partitions(tmp_path, indexes):
-    with pytest.raises(UsageError, match="partitions are built from shards"):
-        build_index([indexes[0], *split(DOCUMENTS, tmp_path, [])], tmp_path / "i", engine="partitions")
-
-
 def test_changes_are_refused_and_checks_compare_all(tmp_path):
     sources = split(DOCUMENTS, tmp_path, [3])
     index = build_index(sources, tmp_path / "i", engine="partitions").path
@@ -223,11 +224,6 @@ def test_changes_are_refused_and_checks_compare_all(tmp_path):
         check_index(index, sources[0])
     with pytest.raises(ArtefactError):
         check_index(index, sources[::-1])
-
-
-def test_a_cluster_searches_partitions_only(indexes):
-    with pytest.raises(UsageError, match=r"--runner ray searches an index in partitions, .*one is one index"):
-        search_command(index=str(indexes[0]), match="ash", runner="ray")
 
 
 def test_batches_keep_the_order_of_queries(indexes):

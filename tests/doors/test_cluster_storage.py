@@ -257,6 +257,8 @@ def test_a_part_that_is_missing_or_half_published(line, memory):
         search(index=f"{url}/index", topics=str(line.home / "topics.tsv"), output=str(line.home / "no.trec"))
     with pytest.raises(ArtefactError, match="nothing finished there"):
         search(index=f"{url}/none", query="ash")
+    with pytest.raises(UsageError, match="encoded topics are a local file"):
+        encode(**line.given, topics=str(line.home / "topics.tsv"), output="s3://b/q.jsonl")
 
 
 def test_a_killed_command_goes_on_in_storage(line, memory, monkeypatch):
@@ -279,16 +281,8 @@ def test_a_killed_command_goes_on_in_storage(line, memory, monkeypatch):
     assert {name: system.modified(name) for name in finished} == before
 
 
-def test_topics_are_local(line):
-    with pytest.raises(UsageError, match="encoded topics are a local file"):
-        encode(**line.given, topics=str(line.home / "topics.tsv"), output="s3://b/q.jsonl")
-
-
 def test_the_line_over_s3(line, s3):
     assert line(s3) == line(line.home / "disk")
-
-
-def test_no_such_bucket(line, s3):
     none = f"s3://no-{uuid.uuid4().hex}"
     with pytest.raises(LexvlError, match=f"{none}/plan.json: (no such bucket|the storage)"):
         line(none)

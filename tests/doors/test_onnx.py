@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,13 +16,16 @@ from PIL import Image
 from tiny_encoders import BERT, PUBLISHED, made_dense, made_twin
 
 from lexvl_anserini import load_encoder
+from lexvl_anserini.doors.onnx.export_onnx import command as export_command
+from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept, kept_rows
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, MissingExtra, UnknownName, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import EncoderRef
+from lexvl_anserini.ground.manifest import EncoderRef, read_manifest
 from lexvl_anserini.ground.records import Document
+from tests.invoking import invoked
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -183,8 +187,6 @@ def test_an_export_with_other_options_than_the_index_is_refused(exported):
 )
 def test_damaged_exports_are_refused(change, message, exported, tmp_path):
     """Each by one line that says what to do."""
-    import shutil
-
     model, folder = exported("sum, top k")
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     change(copy)
@@ -209,20 +211,18 @@ def swap(folder: Path, data: bytes) -> None:
 def test_requests_that_no_export_fulfils(exported, tmp_path):
     """Another encoder, no checkpoint, another device, a tokenizer, an unknown runtime, torch on an export."""
     _, folder = exported("sum, top k")
-    with pytest.raises(CheckpointError, match="an export of encoder 'splade', expected one of 'vdr'"):
-        load_encoder("vdr", str(folder), runtime="onnx")
-    with pytest.raises(UsageError, match="lexvl export-onnx --encoder splade"):
-        load_encoder("splade", runtime="onnx")
-    with pytest.raises(CheckpointError, match="not exported.*lexvl export-onnx --encoder splade"):
-        load_encoder("splade", str(tmp_path), runtime="onnx")
-    with pytest.raises(UsageError, match="computes on the CPU"):
-        load_encoder("splade", str(folder), runtime="onnx", device="cuda")
-    with pytest.raises(UsageError, match="leave the other folders out"):
-        load_encoder("splade", str(folder), tokenizer=str(tmp_path), runtime="onnx")
-    with pytest.raises(UnknownName, match="unknown runtime 'onx'; did you mean 'onnx'"):
-        load_encoder("splade", str(folder), runtime="onx")
-    with pytest.raises(CheckpointError, match="an exported encoder; load it with --runtime onnx"):
-        load_encoder("splade", str(folder), device="cpu")
+    onnx = {"runtime": "onnx"}
+    for name, checkpoint, options, error, message in (
+        ("vdr", folder, onnx, CheckpointError, "an export of encoder 'splade', expected one of 'vdr'"),
+        ("splade", None, onnx, UsageError, "lexvl export-onnx --encoder splade"),
+        ("splade", tmp_path, onnx, CheckpointError, "not exported.*lexvl export-onnx --encoder splade"),
+        ("splade", folder, {**onnx, "device": "cuda"}, UsageError, "computes on the CPU"),
+        ("splade", folder, {**onnx, "tokenizer": str(tmp_path)}, UsageError, "leave the other folders out"),
+        ("splade", folder, {"runtime": "onx"}, UnknownName, "unknown runtime 'onx'; did you mean 'onnx'"),
+        ("splade", folder, {"device": "cpu"}, CheckpointError, "an exported encoder; load it with --runtime onnx"),
+    ):
+        with pytest.raises(error, match=message):
+            load_encoder(name, checkpoint and str(checkpoint), **options)
 
 
 def test_encoders_without_graphs_are_refused(exported, tmp_path):
@@ -268,53 +268,39 @@ def test_rules_keep_the_same_of_arrays_and_tensors(topk, own, first):
 
 def test_the_command_writes_refuses_and_resumes(exported, tmp_path):
     """A second call does nothing; other options need --overwrite; a folder of something else stays."""
-    from typer.testing import CliRunner
-
-    from lexvl_anserini.cli import make_app
-    from lexvl_anserini.doors.onnx.export_onnx import command
-
     exported("sum, top k")
-    app, runner = make_app(command), CliRunner()
-    call = ["--encoder", "bag-of-tokens", "--checkpoint", str(GOLDEN / BERT), "--output", str(tmp_path / "e")]
-    first = runner.invoke(app, [*call, "--format", "json"])
-    assert first.exit_code == 0, first.exception
-    assert json.loads(first.stdout)["query"] == "a bag of tokens, no graph"
-    stamp = (tmp_path / "e/export.json").stat().st_mtime_ns
-    assert runner.invoke(app, call).exit_code == 0
-    assert (tmp_path / "e/export.json").stat().st_mtime_ns == stamp
-    other = runner.invoke(app, [*call, "--set", "max_length=9"])
-    assert isinstance(other.exception, ArtefactError) and "--overwrite" in str(other.exception)
-    assert runner.invoke(app, [*call, "--set", "max_length=9", "--overwrite"]).exit_code == 0
-    bag = load_encoder("bag-of-tokens", str(tmp_path / "e"), runtime="onnx", max_length="9")
+    call = ("--encoder", "bag-of-tokens", "--checkpoint", GOLDEN / BERT, "--output")
+    output = tmp_path / "e"
+    first = json.loads(invoked(export_command, *call, output, "--format", "json"))
+    assert first["query"] == "a bag of tokens, no graph"
+    stamp = (output / "export.json").stat().st_mtime_ns
+    invoked(export_command, *call, output)
+    assert (output / "export.json").stat().st_mtime_ns == stamp
+    with pytest.raises(ArtefactError, match="--overwrite"):
+        invoked(export_command, *call, output, "--set", "max_length=9")
+    invoked(export_command, *call, output, "--set", "max_length=9", "--overwrite")
+    bag = load_encoder("bag-of-tokens", str(output), runtime="onnx", max_length="9")
     expected = load_encoder("bag-of-tokens", str(GOLDEN / BERT), max_length=9)
     assert (bag.encode_query(TEXTS) != expected.encode_query(TEXTS)).nnz == 0
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("keep")
-    refused = runner.invoke(app, [*call[:-1], str(tmp_path / "mine")])
-    assert isinstance(refused.exception, ArtefactError) and (tmp_path / "mine/notes.txt").read_text() == "keep"
+    with pytest.raises(ArtefactError):
+        invoked(export_command, *call, tmp_path / "mine")
+    assert (tmp_path / "mine/notes.txt").read_text() == "keep"
 
 
 def test_encode_notes_the_runtime(exported, tmp_path):
     """Shards by a graph are a request of their own; without an option, queries are encoded by it too."""
-    from typer.testing import CliRunner
-
-    from lexvl_anserini.cli import make_app
-    from lexvl_anserini.encode import command
-    from lexvl_anserini.ground.manifest import read_manifest
-
     model, folder = exported("sum, top k")
-    (tmp_path / "c/qrels").mkdir(parents=True)
-    (tmp_path / "c/corpus.jsonl").write_text('{"_id": "d1", "title": "", "text": "a red boat"}\n')
-    (tmp_path / "c/queries.jsonl").write_text('{"_id": "q1", "text": "boat"}\n')
-    (tmp_path / "c/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
-    call = ["--corpus", f"beir:{tmp_path}/c", "--encoder", "splade", "--output", str(tmp_path / "impacts")]
-    done = CliRunner().invoke(make_app(command), [*call, "--runtime", "onnx", "--checkpoint", str(folder)])
-    assert done.exit_code == 0, done.exception
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/boat.txt").write_text("a red boat")
+    call = ("--corpus", f"folder:{tmp_path}/c", "--encoder", "splade", "--output", tmp_path / "impacts")
+    invoked(encode_command, *call, "--runtime", "onnx", "--checkpoint", folder)
     manifest = read_manifest(tmp_path / "impacts")
     assert manifest.encoder.options == {**model.options, "runtime": "onnx"}
     assert manifest.encoder.checkpoint_digest == model.checkpoint_digest
     assert "onnxruntime" in manifest.versions
     assert load_encoder_of(manifest.encoder).options["runtime"] == "onnx"
     settings = [f"--set={key}={value}" for key, value in model.options.items()]
-    other = CliRunner().invoke(make_app(command), [*call, "--checkpoint", str(GOLDEN / BERT), *settings])
-    assert isinstance(other.exception, ArtefactError) and "another request (encoder" in str(other.exception)
+    with pytest.raises(ArtefactError, match=r"another request \(encoder"):
+        invoked(encode_command, *call, "--checkpoint", GOLDEN / BERT, *settings)
