@@ -24,7 +24,7 @@ import orjson
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import OnError
-from lexvl_anserini.ground.claims import Claim
+from lexvl_anserini.ground.claims import Claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import (
     atomic_write,
@@ -102,7 +102,7 @@ def write_impacts(
         with exclusive(output):
             claim, plan = earlier(output, request, overwrite, on_error)
             if claim is Claim.DONE and plan is not None:
-                log.info("%s: finished already, nothing to do", output)
+                report_finished(output)
                 progress(request.documents)
                 return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
