@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.ground.quantise import Quantiser
 
+log = logging.getLogger(__name__)
+
+# Cells of one dense block of scores: 2^23 float64 are 64 MB.
+BLOCK_CELLS = 1 << 23
+DEPTHS = (10, 100)
 DEFAULT_BITS = [4, 8]
 
 
@@ -86,13 +91,6 @@ def command(
         for b, loss in zip(quantisers, losses, strict=True)
     ]
     sys.stdout.write(render(setting_table(rows, OF_LOSS), rows, output_format))
-
-
-log = logging.getLogger(__name__)
-
-# Cells of one dense block of scores: 2^23 float64 are 64 MB.
-BLOCK_CELLS = 1 << 23
-DEPTHS = (10, 100)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""Settings chosen on one split and reported on another: `python -m eval.analyses.tune --run DEV --test-run TEST`.
+"""Settings chosen on one split and reported on another.
+
+python -m eval.analyses.tune --run A.dev --run B.dev --test-run A.test --test-run B.test
 
 Settings are of fusion, or of how queries are refined; topics are those that runs rank, or that a search of an index
 ranks. Every setting of a grid is measured on the development topics. The best (of equal ones the first) and the untuned
@@ -23,7 +25,7 @@ from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.runs.fusion import RRF_K, Fusion
+from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.refine import Refinement
 
@@ -36,6 +38,8 @@ from ..measures.ties import checked_hits, some
 from ..report.labels import split_names
 from ..report.render import check_format, render
 from ..report.tables import tuning_table
+
+MEASURE = "nDCG@10"
 
 
 @dataclass(frozen=True)
@@ -165,9 +169,6 @@ def search_settings(
     return settings
 
 
-MEASURE = "nDCG@10"
-
-
 @dataclass(frozen=True)
 class FusionGrid:
     """Runs to fuse, and the settings of fusion to try."""
@@ -292,8 +293,6 @@ def split_of_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None
 
     Without a file of judgements they are those of the dataset that the first run's manifest names.
     """
-    from lexvl_anserini.runs.fusion import fuse_rankings, read_rankings
-
     card = describe_run(runs[0])
     judged = read_judgements(choose_source(card, JudgementSource(qrels, CorpusRef("", data_dir=data_dir))))
     rankings = read_rankings(runs)
