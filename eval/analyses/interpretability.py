@@ -79,7 +79,7 @@ def command(
     images: Annotated[str | None, options.CLASSIFIED_IMAGES] = None,
     classes: options.ClassFile = None,
     vocabulary: Annotated[
-        str, typer.Option(help="Of a dense encoder: folder or hub id of a tokenizer, or a packaged name.")
+        str, typer.Option(help="Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name.")
     ] = VOCABULARY,
     data_dir: DataDir = None,
     output_format: options.TableFormat = "text",

@@ -52,16 +52,18 @@ def command(
     ] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or packaged.")] = None,
     split: Annotated[str | None, typer.Option(help="Split of topics and judgements; default test.")] = None,
-    direction: Annotated[str | None, typer.Option(help="Of captioned images; default as in encode.")] = None,
+    direction: Annotated[str | None, typer.Option(help="Direction of captioned images; default as in encode.")] = None,
     data_dir: DataDir = None,
     device: options.Device = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
     settings: Annotated[list[str] | None, typer.Option("--set", help="An encoder's option, KEY=VALUE.")] = None,
     quantiser: Annotated[str, typer.Option(help="calibrated, fixed (with --scale) or naver.")] = "calibrated",
-    bits: Annotated[list[int], typer.Option("--bits", help="Of document impacts; repeat for several.")] = DEFAULT_BITS,
-    query_bits: Annotated[int, typer.Option(help="Of query weights, lowered where a score could reach 2^24.")] = 8,
+    bits: Annotated[list[int], typer.Option("--bits", help="Bits of document impacts; repeatable.")] = DEFAULT_BITS,
+    query_bits: Annotated[int, typer.Option(help="Bits of query weights, lowered where a score could reach 2^24.")] = 8,
     scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None,
-    percentile: Annotated[float, typer.Option(help="Of the sample's maxima that becomes the largest impact.")] = 100.0,
+    percentile: Annotated[
+        float, typer.Option(help="Percentile of the sample's maxima that becomes the largest impact.")
+    ] = 100.0,
     measure: Annotated[
         str, typer.Option(help="Compared on both rankings.", autocompletion=options.measure_names)
     ] = "nDCG@10",

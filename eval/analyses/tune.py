@@ -183,7 +183,7 @@ class FusionGrid:
     normalisation: Annotated[
         list[str] | None, typer.Option(help="min-max, z-score or none; repeatable, default the first two.")
     ] = None
-    steps: Annotated[int, typer.Option(min=1, max=100, help="Of a weight, from 0 to 1.")] = 10
+    steps: Annotated[int, typer.Option(min=1, max=100, help="Steps of a weight from 0 to 1.")] = 10
     k: Annotated[list[float] | None, typer.Option("--k", help="Constant of rrf; repeatable, default 10, 60, 100.")] = (
         None
     )
@@ -258,9 +258,12 @@ def command(
     search: SearchGrid,
     splits: SplitOptions,
     measure: Annotated[
-        str, typer.Option(help="Which the chosen setting has the most of.", autocompletion=options.measure_names)
+        str,
+        typer.Option(
+            help="The measure that the chosen setting has the largest value of.", autocompletion=options.measure_names
+        ),
     ] = MEASURE,
-    hits: Annotated[int, typer.Option(min=1, help="Per topic.")] = DEFAULT_HITS,
+    hits: Annotated[int, typer.Option(min=1, help="Documents per topic.")] = DEFAULT_HITS,
     output: Annotated[Path | None, typer.Option(help="JSON file: the chosen setting, its arguments, the grid.")] = None,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
