@@ -160,12 +160,12 @@ def search_settings(
     feedbacks = [Feedback(*numbers) for numbers in product(documents, terms, alphas, betas)]
     settings = []
     for heaviest, feedback in product((None, *query_terms), (None, *feedbacks)):
-        options: dict[str, Any] = {} if heaviest is None else {"query_terms": heaviest}
+        applied: dict[str, Any] = {} if heaviest is None else {"query_terms": heaviest}
         if feedback is not None:
-            options |= {"feedback": feedback.documents, "feedback_terms": feedback.terms}
-            options |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
+            applied |= {"feedback": feedback.documents, "feedback_terms": feedback.terms}
+            applied |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
         refinement = Refinement(query_terms=heaviest, feedback=feedback)
-        settings.append(TuningSetting(options, refinement if options else None))
+        settings.append(TuningSetting(applied, refinement if applied else None))
     return settings
 
 

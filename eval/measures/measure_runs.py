@@ -66,8 +66,8 @@ def measure_runs(
         if card.hits is not None and (deeper := [str(m) for m in parsed if m.k is not None and m.k > card.hits]):
             log.warning("%s: holds %d hits per topic; %s cannot see more", card.path, card.hits, ", ".join(deeper))
         judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
-        rules = (remove_query, judged.remove_query, card.remove_query)
-        how = MeasuringRules(chosen_ties, next(rule for rule in rules if rule is not None))
+        removals = (remove_query, judged.remove_query, card.remove_query)
+        how = MeasuringRules(chosen_ties, next(removal for removal in removals if removal is not None))
         relevant = relevant_of(judgements(judged.qrels, judged.label))
         check_levels(relevant, parsed, judged.label)
         places = find_in_run(card.path, relevant, how.remove_query)

@@ -92,7 +92,9 @@ def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
     return {**last_bits, **versions_of([row.package] if row and row.package else [])}
 
 
-def earlier(output: Path, request: Manifest, overwrite: bool, on_error: str = "fail") -> tuple[Claim, Manifest | None]:
+def claim_on_shards(
+    output: Path, request: Manifest, overwrite: bool, on_error: str = "fail"
+) -> tuple[Claim, Manifest | None]:
     """What to do with a folder; the shards of another request are removed, if they may be.
 
     Returns:
