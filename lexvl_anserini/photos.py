@@ -72,7 +72,7 @@ def picture_of(doc_id: str) -> str:
 
 def changes_ahead(differences: Differences, album: Album) -> str:
     """A line about what there is to do."""
-    pictures, changed = len(differences.wanted), differences.changed
+    pictures, changed = len(differences.to_encode), differences.changed
     if not pictures:
         return "no new or changed picture, nothing to encode"
     if differences.manifest is None and album.index.exists():
@@ -114,7 +114,7 @@ def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
     """Brings the index up to date, with a bar."""
     differences = compare(dataset, model, album)
     log.info("%s", changes_ahead(differences, album))
-    with progress_bar("encode", len(differences.wanted), "pictures") as progress:
+    with progress_bar("encode", len(differences.to_encode), "pictures") as progress:
         return follow(dataset, model, album, differences, progress)
 
 

@@ -97,7 +97,7 @@ class Tuned:
             "arguments": setting.arguments,
             "development": {"topics": self.development, "untuned": untuned, "chosen": value},
             "test": {"topics": self.test, "untuned": self.on_test[0], "chosen": self.on_test[1]},
-            "grid": [{**item.options, "value": found} for item, found in self.grid],
+            "grid": [{**item.options, "value": value} for item, value in self.grid],
         }
 
 

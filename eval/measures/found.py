@@ -118,9 +118,9 @@ def _relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> tuple
     nearest = prints[np.minimum(np.searchsorted(prints, hits.prints), len(prints) - 1)]
     lines = np.flatnonzero(nearest == hits.prints)
     # Another document may have the same print.
-    found = [
+    documents_of_pairs = [
         numbers[topic].get(doc_id, -1)
         for topic, doc_id in zip(hits.topics()[lines].tolist(), hits.ids_of(lines), strict=True)
     ]
-    documents = np.array(found, np.int64)
+    documents = np.array(documents_of_pairs, np.int64)
     return lines[documents >= 0], documents[documents >= 0]

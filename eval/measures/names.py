@@ -33,13 +33,13 @@ class Definition(NamedTuple):
     function   the name of a function of `ranx.metrics`, or a function with the same parameters
     needs_cut  the measure needs a cut
     binary     a least relevance decides which documents are relevant; else every relevance counts
-    about      the measure in words
+    described  the measure in words
     """
 
     function: str | MeasureFunction
     needs_cut: bool
     binary: bool
-    about: str
+    described: str
 
 
 MEASURES: dict[str, Definition] = {

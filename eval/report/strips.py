@@ -81,12 +81,12 @@ class Cell(NamedTuple):
 class Strip(NamedTuple):
     """One query and its first hits, best first.
 
-    found  a note on the rank of the first relevant hit, also if that hit is not shown
+    rank_note  a note on the rank of the first relevant hit, also if that hit is not shown
     """
 
     query: Item
     cells: Sequence[Cell]
-    found: str = ""
+    rank_note: str = ""
 
 
 class SheetLayout(NamedTuple):
@@ -121,7 +121,7 @@ def layout(strips: Sequence[Strip], terms: int, legend: str = LEGEND) -> SheetLa
 
 def legend_of(strips: Sequence[Strip], maps: bool) -> str:
     """The last line of a sheet, which says what is drawn."""
-    judged = any(strip.found or any(cell.relevant for cell in strip.cells) for strip in strips)
+    judged = any(strip.rank_note or any(cell.relevant for cell in strip.cells) for strip in strips)
     bars = any(cell.terms for strip in strips for cell in strip.cells)
     return f"{JUDGED if judged else ''}{LEGEND if bars else HAS}{MAPPED if maps else ''}"
 
@@ -186,7 +186,7 @@ def _draw_query(axes: Axes, strip: Strip, top: int, height: int) -> None:
     if query.image is not None:
         _draw_image(axes, query.image, MARGIN, top, QUERY)
         below += QUERY + 8
-    notes = [fitted(note, QUERY, SMALL) for note in (query.name, strip.found) if note]
+    notes = [fitted(note, QUERY, SMALL) for note in (query.name, strip.rank_note) if note]
     room = top + height - below - len(notes) * OWN
     for line in wrapped(query.text, QUERY, LARGE, room // (LARGE + 8)):
         _write(axes, MARGIN, below, line, LARGE)

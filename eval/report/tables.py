@@ -184,8 +184,8 @@ def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
         for c, column in enumerate(columns)
         if (row := at.get((system, column.group))) and column.heading in row.significant
     )
-    about = f"* differs from {systems[0]}: p < {LEVEL}, {test} test, Holm's correction" if test else ""
-    return Table(tuple(columns), cells, frozenset(best), ties_of(rows), marked, about)
+    star = f"* differs from {systems[0]}: p < {LEVEL}, {test} test, Holm's correction" if test else ""
+    return Table(tuple(columns), cells, frozenset(best), ties_of(rows), marked, star)
 
 
 def _cells(row: SystemRow | None, measures: Sequence[str], figures: Sequence[str]) -> Iterable[str]:

@@ -142,10 +142,10 @@ def plan_of(table: PublishedTable, place: Workplace, pattern: str = "*") -> Tabl
     needs: dict[str, Need] = {}
     runnable: list[RowPart] = []
     for row in rows_of(table, pattern):
-        found = list(needs_of(row, place))
-        needs |= {need.name: need for _, of_part in found for need in of_part}
-        runnable += [part for part, of_part in found if all(need.public for need in of_part)]
-        counts.update(kinds_of(row, found))
+        parts = list(needs_of(row, place))
+        needs |= {need.name: need for _, of_part in parts for need in of_part}
+        runnable += [part for part, of_part in parts if all(need.public for need in of_part)]
+        counts.update(kinds_of(row, parts))
     size, seconds = cost_of(runnable, place)
     return TablePlan(
         table=table.name,

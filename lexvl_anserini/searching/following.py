@@ -81,22 +81,22 @@ class Differences:
     """How a folder and its index differ.
 
     pictures    all pictures of the folder, in the order of their paths
-    wanted      those that the index lacks, or holds as they were before
+    to_encode   those that the index lacks, or holds as they were before
     held        what the index holds: document id -> SHA-256 of the picture
     unreadable  pictures that could not be read before, have not changed, and still cannot be read
     manifest    of the index that changes; None if there is none of this encoder, so that a new one is built
     """
 
     pictures: Sequence[Document]
-    wanted: Sequence[Document]
+    to_encode: Sequence[Document]
     held: Mapping[str, str]
     unreadable: Sequence[UnreadablePicture]
     manifest: Manifest | None
 
     @property
     def changed(self) -> int:
-        """How many of the wanted pictures the index holds as they were before."""
-        return sum(picture.doc_id in self.held for picture in self.wanted)
+        """How many of these pictures the index holds as they were before."""
+        return sum(picture.doc_id in self.held for picture in self.to_encode)
 
 
 class Followed(NamedTuple):
@@ -135,14 +135,14 @@ def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     different = [picture for picture in pictures if held.get(picture.doc_id) != picture.metadata[DIGEST]]
     unreadable = _still_unreadable(different, album)
     known = {picture.doc_id for picture in unreadable}
-    wanted = [picture for picture in different if picture.doc_id not in known]
-    return Differences(pictures, wanted, held, unreadable, manifest)
+    to_encode = [picture for picture in different if picture.doc_id not in known]
+    return Differences(pictures, to_encode, held, unreadable, manifest)
 
 
 def follow(
     dataset: Dataset, model: Encoder, album: Album, differences: Differences, progress: Progress = silent
 ) -> Followed:
-    """Encodes the wanted pictures, gives them to the index, and removes from it what is gone or cannot be read now.
+    """Encodes the new and changed pictures, gives them to the index, and removes what is gone or unreadable.
 
     The quantiser's scale is that of the pictures that were encoded first. The caller lets no other process write the
     album from `compare` on.
@@ -152,7 +152,7 @@ def follow(
         ArtefactError: the disk is full, or a picture changed while it was read; the same call again goes on.
     """
     manifest, unreadable = differences.manifest, list(differences.unreadable)
-    pictures = iter(differences.wanted)
+    pictures = iter(differences.to_encode)
     while part := list(islice(pictures, PART)):
         skipped = _encode(dataset, model, part, album, manifest, progress)
         if len(skipped) < len(part):
@@ -168,7 +168,7 @@ def follow(
         )
     if gone := [doc_id for doc_id in differences.held if doc_id not in readable]:
         delete_documents(album.index, gone)
-    encoded = [picture.doc_id for picture in differences.wanted if picture.doc_id in readable]
+    encoded = [picture.doc_id for picture in differences.to_encode if picture.doc_id in readable]
     replaced = sum(doc_id in differences.held for doc_id in encoded)
     return Followed(len(readable), len(encoded) - replaced, replaced, len(gone), unreadable)
 

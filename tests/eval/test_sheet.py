@@ -299,11 +299,11 @@ def test_topics_hits_and_their_terms(tmp_path, index, caplog):
     assert [(c.item.name, c.score, c.relevant) for c in first.cells] == [("d1", 10.0, False), ("d2", 3.0, True)]
     assert first.cells[0].terms == (SharedTerm("dog", 1, 9, 9), SharedTerm("cat", 1, 1, 1))
     assert first.cells[1].own == ["Ein", "Boot,", "ein", "Hündchen", "—", "犬"]
-    assert first.found == "relevant at rank 2"
+    assert first.rank_note == "relevant at rank 2"
     assert second == Strip(Item("q2", None, "zebra"), (), "not among 0 hits")
     assert not caplog.records
     [only] = strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 1)
-    assert len(only.cells) == 1 and only.found == "relevant at rank 2", "also of a hit that is not shown"
+    assert len(only.cells) == 1 and only.rank_note == "relevant at rank 2", "also of a hit that is not shown"
     draw_sheet([first, second], tmp_path / "sheet.png", 5)
     assert Image.open(tmp_path / "sheet.png").width == layout([first], 5, strips.legend_of([first], maps=False)).width
 
@@ -311,7 +311,7 @@ def test_topics_hits_and_their_terms(tmp_path, index, caplog):
 def test_queries_that_were_typed(tmp_path, index):
     [dogs, boat] = strips_of_queries(DATASET, index, ToySheet(), ["dog", "boat"], 5)
     assert [(c.item.name, c.score, c.relevant) for c in dogs.cells] == [("d1", 9, False), ("d2", 3, False)]
-    assert boat.query == Item("", None, "boat") and boat.found == ""
+    assert boat.query == Item("", None, "boat") and boat.rank_note == ""
     assert [(c.item.name, c.terms) for c in boat.cells] == [("d2", (SharedTerm("boat", 1, 2, 2),))]
     draw_sheet([dogs, boat], tmp_path / "sheet.png", 5)
     with pytest.raises(UsageError, match="a text that is not empty"):

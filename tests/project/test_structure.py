@@ -93,6 +93,11 @@ def test_importing_a_command_loads_no_model_library(module):
     assert loaded_by(module, MODELS) == []
 
 
+@pytest.mark.parametrize("module", ["encode", "index", "search"])
+def test_the_commands_of_the_line_load_no_scipy(module):
+    assert loaded_by(f"lexvl_anserini.{module}", ("scipy",)) == []
+
+
 def test_every_module_can_be_imported():
     import eval as evaluation
 
@@ -373,7 +378,7 @@ def test_docstrings_and_comments_are_sentences():
 
 
 # Words that name no thing: a manifest is `manifest`, what a search returns `hits`, what a caller chose `options`.
-NAMELESS = {"asked", "kept", "made", "told"}
+NAMELESS = {"about", "asked", "found", "kept", "made", "told", "wanted"}
 
 
 def test_variables_name_things():
