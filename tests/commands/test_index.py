@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from shard_folders import DOCUMENTS, write_dense_shards, write_shards, write_text_shards
+from shard_folders import Documents, write_dense_shards, write_shards, write_text_shards
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName
 from lexvl_anserini.ground.files import write_json
@@ -19,6 +19,8 @@ from lexvl_anserini.searching.building import build_index, default_index
 from tests.invoking import invoked
 
 invoke = partial(invoked, command)
+
+DOCUMENTS: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("d3", {"b": 2, "日本": 7, "😀": 1})]
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -249,6 +249,41 @@ def test_rooms_import_only_rooms_before_them():
     assert [line for line in wrong if climbs(*line.split(" imports "))] == []
 
 
+# The floors inside a package, the lowest first; what is named nowhere is above them all, and a longer name goes before.
+FLOORS = {
+    "lexvl_anserini.encoders": (
+        ("cards", "inputs", "pyserini_adapter"),
+        ("encoder",),
+        ("checkpoints",),
+        ("loading",),
+        ("parts", "checkpoints.itc_layout", "checkpoints.naver_layout"),
+        ("families",),
+    ),
+    "eval": (
+        ("measures",), ("report",), ("analyses.classes",), ("options",), ("analyses", "efficiency"), ("reproduction",)
+    ),
+}  # fmt: skip
+
+
+def floor_of(module, package):
+    """The floor of a module inside a package."""
+    name, floors = module.removeprefix(f"{package}."), FLOORS[package]
+    fitting = [
+        (len(start), floor)
+        for floor, names in enumerate(floors)
+        for start in names
+        if f"{name}.".startswith(f"{start}.")
+    ]
+    return max(fitting, default=(0, len(floors)))[1]
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_modules_import_only_floors_below_them_or_their_own(package):
+    inside = {name for name in GRAPH if name.startswith(f"{package}.")}
+    pairs = [(module, other) for module in inside for other in GRAPH[module] & inside]
+    assert [pair for pair in pairs if floor_of(pair[0], package) < floor_of(pair[1], package)] == []
+
+
 def door_of(module):
     """The door that a module belongs to, if any."""
     parts = module.split(".")

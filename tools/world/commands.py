@@ -31,7 +31,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_
 def draw(
     split: Annotated[list[str], typer.Argument(help="train (20,000 scenes), val (1,000) or test (1,000).")],
     output: Annotated[Path | None, typer.Option(help="Folder; default where demo/SPLIT is read.")] = None,
-    size: Annotated[int, typer.Option(help="Of an image's side in pixels.")] = SIZE,
+    size: Annotated[int, typer.Option(help="Pixels of an image's side.")] = SIZE,
     data_dir: DataDir = None,
 ) -> None:
     """Draw splits of the demo: SPLIT.tar, and SPLIT.json in Karpathy's format."""
@@ -60,7 +60,7 @@ def print_concepts(
     settings: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE of the encoder.")] = None,
     split: Annotated[str, typer.Option(help="val or test.")] = "test",
     images: Annotated[int, typer.Option(help="Number of images, drawn at random.")] = 200,
-    seed: Annotated[int, typer.Option(help="Of the random choice of images.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random choice of images.")] = 1,
     places: Annotated[int, typer.Option(min=1, help="Different concepts read per image.")] = PLACES,
     data_dir: DataDir = None,
     device: options.Device = "auto",
