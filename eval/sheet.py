@@ -67,8 +67,8 @@ def command(
     query_ids: Annotated[
         list[str] | None, typer.Option("--query-id", help="Show this topic; repeatable. Default three of the run's.")
     ] = None,
-    hits: Annotated[int, typer.Option(min=1, max=10, help="Per topic.")] = DEFAULT_HITS,
-    terms: Annotated[int, typer.Option(min=1, max=20, help="Under each hit.")] = DEFAULT_TERMS,
+    hits: Annotated[int, typer.Option(min=1, max=10, help="Documents per topic.")] = DEFAULT_HITS,
+    terms: Annotated[int, typer.Option(min=1, max=20, help="Terms under each hit.")] = DEFAULT_TERMS,
     maps: Annotated[
         bool, typer.Option("--maps", help="Keep the colours of images where the shared terms are; the rest is pale.")
     ] = False,

@@ -76,10 +76,6 @@ MovedCheckpoint = Annotated[
 MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
 
-# Corpora that are named family:path.
-FAMILIES_OF_PATHS = frozenset({"beir", "embeddings", "folder", "irds", "karpathy", "pictures", "sentences", "titles"})
-
-
 def encoder_names() -> list[str]:
     """What the shell completes after --encoder."""
     from lexvl_anserini.encoders.cards import CARDS
@@ -90,7 +86,7 @@ def encoder_names() -> list[str]:
 def corpus_names() -> list[str]:
     """What the shell completes after --corpus: datasets of the registry, and those of BEIR that can be downloaded."""
     from lexvl_anserini.data.fetch import BEIR_ARCHIVES
-    from lexvl_anserini.ground.registry import DATASETS
+    from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS
 
     families = [f"{family}:" if family in FAMILIES_OF_PATHS else family for family in DATASETS]
     return [*families, *(f"beir/{name}" for name in BEIR_ARCHIVES)]

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Linter, types and tests; the first call makes the environment.
+# Tests, or linter and types; the first call makes the environment.
 # Usage: bash tests/run.sh [--python VERSION] [--heavy] [pytest arguments]
 #        bash tests/run.sh --attack [--minutes N] [--seed S] [pytest arguments]
+#        bash tests/run.sh --lint
+#   --lint          only linter and types
 #   --python 3.13   with another Python: one on PATH, else Debian's in a root of its own (tests/other_python.sh)
 #   --heavy         only the slow tests; the environment gets the extra [docs] too, for the documentation site
 #   --attack        only the attack (tests/attack), for 10 minutes and with a random seed if not given
@@ -11,6 +13,12 @@ if [ "${1:-}" = "--python" ]; then exec bash tests/other_python.sh "${@:2}"; fi
 extras=${LEXVL_TEST_EXTRAS:-test} # continuous integration has more
 if [ "${1:-}" = "--heavy" ]; then extras=$extras,docs; fi
 source runs/setup.sh "$extras"
+
+if [ "${1:-}" = "--lint" ]; then
+  ruff check .
+  ruff format --check .
+  exec mypy
+fi
 
 if [ "${1:-}" = "--attack" ]; then
   shift
@@ -29,7 +37,4 @@ fi
 which="not heavy"
 if [ "${1:-}" = "--heavy" ]; then which="heavy and not attack"; shift; fi
 
-ruff check .
-ruff format --check .
-mypy
 python -m pytest -n 2 --dist loadfile -m "$which" "$@"

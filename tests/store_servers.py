@@ -258,8 +258,8 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.doors.stores import loading
-loading.BATCH_ROWS = 2
+from lexvl_anserini.doors.stores import building
+building.BATCH_ROWS = 2
 def progress(n):
     print("loading", flush=True)
     time.sleep(60)

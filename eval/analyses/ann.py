@@ -53,7 +53,7 @@ def command(
     ] = None,
     hits: Annotated[list[int] | None, typer.Option(min=1, help="Depths of the recall; default 10 and 100.")] = None,
     data_dir: DataDir = None,
-    device: Annotated[str, typer.Option(help="Of the encoder: auto, cpu, cuda, cuda:1.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device of the encoder: auto, cpu, cuda, cuda:1.")] = "auto",
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:

@@ -1,17 +1,14 @@
 """The completeness probe: whether an image is more similar to a complete sentence than to a partial one (FDT, 4.4).
 
-Vectors of texts have unit length here, so that a longer sentence does not win by its norm; equal similarities do not
-count. A second row compares each pair with another image: it says how often the complete sentence wins by itself.
+python -m eval.analyses.completeness --pairs flickr8k
 
-Pairs of sentences about an image, one of which names only a part of what the other names (FDT, section 4.4).
-
-FDT makes them of the annotated objects of COCO's training images: one sentence describes all objects, the other some of
-them; the wording is in its supplement, which is not public. Here the complete sentence names every category of an
-image's objects once, "a photo of a dog, a frisbee and a person", and each partial one leaves one of them out.
-
+FDT makes the pairs of the annotated objects of COCO's training images: one sentence describes all objects, the other
+some of them; the wording is in its supplement, which is not public. Here the complete sentence names every category of
+an image's objects once, "a photo of a dog, a frisbee and a person", and each partial one leaves one of them out.
 Captions give pairs without annotations: the partial sentence is a caption up to its first "and" or "with".
 
-States how often images prefer complete sentences: `python -m eval.analyses.completeness --pairs flickr8k`.
+Vectors of texts have unit length here, so that a longer sentence does not win by its norm; equal similarities do not
+count. A second row compares each pair with another image: it says how often the complete sentence wins by itself.
 """
 
 from __future__ import annotations
@@ -44,6 +41,10 @@ if TYPE_CHECKING:
 
 # Images whose vectors, and those of their sentences, are in memory together.
 IMAGES_AT_ONCE = 256
+
+COLUMNS = ("image", "complete", "partial")
+
+_JOINT = re.compile(r"[\s,]+(?:and|with)\s", re.IGNORECASE)
 
 
 class CompletenessShare(NamedTuple):
@@ -95,11 +96,6 @@ def completeness(
         CompletenessShare(ranking, dataset, len(images), len(pairs), wins / len(pairs))
         for ranking, wins in ((model.name, preferred), ("another image", by_chance))
     ]
-
-
-COLUMNS = ("image", "complete", "partial")
-
-_JOINT = re.compile(r"[\s,]+(?:and|with)\s", re.IGNORECASE)
 
 
 class SentencePair(NamedTuple):
@@ -157,8 +153,10 @@ def object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
             for left_out in shown if len(shown) > 1 else ():
                 rest = [name for name in shown if name != left_out]
                 yield SentencePair(str(images / files[image]), sentence(shown), sentence(rest))
-    except (KeyError, TypeError) as problem:
-        raise DataError(f"{annotations}: no annotations of objects as COCO's ({problem!r} is missing)") from problem
+    except KeyError as error:
+        raise DataError(f"{annotations}: no annotations of objects as COCO's ({error} is missing)") from error
+    except TypeError as error:
+        raise DataError(f"{annotations}: no annotations of objects as COCO's (another structure)") from error
 
 
 def sentence(names: Sequence[str]) -> str:

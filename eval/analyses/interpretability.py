@@ -1,9 +1,7 @@
-"""States whether images' terms are words of their captions, and where the words of their classes are.
+"""States whether the first terms of images are words that people use in their captions or the words of their classes.
 
 python -m eval.analyses.interpretability --shards impacts/demo
 python -m eval.analyses.interpretability --images imagenet:FOLDER --encoder stair --checkpoint FOLDER
-
-Whether the first terms of an image's vector are words that people use in its captions.
 
 A word is a run of letters in lower case ("man's" is man and s); function words are none. A term is named if it is, in
 lower case, a word of one of the image's captions: plurals and synonyms are other words, and a word piece (`##ing`) is
@@ -45,6 +43,15 @@ if TYPE_CHECKING:
     from lexvl_anserini.ground.manifest import Manifest
     from lexvl_anserini.ground.records import ImpactDocument
 
+log = logging.getLogger(__name__)
+
+# Terms that are read of each image.
+FIRST = 10
+
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+Words = frozenset[str]
+
 
 def class_words(
     images: str, encoder: options.ImageEncoderOptions, classes: Path | None, vocabulary: str, data_dir: str | None
@@ -72,7 +79,7 @@ def command(
     images: Annotated[str | None, options.CLASSIFIED_IMAGES] = None,
     classes: options.ClassFile = None,
     vocabulary: Annotated[
-        str, typer.Option(help="Of a dense encoder: folder or hub id of a tokenizer, or a packaged name.")
+        str, typer.Option(help="Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name.")
     ] = VOCABULARY,
     data_dir: DataDir = None,
     output_format: options.TableFormat = "text",
@@ -93,16 +100,6 @@ def command(
         sys.stdout.write(render(Table.of_fields(rows, CLASS_WORDS), rows, output_format))
     else:
         raise UsageError("give --shards (words of captions) or --images (words of classes)")
-
-
-log = logging.getLogger(__name__)
-
-# Terms that are read of each image.
-FIRST = 10
-
-_LETTERS = re.compile(r"[^\W\d_]+")
-
-Words = frozenset[str]
 
 
 class NamedWords(NamedTuple):

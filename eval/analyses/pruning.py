@@ -68,10 +68,11 @@ def command(
     ] = None,
     least_impact: Annotated[list[int] | None, typer.Option(help="Drop smaller impacts; repeatable.")] = None,
     term_documents: Annotated[list[int] | None, typer.Option(help="Keep a term's largest impacts; repeatable.")] = None,
-    hits: Annotated[int, typer.Option(min=1, help="Per topic.")] = 100,
+    hits: Annotated[int, typer.Option(min=1, help="Documents per topic.")] = 100,
     rounds: Annotated[int, typer.Option(min=1, help="Each query's fastest round counts for time.")] = 3,
     measure: Annotated[
-        str, typer.Option(help="Of the rankings, if there are judgements.", autocompletion=options.measure_names)
+        str,
+        typer.Option(help="Measure of the rankings, if there are judgements.", autocompletion=options.measure_names),
     ] = MEASURE,
     checkpoint: Annotated[str | None, typer.Option(help="Where the encoder's checkpoint is now.")] = None,
     device: options.Device = "auto",

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.ground.quantise import Quantiser
 
+log = logging.getLogger(__name__)
+
+# Cells of one dense block of scores: 2^23 float64 are 64 MB.
+BLOCK_CELLS = 1 << 23
+DEPTHS = (10, 100)
 DEFAULT_BITS = [4, 8]
 
 
@@ -47,16 +52,18 @@ def command(
     ] = None,
     checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or packaged.")] = None,
     split: Annotated[str | None, typer.Option(help="Split of topics and judgements; default test.")] = None,
-    direction: Annotated[str | None, typer.Option(help="Of captioned images; default as in encode.")] = None,
+    direction: Annotated[str | None, typer.Option(help="Direction of captioned images; default as in encode.")] = None,
     data_dir: DataDir = None,
     device: options.Device = "auto",
     batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
     settings: Annotated[list[str] | None, typer.Option("--set", help="An encoder's option, KEY=VALUE.")] = None,
     quantiser: Annotated[str, typer.Option(help="calibrated, fixed (with --scale) or naver.")] = "calibrated",
-    bits: Annotated[list[int], typer.Option("--bits", help="Of document impacts; repeat for several.")] = DEFAULT_BITS,
-    query_bits: Annotated[int, typer.Option(help="Of query weights, lowered where a score could reach 2^24.")] = 8,
+    bits: Annotated[list[int], typer.Option("--bits", help="Bits of document impacts; repeatable.")] = DEFAULT_BITS,
+    query_bits: Annotated[int, typer.Option(help="Bits of query weights, lowered where a score could reach 2^24.")] = 8,
     scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None,
-    percentile: Annotated[float, typer.Option(help="Of the sample's maxima that becomes the largest impact.")] = 100.0,
+    percentile: Annotated[
+        float, typer.Option(help="Percentile of the sample's maxima that becomes the largest impact.")
+    ] = 100.0,
     measure: Annotated[
         str, typer.Option(help="Compared on both rankings.", autocompletion=options.measure_names)
     ] = "nDCG@10",
@@ -86,13 +93,6 @@ def command(
         for b, loss in zip(quantisers, losses, strict=True)
     ]
     sys.stdout.write(render(setting_table(rows, OF_LOSS), rows, output_format))
-
-
-log = logging.getLogger(__name__)
-
-# Cells of one dense block of scores: 2^23 float64 are 64 MB.
-BLOCK_CELLS = 1 << 23
-DEPTHS = (10, 100)
 
 
 @dataclass(frozen=True)

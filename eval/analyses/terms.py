@@ -80,7 +80,9 @@ def command(
     export: Annotated[
         Path | None, typer.Option(help="Write the first 5 terms of some documents as CSV, for people to judge.")
     ] = None,
-    documents: Annotated[int, typer.Option(min=1, help="Of --export, evenly spaced in the order of the shards.")] = 20,
+    documents: Annotated[
+        int, typer.Option(min=1, help="Documents that --export writes, evenly spaced in the order of the shards.")
+    ] = 20,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:

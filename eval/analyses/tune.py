@@ -1,4 +1,6 @@
-"""Settings chosen on one split and reported on another: `python -m eval.analyses.tune --run DEV --test-run TEST`.
+"""Settings chosen on one split and reported on another.
+
+python -m eval.analyses.tune --run A.dev --run B.dev --test-run A.test --test-run B.test
 
 Settings are of fusion, or of how queries are refined; topics are those that runs rank, or that a search of an index
 ranks. Every setting of a grid is measured on the development topics. The best (of equal ones the first) and the untuned
@@ -23,7 +25,7 @@ from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
-from lexvl_anserini.runs.fusion import RRF_K, Fusion
+from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.refine import Refinement
 
@@ -36,6 +38,8 @@ from ..measures.ties import checked_hits, some
 from ..report.labels import split_names
 from ..report.render import check_format, render
 from ..report.tables import tuning_table
+
+MEASURE = "nDCG@10"
 
 
 @dataclass(frozen=True)
@@ -156,16 +160,13 @@ def search_settings(
     feedbacks = [Feedback(*numbers) for numbers in product(documents, terms, alphas, betas)]
     settings = []
     for heaviest, feedback in product((None, *query_terms), (None, *feedbacks)):
-        options: dict[str, Any] = {} if heaviest is None else {"query_terms": heaviest}
+        applied: dict[str, Any] = {} if heaviest is None else {"query_terms": heaviest}
         if feedback is not None:
-            options |= {"feedback": feedback.documents, "feedback_terms": feedback.terms}
-            options |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
+            applied |= {"feedback": feedback.documents, "feedback_terms": feedback.terms}
+            applied |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
         refinement = Refinement(query_terms=heaviest, feedback=feedback)
-        settings.append(TuningSetting(options, refinement if options else None))
+        settings.append(TuningSetting(applied, refinement if applied else None))
     return settings
-
-
-MEASURE = "nDCG@10"
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ class FusionGrid:
     normalisation: Annotated[
         list[str] | None, typer.Option(help="min-max, z-score or none; repeatable, default the first two.")
     ] = None
-    steps: Annotated[int, typer.Option(min=1, max=100, help="Of a weight, from 0 to 1.")] = 10
+    steps: Annotated[int, typer.Option(min=1, max=100, help="Steps of a weight from 0 to 1.")] = 10
     k: Annotated[list[float] | None, typer.Option("--k", help="Constant of rrf; repeatable, default 10, 60, 100.")] = (
         None
     )
@@ -257,9 +258,12 @@ def command(
     search: SearchGrid,
     splits: SplitOptions,
     measure: Annotated[
-        str, typer.Option(help="Which the chosen setting has the most of.", autocompletion=options.measure_names)
+        str,
+        typer.Option(
+            help="The measure that the chosen setting has the largest value of.", autocompletion=options.measure_names
+        ),
     ] = MEASURE,
-    hits: Annotated[int, typer.Option(min=1, help="Per topic.")] = DEFAULT_HITS,
+    hits: Annotated[int, typer.Option(min=1, help="Documents per topic.")] = DEFAULT_HITS,
     output: Annotated[Path | None, typer.Option(help="JSON file: the chosen setting, its arguments, the grid.")] = None,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
@@ -292,8 +296,6 @@ def split_of_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None
 
     Without a file of judgements they are those of the dataset that the first run's manifest names.
     """
-    from lexvl_anserini.runs.fusion import fuse_rankings, read_rankings
-
     card = describe_run(runs[0])
     judged = read_judgements(choose_source(card, JudgementSource(qrels, CorpusRef("", data_dir=data_dir))))
     rankings = read_rankings(runs)

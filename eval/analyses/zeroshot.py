@@ -25,7 +25,9 @@ def command(
     classes: options.ClassFile = None,
     templates: Annotated[
         list[str] | None,
-        typer.Option("--template", help="Of a prompt, {} is the name of a class; repeatable. Default those of CLIP."),
+        typer.Option(
+            "--template", help="A prompt in which {} is the name of a class; repeatable. Default those of CLIP."
+        ),
     ] = None,
     data_dir: DataDir = None,
     on_error: options.OnUnreadable = "fail",

@@ -220,7 +220,7 @@ def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None
     return seconds
 
 
-def digest_of_shards(folder: Path) -> str:
+def digest_of_folder(folder: Path) -> str:
     """The digest of the names and bytes of all files below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return sha256("\n".join(f"{path.relative_to(folder)} {file_sha256(path)}" for path in files).encode()).hexdigest()
@@ -232,7 +232,7 @@ def compared(settings: ClusterDemoOptions) -> dict[str, Any]:
     reports = [read_report(home / "index") for home in (local, ray)]
     counts = [tuple(report[key] for key in ("documents", "postings", "partitions", "collection")) for report in reports]
     equal = {
-        "shards": digest_of_shards(local / "shards") == digest_of_shards(ray / "shards"),
+        "shards": digest_of_folder(local / "shards") == digest_of_folder(ray / "shards"),
         "index": counts[0] == counts[1] and counts[0][0] == settings.pictures,
         "run": file_sha256(local / "run.trec") == file_sha256(ray / "run.trec"),
     }

@@ -80,7 +80,7 @@ def command(
     suite: Annotated[str | None, typer.Option(help=f"{', '.join(SUITES)}; default overhead.")] = None,
     options: Options,
     output: Annotated[Path | None, typer.Option(help="JSON file.")] = None,
-    style: Annotated[str, typer.Option("--format", help="Of printed numbers: text, markdown or json.")] = "text",
+    style: Annotated[str, typer.Option("--format", help="Format of printed numbers: text, markdown or json.")] = "text",
     verbose: Verbose = False,
 ) -> None:
     """Measure this package on this machine, next to the systems that it is compared with.

@@ -19,8 +19,7 @@ from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 
 from .collection import describe, prepare, read_queries, working_folder
-from .processes import Outcome, Stopwatch, run_once, take_turns
-from .processes import resident_bytes as resident_memory
+from .processes import Outcome, Stopwatch, peak_memory, run_once, take_turns
 from .suite import Options, Ratio, Report, median, mib, ratio
 from .systems import INDEXERS, chosen_systems
 
@@ -188,7 +187,7 @@ def open_ours(index: str, queries: str) -> dict[str, float]:
         engine = open_index(Path(index), index_manifest(Path(index)))
     with Stopwatch() as first:
         list(engine.search([query], FIRST_HITS))
-    memory = resident_memory()
+    memory = peak_memory()
     engine.close()
     with Stopwatch() as again:
         open_index(Path(index), index_manifest(Path(index))).close()

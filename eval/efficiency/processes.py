@@ -85,7 +85,7 @@ def check_system() -> None:
         raise LexvlError(f"{STATUS}: not there; this command measures memory through Linux's /proc, run it on Linux")
 
 
-def resident_bytes() -> int:
+def peak_memory() -> int:
     """The greatest resident memory of this process so far."""
     line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
@@ -111,7 +111,7 @@ def run_child() -> None:
         try:
             value = act(**arguments)
             result = value.facts if isinstance(value, Ready) else value
-            answer = {"result": result, "peak_bytes": resident_bytes()}
+            answer = {"result": result, "peak_bytes": peak_memory()}
         except Exception as error:
             traceback.print_exc()
             answer = {"error": str(error) or type(error).__name__}

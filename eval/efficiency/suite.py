@@ -21,29 +21,31 @@ from ..report.render import MISSING, PLAIN, TWO_DECIMALS, Column, FieldColumn, T
 class Options:
     """The options of all suites; None is a suite's own default."""
 
-    documents: Annotated[list[int] | None, typer.Option(min=1, help="Of the collection.")] = None
-    shape: Annotated[list[str] | None, typer.Option(help="Of synthetic vectors: splade or vdr.")] = None
-    terms: Annotated[int | None, typer.Option(min=1, help="Per synthetic document; default 120 or 768.")] = None
+    documents: Annotated[list[int] | None, typer.Option(min=1, help="Documents of the collection.")] = None
+    shape: Annotated[list[str] | None, typer.Option(help="Shape of synthetic vectors: splade or vdr.")] = None
+    terms: Annotated[int | None, typer.Option(min=1, help="Terms per synthetic document; default 120 or 768.")] = None
     protocol: Annotated[
         str | None, typer.Option(help="vdr-g, stair-9 or lexlip: a lexical and a dense model, as a paper measures.")
     ] = None
     shards: Annotated[Path | None, typer.Option(help="Folder that encode wrote, instead of synthetic vectors.")] = None
-    dense_shards: Annotated[Path | None, typer.Option(help="Of a protocol: the same corpus by a dense model.")] = None
+    dense_shards: Annotated[Path | None, typer.Option(help="The same corpus by a dense model, for a protocol.")] = None
     topics: Annotated[
-        str | None, typer.Option(help="Of a protocol: dataset/split or a topics file; default the corpus's own.")
+        str | None, typer.Option(help="Topics of a protocol: dataset/split or a file; default the corpus's own.")
     ] = None
     queries: Annotated[Path | None, typer.Option(help="Encoded queries Q.jsonl[.gz] for --shards.")] = None
     query_count: Annotated[int | None, typer.Option(min=1, help="Queries per round; default 200.")] = None
-    query_terms: Annotated[int | None, typer.Option(min=1, help="Per synthetic query; default 30.")] = None
-    hits: Annotated[list[int] | None, typer.Option(min=1, help="Per query; repeatable, default 10 and 1000.")] = None
+    query_terms: Annotated[int | None, typer.Option(min=1, help="Terms per synthetic query; default 30.")] = None
+    hits: Annotated[
+        list[int] | None, typer.Option(min=1, help="Documents per query; repeatable, default 10 and 1000.")
+    ] = None
     system: Annotated[list[str] | None, typer.Option(help="What to compare; repeatable, default all.")] = None
     repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of alternating runs; default 3.")] = None
-    threads: Annotated[int | None, typer.Option(min=1, help="Of indexing and batch search; default 1.")] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of indexing and batch search; default 1.")] = None
     encoder: Annotated[str | None, typer.Option(help="Default vdr.", autocompletion=encoder_names)] = None
     checkpoint: Annotated[str | None, typer.Option(help="Default minilm.")] = None
     data_dir: DataDir = None
     workdir: Annotated[Path | None, typer.Option(help="Keeps synthetic files here, for use in later runs.")] = None
-    seed: Annotated[int | None, typer.Option(help="Of all synthetic data.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of all synthetic data.")] = None
 
     def named(self) -> list[str]:
         """The names of the options that the user gives."""

@@ -1,11 +1,8 @@
-"""Converts our records to ranx's `Run` and `Qrels`, and back: for its plots, fusion methods and comparisons.
+"""Converts our records and results to forms of other tools, and back: ranx, pandas and MTEB.
 
-ranx orders by score alone and breaks ties arbitrarily; a run is therefore converted in strict order, its tied scores
-lowered by the smallest steps of float64.
-
-Measurements as pandas frames: one row per value, or systems side by side.
-
-Results in the layout of MTEB: `<model>/<revision>/<task>.json`, as its leaderboard and its tools read them.
+ranx has plots, fusion methods and comparisons. It orders by score alone and breaks ties arbitrarily; a run is therefore
+converted in strict order, its tied scores lowered by the smallest steps of float64. Frames of pandas have one row per
+value, or systems side by side. MTEB's leaderboard and tools read results as `<model>/<revision>/<task>.json`.
 """
 
 from __future__ import annotations
@@ -32,6 +29,40 @@ from .ties import by_rank, checked_hits, places
 if TYPE_CHECKING:
     import pandas
     import ranx
+
+log = logging.getLogger(__name__)
+
+# The main measure of retrieval tasks.
+MAIN = Measure("nDCG", 10)
+
+# Name of a model's folder of which no revision is known.
+NO_REVISION = "no_revision_available"
+
+# Our measures and MTEB's; `@10` becomes `_at_10`.
+NAMES = {"nDCG": "ndcg", "AP": "map", "RR": "mrr", "Recall": "recall", "P": "precision", "HitRate": "hit_rate"}
+
+# Our datasets and MTEB's tasks; a caption set has one per direction.
+TASKS: Mapping[str, str] = {
+    "beir/arguana": "ArguAna",
+    "beir/climate-fever": "ClimateFEVER",
+    **{f"beir/cqadupstack/{part}": f"CQADupstack{part.capitalize()}Retrieval" for part in CQADUPSTACK},
+    "beir/dbpedia-entity": "DBPedia",
+    "beir/fever": "FEVER",
+    "beir/fiqa": "FiQA2018",
+    "beir/hotpotqa": "HotpotQA",
+    "beir/msmarco": "MSMARCO",
+    "beir/nfcorpus": "NFCorpus",
+    "beir/nq": "NQ",
+    "beir/quora": "QuoraRetrieval",
+    "beir/scidocs": "SCIDOCS",
+    "beir/scifact": "SciFact",
+    "beir/trec-covid": "TRECCOVID",
+    "beir/webis-touche2020": "Touche2020",
+    "coco text-to-image": "MSCOCOT2IRetrieval",
+    "coco image-to-text": "MSCOCOI2TRetrieval",
+    "flickr30k text-to-image": "Flickr30kT2IRetrieval",
+    "flickr30k image-to-text": "Flickr30kI2TRetrieval",
+}
 
 
 def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
@@ -95,41 +126,6 @@ def by_topic(measurements: Iterable[Measurement]) -> pandas.DataFrame:
         raise DataError(f"{run}: no {measure} of a topic that another run has; systems need the same topics")
     order = [(measure, run) for measure in rows["measure"].unique() for run in rows["run"].unique()]
     return wide[order]
-
-
-log = logging.getLogger(__name__)
-
-# The main measure of retrieval tasks.
-MAIN = Measure("nDCG", 10)
-
-# Name of a model's folder of which no revision is known.
-NO_REVISION = "no_revision_available"
-
-# Our measures and MTEB's; `@10` becomes `_at_10`.
-NAMES = {"nDCG": "ndcg", "AP": "map", "RR": "mrr", "Recall": "recall", "P": "precision", "HitRate": "hit_rate"}
-
-# Our datasets and MTEB's tasks; a caption set has one per direction.
-TASKS: Mapping[str, str] = {
-    "beir/arguana": "ArguAna",
-    "beir/climate-fever": "ClimateFEVER",
-    **{f"beir/cqadupstack/{part}": f"CQADupstack{part.capitalize()}Retrieval" for part in CQADUPSTACK},
-    "beir/dbpedia-entity": "DBPedia",
-    "beir/fever": "FEVER",
-    "beir/fiqa": "FiQA2018",
-    "beir/hotpotqa": "HotpotQA",
-    "beir/msmarco": "MSMARCO",
-    "beir/nfcorpus": "NFCorpus",
-    "beir/nq": "NQ",
-    "beir/quora": "QuoraRetrieval",
-    "beir/scidocs": "SCIDOCS",
-    "beir/scifact": "SciFact",
-    "beir/trec-covid": "TRECCOVID",
-    "beir/webis-touche2020": "Touche2020",
-    "coco text-to-image": "MSCOCOT2IRetrieval",
-    "coco image-to-text": "MSCOCOI2TRetrieval",
-    "flickr30k text-to-image": "Flickr30kT2IRetrieval",
-    "flickr30k image-to-text": "Flickr30kI2TRetrieval",
-}
 
 
 def task_of(dataset: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """The judgements of a run: those that the caller names, else those of the dataset in the run's manifest.
 
-The queries of analyses on impact shards: encoded by the encoder of the shards, with their judgements.
+For analyses on impact shards also their queries: encoded by the encoder of the shards, with their judgements.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.lines import without_packing
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical
-from lexvl_anserini.ground.records import ImpactQuery, Qrel
+from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical, read_manifest
+from lexvl_anserini.ground.records import ImpactQuery, Qrel, Topic
 from lexvl_anserini.ground.run_manifest import manifest_path, read_run_manifest
 
 log = logging.getLogger(__name__)
@@ -166,8 +166,6 @@ def encoded_queries(
     """
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.encoders.loading import load_encoder_of
-    from lexvl_anserini.ground.manifest import read_manifest
-    from lexvl_anserini.ground.records import Topic
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
 

@@ -1,9 +1,9 @@
 """Measures several runs in one process: each dataset's judgements are read once.
 
-A log says what the other order of equal scores would change. Integer scores tie often, and a foreign evaluator orders
-ties in its own way, so one run has two values. A run whose manifest vouches for it keeps the order of its ranks, which
-is the order of the index; a run of another system is measured as its authors measured it, with trec_eval. Values by
-different rules cannot be compared, so a table has one.
+Integer scores tie often, and a foreign evaluator orders ties in its own way, so one run has two values. A run whose
+manifest vouches for it keeps the order of its ranks, which is the order of the index; a run of another system is
+measured as its authors measured it, with trec_eval. Values by different rules cannot be compared, so a table has one
+rule, and the log says what the other would change.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ from .result_files import result_of, store
 from .ties import check_ties
 
 log = logging.getLogger(__name__)
+
+OTHER = {"rank": "trec_eval", "trec_eval": "rank"}
+
+# Two values of a measure differ if they are further apart.
+NEGLIGIBLE = 1e-4
 
 
 def measure_runs(
@@ -61,8 +66,8 @@ def measure_runs(
         if card.hits is not None and (deeper := [str(m) for m in parsed if m.k is not None and m.k > card.hits]):
             log.warning("%s: holds %d hits per topic; %s cannot see more", card.path, card.hits, ", ".join(deeper))
         judged = read[chosen] = read.get(chosen) or read_judgements(chosen)
-        rules = (remove_query, judged.remove_query, card.remove_query)
-        how = MeasuringRules(chosen_ties, next(rule for rule in rules if rule is not None))
+        removals = (remove_query, judged.remove_query, card.remove_query)
+        how = MeasuringRules(chosen_ties, next(removal for removal in removals if removal is not None))
         relevant = relevant_of(judgements(judged.qrels, judged.label))
         check_levels(relevant, parsed, judged.label)
         places = find_in_run(card.path, relevant, how.remove_query)
@@ -73,14 +78,6 @@ def measure_runs(
         changed += other_values(rows, places, relevant, parsed, how)
     report_other_values([other for other in changed if per_topic or other.row.query_id == "all"])
     return measured
-
-
-log = logging.getLogger(__name__)
-
-OTHER = {"rank": "trec_eval", "trec_eval": "rank"}
-
-# Two values of a measure differ if they are further apart.
-NEGLIGIBLE = 1e-4
 
 
 def common_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:

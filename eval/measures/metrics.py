@@ -38,6 +38,9 @@ from .ties import check_ties, checked_hits, report_ranks, some
 
 log = logging.getLogger(__name__)
 
+# Topics per call of ranx: limits the padded arrays to about 16 MB at a depth of 1,000.
+BLOCK = 1000
+
 
 class MeasuringRules(NamedTuple):
     """How a run is measured, see `evaluate`."""
@@ -180,12 +183,6 @@ def means(measurements: Iterable[Measurement]) -> dict[str, float]:
 def per_topic(measurements: Iterable[Measurement], measure: str) -> dict[str, float]:
     """The values of one measure by query_id, without the mean."""
     return {row.query_id: row.value for row in measurements if row.measure == measure and row.query_id != "all"}
-
-
-log = logging.getLogger(__name__)
-
-# Topics per call of ranx: limits the padded arrays to about 16 MB at a depth of 1,000.
-BLOCK = 1000
 
 
 def ranx_metrics() -> ModuleType:

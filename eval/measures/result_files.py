@@ -1,6 +1,6 @@
 """Results on disk: a JSON file per run and dataset, and one line each in `results.jsonl`, which only grows.
 
-The machine that measures, and the versions of the packages that decide a value or a time.
+Each result has the machine that measured it, and the versions of the packages that decide a value or a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOG = "results.jsonl"
 
 @dataclass(frozen=True)
 class Call:
-    """What measured: the command, when (in UTC), where (as `machine.machine` returns it), and the measures it gave."""
+    """What measured: the command, when (in UTC), where (as `machine` returns it), and the measures it gave."""
 
     command: str
     time: str

@@ -1,10 +1,9 @@
 """Two systems on the same topics: paired tests and intervals of their difference, and correlations of their values.
 
-Random signs of topics and random samples of them: for tests and intervals of differences between systems.
-
-All systems and measures of a comparison have the same signs and samples, so that a matrix product per block of them
-computes all sums: SciPy's `permutation_test` and `bootstrap` draw anew for each, and take minutes for ten systems on
-the topics of MS MARCO.
+Tests draw random signs of the topics' differences, intervals draw random samples of the topics. All systems and
+measures of a comparison have the same signs and samples, so that a matrix product per block of them computes all sums:
+SciPy's `permutation_test` and `bootstrap` draw anew for each, and take minutes for ten systems on the topics of MS
+MARCO.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
     """Compares each system with the first, by each measure.
 
     Args:
-        values: topics as rows, pairs of measure and system as columns, as `frames.by_topic` returns them.
+        values: topics as rows, pairs of measure and system as columns, as `exchange.by_topic` returns them.
         test: "randomisation" or "student".
     """
     check_test(test)

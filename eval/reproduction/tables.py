@@ -1,6 +1,6 @@
 """The tables that `eval.reproduce` prints: cells with their verdicts, and what can be reproduced.
 
-Measures the rows of published tables, and compares each cell with what the paper prints.
+The rows of published tables are measured, and each cell is compared with what the paper prints.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from .matrix import TablePlan, way_of
 from .published import PublishedCell
 from .quantities import MEANS, Quantity, combined, parts_of
 from .rows import Finding, Need, PublishedRow, RowPart, Workplace
+
+log = logging.getLogger(__name__)
+
+AGREES, DIFFERS, UNCOMPARED, SKIPPED, UNMEASURED = "agrees", "differs", "not compared", "skipped", "not measured"
+OTHERS, LATER = "a system of other people", "not measured by this version"
+
+# A unit -> how many of it the value 1 is; values in other units are what papers print.
+SCALES = {"%": 100.0}
 
 GB, HOUR = 1e9, 3600.0
 
@@ -100,15 +108,6 @@ def need_table(needs: Sequence[Need]) -> Table:
     """One row per checkpoint and corpus: whether it is here, and where to get it."""
     rows = ((need.kind, need.name, "yes" if need.here else "no", need.origin or MISSING) for need in needs)
     return Table(tuple(Column(heading, number=False) for heading in ("kind", "name", "here", "from")), tuple(rows))
-
-
-log = logging.getLogger(__name__)
-
-AGREES, DIFFERS, UNCOMPARED, SKIPPED, UNMEASURED = "agrees", "differs", "not compared", "skipped", "not measured"
-OTHERS, LATER = "a system of other people", "not measured by this version"
-
-# A unit -> how many of it the value 1 is; values in other units are what papers print.
-SCALES = {"%": 100.0}
 
 
 class ReproducedCell(NamedTuple):

@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
-from lexvl_anserini.ground.registry import resolve
+from lexvl_anserini.ground.registry import RUNTIME_HOMES, TORCH, resolve
 
 if TYPE_CHECKING:
     import torch
@@ -37,17 +37,8 @@ _LOADING = RLock()
 
 # The direction of an encoder that reads images where none is given.
 DEFAULT_DIRECTION = "text-to-image"
-
-
-# What computes the networks of an encoder; a runtime other than torch is an option of the encoder in manifests.
-TORCH = "torch"
 # In the folder that `export-onnx` writes.
 EXPORT = "export.json"
-
-RUNTIMES: Mapping[str, str] = {
-    TORCH: "lexvl_anserini.encoders.loading:load_by_torch",
-    "onnx": "lexvl_anserini.doors.onnx.loading:load_exported",
-}
 
 
 @dataclass(frozen=True)
@@ -133,7 +124,7 @@ def load_encoder(
         MissingExtra: the package of the runtime is not installed.
     """
     card_of(name)
-    load = resolve("runtime", runtime, RUNTIMES)
+    load = resolve("runtime", runtime, RUNTIME_HOMES)
     encoder: Encoder = load(name, checkpoint, tokenizer, backbone_config, device, options)
     return encoder
 

@@ -116,6 +116,11 @@ def ensure(
             finished = look()  # another process may have written it since
             if finished is None:
                 return write()
-    log.info("%s: finished already, nothing to do", output)
+    report_finished(output)
     clear_remains(output)
     return finished
+
+
+def report_finished(output: Path | str) -> None:
+    """Logs that the output of a request is there, so that its command writes nothing."""
+    log.info("%s: finished already, nothing to do", output)

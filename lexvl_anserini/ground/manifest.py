@@ -58,7 +58,7 @@ class CorpusRef:
 class EncoderRef(Entry):
     """Which encoder: everything that is needed to load it again. An entry of a manifest.
 
-    name               a row of `registry.ENCODERS`; of a run of several encoders, their names or "fusion"
+    name               a row of `cards.CARDS`; of a run of several encoders, their names or "fusion"
     checkpoint         folder, hub id or packaged name; None for an encoder without weights
     checkpoint_digest  of all files that the encoder was loaded from
     options            that it was loaded with

@@ -31,6 +31,22 @@ DATASETS: Mapping[str, str] = {
     "titles": "lexvl_anserini.data.corpora.own_queries:load_own_queries",
     "triples": "lexvl_anserini.data.corpora.text_pairs:load_triples",
 }
+# Datasets that are named family:path; the others have a fixed place in the data folder, or are packaged.
+FAMILIES_OF_PATHS = frozenset(
+    {
+        "beir",
+        "dpr",
+        "embeddings",
+        "folder",
+        "irds",
+        "karpathy",
+        "pairs",
+        "pictures",
+        "sentences",
+        "titles",
+        "triples",
+    }
+)
 
 
 class EngineRow(NamedTuple):
@@ -61,6 +77,26 @@ RUNNERS: Mapping[str, str] = {
     "local": "lexvl_anserini.doors.cluster.runners:LocalRunner",
     "ray": "lexvl_anserini.doors.cluster.ray_cluster:RayRunner",
 }
+
+
+class RuntimeRow(NamedTuple):
+    """What computes the networks of an encoder.
+
+    home     "module:function"
+    package  whose version manifests note, because it decides the last bits of weights; None where they note it anyway
+    """
+
+    home: str
+    package: str | None
+
+
+# A runtime other than torch is an option of the encoder in manifests.
+TORCH = "torch"
+RUNTIMES: Mapping[str, RuntimeRow] = {
+    TORCH: RuntimeRow("lexvl_anserini.encoders.loading:load_by_torch", None),
+    "onnx": RuntimeRow("lexvl_anserini.doors.onnx.loading:load_exported", "onnxruntime"),
+}
+RUNTIME_HOMES: Mapping[str, str] = {name: row.home for name, row in RUNTIMES.items()}
 
 # Which engine indexes shards of a kind unless the user names another.
 DEFAULT_ENGINES: Mapping[str, str] = {"dense": "faiss", "impact": "lucene", "text": "bm25"}

@@ -14,7 +14,7 @@ from math import inf, sqrt
 from pathlib import Path
 
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_anserini.ground.typed import check_count
 
@@ -46,7 +46,7 @@ class Feedback:
 
 
 def rocchio(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], feedback: Feedback) -> dict[str, float]:
-    """The expanded query, term -> weight > 0; without documents the query itself."""
+    """The expanded query, term -> weight > 0; without documents the scaled query alone."""
     documents = [vector for vector in documents if vector]
     moved: dict[str, float] = defaultdict(float)
     for term, weight in unit(query).items():
@@ -67,7 +67,7 @@ def unit(vector: Mapping[str, int]) -> dict[str, float]:
 
 
 def integers(weights: Mapping[str, float], bound: Callable[[Mapping[str, float]], float]) -> dict[str, int]:
-    """Weights as integers, the largest 255, or fewer bits where a score could reach 2^24."""
+    """Weights as integers, the largest 255, or half of that until no score can reach 2^24."""
     largest = LARGEST
     while True:
         scale = largest / max(weights.values(), default=1.0)
@@ -85,7 +85,6 @@ class ShardVectors:
     """
 
     def __init__(self, shards: Path, index: Manifest):
-        from lexvl_anserini.ground.manifest import read_manifest
         from lexvl_anserini.shards.collection import combined, part_folders
         from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 

@@ -29,8 +29,7 @@ T = TypeVar("T")
 # Bytes of a file that are parsed at once; a topic of more lines excepted. They fit a core's cache.
 BLOCK_BYTES = 1 << 20
 
-# A block of this size is allocated and freed before the first one: glibc then keeps freed memory of this size for the
-# next arrays, and does not return it to the system after each.
+# The size of freed memory that glibc keeps for the next arrays, instead of returning it to the system after each.
 KEPT_BYTES = 1 << 24
 
 # Names of the columns by their number: TREC's, and MS MARCO's without scores.
@@ -164,6 +163,7 @@ def _taken(texts: pyarrow.Array, places: np.ndarray) -> pyarrow.Array:
 
 def regular_hits(path: Path) -> Iterator[Hits]:
     """The hits of a regular file, some topics at a time; raises Irregular for any other file and any error."""
+    # Allocated and freed at once: from now on glibc keeps freed blocks of this size for the arrays below.
     np.empty(KEPT_BYTES, np.uint8)
     seen: set[str] = set()
     try:

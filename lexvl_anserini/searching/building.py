@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from lexvl_anserini.data.pictures.images import usable_cores
 from lexvl_anserini.engines.engine import ChangingEngine, EngineOptions
 from lexvl_anserini.engines.index_folder import HEADS, REPORT, is_index, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of, target_of
-from lexvl_anserini.ground.claims import Claim, claim
+from lexvl_anserini.ground.claims import Claim, claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
@@ -131,9 +130,6 @@ def is_built(index: Path, manifest: Manifest, engine: str, options: EngineOption
     return decision is Claim.DONE and engine_of(index, stored_manifest.kind).is_whole(index, report)
 
 
-log = logging.getLogger(__name__)
-
-
 def build_index(
     shards: Folders,
     index: Path | str | None = None,
@@ -199,7 +195,7 @@ def carry_out(plan: BuildPlan, threads: int = 1, progress: Progress = silent) ->
 
 
 def _finished(plan: BuildPlan) -> Index:
-    log.info("%s: finished already, nothing to do", read_report(plan.index).get("url", plan.index))
+    report_finished(read_report(plan.index).get("url", plan.index))
     return Index(plan.index, plan.manifest)
 
 

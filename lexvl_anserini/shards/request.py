@@ -21,6 +21,7 @@ from lexvl_anserini.ground.files import file_sha256, publish, read_json
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.registry import RUNTIMES, TORCH
 from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.shards.layout import Layout, Part
 
@@ -85,12 +86,15 @@ def part_of_corpus(part: Part, documents: int) -> dict[str, Any]:
 
 def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
     """Device, batch size and another runtime's version: besides versions, they decide the last bits of weights."""
-    device, runtime = getattr(model, "device", None), getattr(model, "options", {}).get("runtime")
+    device, runtime = getattr(model, "device", None), getattr(model, "options", {}).get("runtime", TORCH)
     last_bits = {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
-    return {**last_bits, **versions_of(["onnxruntime"] if runtime == "onnx" else [])}
+    row = RUNTIMES.get(runtime)
+    return {**last_bits, **versions_of([row.package] if row and row.package else [])}
 
 
-def earlier(output: Path, request: Manifest, overwrite: bool, on_error: str = "fail") -> tuple[Claim, Manifest | None]:
+def claim_on_shards(
+    output: Path, request: Manifest, overwrite: bool, on_error: str = "fail"
+) -> tuple[Claim, Manifest | None]:
     """What to do with a folder; the shards of another request are removed, if they may be.
 
     Returns:

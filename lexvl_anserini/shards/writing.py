@@ -24,7 +24,7 @@ import orjson
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import OnError
-from lexvl_anserini.ground.claims import Claim
+from lexvl_anserini.ground.claims import Claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import (
     atomic_write,
@@ -44,7 +44,7 @@ from lexvl_anserini.shards.collection import SUMMED
 from lexvl_anserini.shards.corpus_reading import CorpusReading, Covered, CoveredDigest, PartOfPlan, reading_of
 from lexvl_anserini.shards.encoding import encode_shard
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
-from lexvl_anserini.shards.request import SKIPPED, as_recorded, clear, earlier, requested, still_valid
+from lexvl_anserini.shards.request import SKIPPED, as_recorded, claim_on_shards, clear, requested, still_valid
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -100,9 +100,9 @@ def write_impacts(
         with disk_errors(output):
             make_folder(output)
         with exclusive(output):
-            claim, plan = earlier(output, request, overwrite, on_error)
+            claim, plan = claim_on_shards(output, request, overwrite, on_error)
             if claim is Claim.DONE and plan is not None:
-                log.info("%s: finished already, nothing to do", output)
+                report_finished(output)
                 progress(request.documents)
                 return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):

@@ -26,7 +26,7 @@ from eval.options import measure_names
 from lexvl_anserini import cli
 from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app
 from lexvl_anserini.encoders.cards import ENCODERS
-from lexvl_anserini.ground.registry import DATASETS
+from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS
 
 ROOT = Path(__file__).parents[2]
 # What the installed script `lexvl` does; the last line shows what it has imported.
@@ -231,8 +231,10 @@ def test_values_are_completed(shell: str, line: str, expected: list[str]) -> Non
 def test_completed_names_are_names() -> None:
     """Every encoder and corpus of the tables is offered; families of paths are rows of the registry."""
     assert cli.encoder_names() == list(ENCODERS)
-    assert {name.rstrip(":") for name in cli.corpus_names() if "/" not in name} == set(DATASETS)
-    assert set(DATASETS) > cli.FAMILIES_OF_PATHS
+    of_fixed_places = {"coco", "demo", "flickr30k", "flickr8k", "samples"}
+    assert set(DATASETS) == FAMILIES_OF_PATHS | of_fixed_places
+    offered = {name for name in cli.corpus_names() if "/" not in name}
+    assert offered == of_fixed_places | {f"{family}:" for family in FAMILIES_OF_PATHS}
     assert len({str(parse_measure(name)) for name in measure_names()}) == len(measure_names())
 
 

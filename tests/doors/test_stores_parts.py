@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_servers import MemoryStore, UrlOf, serving
 
+from lexvl_anserini.doors.stores.building import load
 from lexvl_anserini.doors.stores.fetching import best_hits, dot, top
 from lexvl_anserini.doors.stores.folder import FILES, Notes, folder_of, write_folder
-from lexvl_anserini.doors.stores.loading import load
 from lexvl_anserini.doors.stores.opensearch import OpenSearchStore, unpacked
 from lexvl_anserini.doors.stores.store import StoreRow
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url

@@ -19,7 +19,7 @@ from checkout import COMMANDS
 
 import lexvl_anserini
 from lexvl_anserini.encoders.cards import CARDS, ENCODERS
-from lexvl_anserini.ground.registry import DATASETS, ENGINES, resolve
+from lexvl_anserini.ground.registry import DATASETS, ENGINES, RUNNERS, RUNTIME_HOMES, resolve
 
 ROOT = Path(__file__).parents[2]
 ENGINE_HOMES = {name: row.home for name, row in ENGINES.items()}
@@ -113,7 +113,13 @@ def test_every_module_can_be_imported():
     "kind,table,name",
     [
         (kind, table, name)
-        for kind, table in (("encoder", ENCODERS), ("corpus", DATASETS), ("engine", ENGINE_HOMES))
+        for kind, table in (
+            ("encoder", ENCODERS),
+            ("corpus", DATASETS),
+            ("engine", ENGINE_HOMES),
+            ("runner", RUNNERS),
+            ("runtime", RUNTIME_HOMES),
+        )
         for name in table
     ],
 )

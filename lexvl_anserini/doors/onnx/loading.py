@@ -73,7 +73,7 @@ class ReaderEntry(Entry):
 
 
 class PixelsEntry(Entry):
-    """How an image becomes a square, see `parts.crops`; the other keys are the fields of the class `kind`."""
+    """How an image becomes a square, see `parts.images.pixels`; the other keys are the fields of the class `kind`."""
 
     kind: Key[str] = Key("", required=True)
     resolution: Key[int] = Key(0, required=True)

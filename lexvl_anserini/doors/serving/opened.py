@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, cast
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.documents import WITHOUT_PICTURES, ShownCorpus, example_queries, read_corpus
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
-from lexvl_anserini.encoders.loading import TORCH
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import index_name, index_path
 from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.registry import TORCH
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher

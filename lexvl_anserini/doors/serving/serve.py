@@ -21,7 +21,7 @@ log = logging.getLogger("lexvl_anserini.doors.serving.serve")
 
 DEFAULT_PORT = 8765
 MOST_INDEXES = 4
-# A query for --check, where the corpus has no topics.
+# The query of --check and of the first answers, where the corpus has no topics.
 TRIED = "a red boat"
 # Times that each example is answered before the server is ready.
 WARMING = 5

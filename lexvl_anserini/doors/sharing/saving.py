@@ -190,6 +190,7 @@ def copy_files(source: Path, names: Sequence[str], folder: Path) -> None:
 def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     """Whether one masked LM of transformers, read alike on both sides, has all that the encoder computes."""
     from lexvl_anserini.encoders.parts.pooling import log1p_relu
+    from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 
     if model.name != "splade" or base.file is not None or (base.folder / MODULES_FILE).is_file():
         return False
@@ -205,7 +206,9 @@ def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
         if composition is None or reader is None:
             return False  # a bag of tokens
         same = (composition.sparsifier, composition.pooling, reader.max_length)
-        readings.append((*same, composition.activation is log1p_relu and not composition.sparsifier.needs_own))
+        # A written folder has no other rule of the sparsifier than `topk`.
+        plain = composition.sparsifier == Sparsifier(composition.sparsifier.topk)
+        readings.append((*same, plain and composition.activation is log1p_relu))
     document: Any = model.document
     size = len(document.vocabulary)
     return bool(readings[0] == readings[1] and readings[0][-1] and size == base.config().get("vocab_size"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
+from lexvl_anserini.doors.stores.building import load
 from lexvl_anserini.doors.stores.fetching import (
     Fetched,
     Scored,
@@ -22,7 +23,6 @@ from lexvl_anserini.doors.stores.fetching import (
     vectors,
 )
 from lexvl_anserini.doors.stores.folder import GREATEST, Notes, header_of, read_notes, write_folder
-from lexvl_anserini.doors.stores.loading import load
 from lexvl_anserini.doors.stores.store import MISSING, ImpactStore
 from lexvl_anserini.doors.stores.urls import StorePlace, parse_url
 from lexvl_anserini.engines.engine import EngineOptions, ImpactEngine
