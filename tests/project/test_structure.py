@@ -410,8 +410,8 @@ def test_text_is_plain_english():
 
 
 def test_docstrings_and_comments_are_sentences():
-    """A line that begins with "Of" lacks the thing: "The limit of a file" says what "Of a file" leaves out."""
-    fragment = re.compile(r'^\s*(?:"""|# )Of ', re.MULTILINE)
+    """What begins with "Of" lacks the thing: "The limit of a file" says what "Of a file" leaves out. Help too."""
+    fragment = re.compile(r'(?:^\s*(?:"""|# )|\bhelp=\(?\s*")Of ', re.MULTILINE)
     for package in ("lexvl_anserini", "eval"):
         for path in (ROOT / package).rglob("*.py"):
             match = fragment.search(path.read_text(encoding="utf-8"))
