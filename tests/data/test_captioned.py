@@ -391,3 +391,9 @@ def test_real_images():
         load_dataset("flickr8k", data_dir=str(SHARED))
     with pytest.raises(DataError, match="coco has its captions but no images"):
         next(load_dataset("coco", data_dir=str(SHARED)).documents())
+
+
+@pytest.mark.parametrize("name", ["coco:", "flickr8k:/nowhere", "flickr30k:x/y"])
+def test_a_place_in_the_name_is_one_line(name):
+    with pytest.raises(UsageError, match=f"^{name}: .* has no place in its name; --data-dir names the folder"):
+        load_dataset(name)
