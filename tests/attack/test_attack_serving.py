@@ -302,8 +302,7 @@ def test_indexes_that_change(rounds: Rounds, states: dict[str, Path]) -> None:
                 if kind == "remove":
                     shutil.rmtree(index, ignore_errors=True)
                 else:
-                    if kind == "replace":
-                        there.append(name)
+                    there.append(name)  # also damaged: then right or refused
                     placed(states[name], index, draw, kind == "damage")
                 time.sleep(draw.choice([0, 0.02, 0.3]))
                 rounds.count("changes of served indexes")
