@@ -261,6 +261,8 @@ def placed(state: Path, index: Path, random: Random, damage: bool) -> None:
     """Puts an index, whole or with a damaged, a removed or a cut file, in the place of another, in one step."""
     shutil.rmtree(part := index.with_name("part"), ignore_errors=True)
     shutil.copytree(state, part)
+    for name in ("index.json", "manifest.json"):  # as new files have it
+        (part / name).touch()
     if damage:
         file = random.choice(sorted(path for path in part.rglob("*") if path.is_file()))
         file.write_bytes(damaged(random, file.read_bytes())) if random.random() < 0.7 else file.unlink()
