@@ -37,7 +37,7 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 
-pytestmark = [pytest.mark.heavy, pytest.mark.attack]
+pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=0.3)]
 
 TERMS = [f"t{number}" for number in range(9)]
 QUERIES = [ImpactQuery("all", dict.fromkeys(TERMS, 1)), ImpactQuery("some", {"t1": 3, "t2": 200, "t8": 7})]
