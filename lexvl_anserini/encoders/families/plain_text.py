@@ -20,7 +20,7 @@ from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source, checked_options
 from lexvl_anserini.ground.errors import UsageError
 
-ENGLISH = "en"
+ENGLISH: Literal["en"] = "en"
 # The languages of Anserini's analysers.
 Language = Literal[
     "ar", "bn", "da", "de", "en", "es", "fa", "fi", "fr", "hi", "hu", "id", "it", "ja", "ko", "nl", "no", "pl", "pt",
