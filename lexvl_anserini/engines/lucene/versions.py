@@ -74,7 +74,7 @@ def dotted(version: Iterable[int]) -> str:
 def refuse_newer_line(index: Path) -> None:
     """Refuses, without Java, an index of a later major version of Lucene than Pyserini's jar has.
 
-    Of a later minor version some can be read; `newer_refused` refuses the others when Java opens them.
+    Some indexes of a later minor version can be read; `newer_refused` refuses the others when Java opens them.
 
     Raises:
         ArtefactError: the index is of a later major version.
