@@ -24,13 +24,13 @@ CHECKSUM_BYTES = 4
 
 def kernel(function: Function) -> Function:
     """Compiles a function at its first call, without Python's lock; keeps the code on disk where that is possible."""
-    compiled = njit(nogil=True, error_model="numpy")(function)
+    compiled: Any = njit(nogil=True, error_model="numpy")(function)
     with suppress(RuntimeError):  # none of these folders can be written
         compiled._cache = KernelCache(function)
     return cast("Function", compiled)
 
 
-class KernelCache(FunctionCache):  # type: ignore[misc]
+class KernelCache(FunctionCache):
     """numba's cache of a function, with our files."""
 
     def __init__(self, function: Callable[..., Any]):
@@ -39,7 +39,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         self._cache_file = CodeFiles(self._cache_path, self._impl.filename_base, stamp)
 
 
-class CodeFiles(IndexDataCacheFile):  # type: ignore[misc]
+class CodeFiles(IndexDataCacheFile):
     """The code of a function, a file per signature: source stamp, key and code as a pickle, then its CRC-32."""
 
     def load(self, key: Any) -> Any:
