@@ -28,6 +28,7 @@ from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlEr
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
 from lexvl_anserini.ground.registry import RUNTIME_HOMES, TORCH, resolve
+from lexvl_anserini.ground.typed import plain
 
 if TYPE_CHECKING:
     import torch
@@ -279,7 +280,7 @@ def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[st
         try:
             checked[key] = TypeAdapter(parameters[key].annotation).validate_python(value)
         except ValidationError as error:
-            raise UsageError(f"encoder {name!r}: option {key}={value!r}: {error.errors()[0]['msg']}") from error
+            raise UsageError(f"encoder {name!r}: option {key}={plain(error.errors()[0])}") from error
     return checked
 
 
