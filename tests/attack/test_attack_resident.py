@@ -199,6 +199,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
     return answers
 
 
+@pytest.mark.attack(share=2)
 def test_stored_kernels_that_are_damaged_or_shared(rounds: Rounds, collections: dict[Path, str]) -> None:
     """Several processes use, compile and store kernels at once; some are killed, some files are damaged or gone."""
     for _seed, random, folder in rounds:
