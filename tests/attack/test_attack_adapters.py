@@ -106,19 +106,19 @@ def test_mteb(rounds: Rounds, model: Encoder) -> None:
     def rows(texts: dict[str, str]) -> Any:
         return Rows.from_dict({"id": list(texts), "text": list(texts.values())})
 
-    about = {"task_metadata": MockRetrievalTask().metadata}
+    task = {"task_metadata": MockRetrievalTask().metadata}
     for _seed, random, _ in rounds:
         documents, queries = texts_of(random, "d", 12), texts_of(random, "q", 6)
         search, hits, lists = MTEBSearch(model), random.choice([1, 3, 100]), exact(model, documents, queries)
-        refused(partial(search.search, rows(queries), top_k=3, **about), rounds)
-        search.index(rows(documents), encode_kwargs=random.choice([None, {}, {"batch_size": 2}]), **about)
-        assert search.search(rows(queries), top_k=hits, **about) == best(lists, hits)
+        refused(partial(search.search, rows(queries), top_k=3, **task), rounds)
+        search.index(rows(documents), encode_kwargs=random.choice([None, {}, {"batch_size": 2}]), **task)
+        assert search.search(rows(queries), top_k=hits, **task) == best(lists, hits)
         among = {query: random.sample(sorted(documents), random.randint(0, len(documents))) for query in queries}
         ranked = {query: {doc: lists[query].get(doc, 0.0) for doc in some} for query, some in among.items()}
-        assert search.search(rows(queries), top_k=hits, top_ranked=among, **about) == best(ranked, hits)
+        assert search.search(rows(queries), top_k=hits, top_ranked=among, **task) == best(ranked, hits)
         short = {query: among[query] for query in list(among)[1:]}
-        refused(partial(search.search, rows(queries), top_k=hits, top_ranked=short, **about), rounds)
-        refused(partial(search.search, rows(queries), top_k=wrong(random), **about), rounds)
+        refused(partial(search.search, rows(queries), top_k=hits, top_ranked=short, **task), rounds)
+        refused(partial(search.search, rows(queries), top_k=wrong(random), **task), rounds)
         rounds.count("calls of adapters", 5)
 
 
@@ -148,17 +148,17 @@ def test_retrievers_over_an_index(rounds: Rounds, model: Encoder) -> None:
         assert frame == {query: list(row) for query, row in ranked.items() if row}
         scores = [score for row in ranked.values() for score in row.values()]
         assert [round(score) for score in answers["score"]] == scores
-        made = PyTerrierIndexer(model, folder / "made").index({"docno": d, "text": t} for d, t in documents.items())
-        pd.testing.assert_frame_equal(PyTerrierRetriever(made, hits, model)(topics), answers)
+        second = PyTerrierIndexer(model, folder / "made").index({"docno": d, "text": t} for d, t in documents.items())
+        pd.testing.assert_frame_equal(PyTerrierRetriever(second, hits, model)(topics), answers)
         retriever, query = LexVLRetriever(index=index.path, k=hits), random.choice(list(queries))
-        found = [(hit.id, hit.metadata["score"], hit.page_content) for hit in retriever.invoke(queries[query])]
-        assert found == [(doc, score, documents[doc]) for doc, score in ranked[query].items()]
+        answer = [(hit.id, hit.metadata["score"], hit.page_content) for hit in retriever.invoke(queries[query])]
+        assert answer == [(doc, score, documents[doc]) for doc, score in ranked[query].items()]
         judged = {query: {doc: random.randint(0, 3) for doc in documents} for query in queries}
         ours = [ScoredDoc(q, d, n, s) for q, row in ranked.items() for n, (d, s) in enumerate(row.items(), 1)]
         theirs = {query: row for query, row in ranked.items() if row}
         qrels = [Qrel(q, d, grade) for q, row in judged.items() for d, grade in row.items()]
-        wanted = [measures.nDCG @ 3, measures.R @ 2, measures.AP]
-        assert measures.calc_aggregate(wanted, qrels, ours) == measures.calc_aggregate(wanted, judged, theirs)
+        chosen = [measures.nDCG @ 3, measures.R @ 2, measures.AP]
+        assert measures.calc_aggregate(chosen, qrels, ours) == measures.calc_aggregate(chosen, judged, theirs)
         value = wrong(random)
         open_one = PyTerrierRetriever(index, hits)
         refused(partial(open_one, topics.assign(query=[value] * len(topics))), rounds)
@@ -195,10 +195,10 @@ def test_sentence_transformers(rounds: Rounds) -> None:
         forms_of_queries = forms(queries)[which : which + 1] if which == 6 else forms(queries)[:6]
         results = semantic_search_lucene(random.choice(forms_of_queries)(), forms(corpus)[which](), top_k=hits)[0]
         products = queries.astype(np.int64) @ corpus.T.astype(np.int64)
-        for row, found in zip(products.tolist(), results, strict=True):
+        for row, answer in zip(products.tolist(), results, strict=True):
             order = sorted((n for n, score in enumerate(row) if score), key=lambda n: (-row[n], n))[:hits]
-            assert [hit["corpus_id"] for hit in found] == order
-            assert [hit["score"] for hit in found] == pytest.approx([row[n] for n in order], rel=1e-6)
+            assert [hit["corpus_id"] for hit in answer] == order
+            assert [hit["score"] for hit in answer] == pytest.approx([row[n] for n in order], rel=1e-6)
         value = wrong(random)
         for options in (
             {"query_embeddings": value, "corpus_embeddings": forms(corpus)[0]()},
