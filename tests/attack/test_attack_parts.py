@@ -35,6 +35,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
+from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
@@ -153,7 +154,8 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
 
 def lists_of(index: Path, queries: list[dict[str, int]], hits: int) -> list[Any]:
     stream = [ImpactQuery(str(number), query) for number, query in enumerate(queries)]
-    return [[(hit.doc_id, hit.score) for hit in hits_of_one] for hits_of_one in search_index(index, stream, hits)]
+    answers: list[Any] = pairs(search_index(index, stream, hits))
+    return answers
 
 
 def disturb_index(random: Random, index: Path, other: Path) -> str:

@@ -31,6 +31,7 @@ from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, repair_index
 from lexvl_anserini.searching.retrieval import search_index
+from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 from tests.engines.test_resident import resident_of, searched
 
@@ -102,10 +103,8 @@ def test_lists_of_every_layout_equal_dot_products(rounds: Rounds) -> None:
 
 def lists_of(index: Path, queries: Sequence[Mapping[str, int]], hits: int, threads: int = 1) -> list[Any]:
     stream = [ImpactQuery(str(number), query) for number, query in enumerate(queries)]
-    return [
-        [(hit.doc_id, hit.score) for hit in hits_of_one]
-        for hits_of_one in search_index(index, stream, hits, threads=threads)
-    ]
+    answers: list[Any] = pairs(search_index(index, stream, hits, threads=threads))
+    return answers
 
 
 def test_lists_of_changed_indexes_equal_dot_products(rounds: Rounds) -> None:
