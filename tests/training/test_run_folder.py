@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -196,6 +198,15 @@ def test_a_damaged_state_falls_back_to_the_one_before(images: str, trained: Path
     assert "\n" not in str(error.value)
     model = train(recipe_of(images), tmp_path, device="cpu", overwrite=True)
     assert same_weights(model, trained)
+
+
+def test_a_state_without_random_numbers_ends_with_the_same_weights(images: str, trained: Path, tmp_path: Path) -> None:
+    """Accelerate resumes without them in silence; each step draws from a seed of its own, so nothing reads them."""
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
+    (tmp_path / "state" / "random_states_0.pkl").unlink()
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(99)
+    assert same_weights(train(recipe_of(images), tmp_path, device="cpu"), trained)
 
 
 def test_the_command_prints_the_state_where_it_stopped(images: str, tmp_path: Path) -> None:
