@@ -28,7 +28,7 @@ from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlEr
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
 from lexvl_anserini.ground.registry import RUNTIME_HOMES, TORCH, resolve
-from lexvl_anserini.ground.typed import check_type
+from lexvl_anserini.ground.typed import check_type, plain
 
 if TYPE_CHECKING:
     import torch
@@ -144,6 +144,8 @@ def load_by_torch(
     options: Mapping[str, Any],
 ) -> Encoder:
     """The runtime `torch`; arguments and errors as those of `load_encoder`."""
+    import torch
+
     card = card_of(name)
     check_model_libraries()
     loader = resolve("encoder", name, ENCODERS)
@@ -163,7 +165,8 @@ def load_by_torch(
     weights = saved.weights_of(known) if known else None
     source = Source(weights, chosen, tokenizer or saved_tokenizer, backbone_config or saved_config)
     try:
-        with _LOADING:
+        # Networks draw weights before they get those of the checkpoint; the user's random numbers go on as before.
+        with _LOADING, torch.random.fork_rng(devices=()):
             encoder: Encoder = loader(source, **{**places, **options})
     except LexvlError:
         raise
@@ -282,7 +285,7 @@ def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[st
         try:
             checked[key] = TypeAdapter(parameters[key].annotation).validate_python(value)
         except ValidationError as error:
-            raise UsageError(f"encoder {name!r}: option {key}={value!r}: {error.errors()[0]['msg']}") from error
+            raise UsageError(f"encoder {name!r}: option {key}={plain(error.errors()[0])}") from error
     return checked
 
 

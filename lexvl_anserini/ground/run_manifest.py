@@ -71,6 +71,11 @@ class RunManifest(ManifestFile):
         direction = self.corpus.direction
         return CorpusRef(self.dataset, self.split or None, self.data_dir, self.corpus.escape_ids, direction)
 
+    @property
+    def mixes(self) -> bool:
+        """True for a run of several runs, fused or scored by several encoders; it has no encoder of its own."""
+        return "runs" in self.encoder.options
+
     def request(self) -> dict[str, Any]:
         """What decides the content of the run: everything but the counts, the figures, the versions and the digest."""
         measured = ("counts", "efficiency", "versions", "sha256")

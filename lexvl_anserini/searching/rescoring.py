@@ -203,10 +203,15 @@ def documents_of_run(run: RunManifest, model: Encoder, data_dir: str | None) -> 
 
 
 def manifest_of_run(path: Path) -> RunManifest:
-    """The manifest beside a run."""
+    """The manifest beside a run, which names one encoder."""
     run = read_run_manifest(path)
     if run is None:
         raise ArtefactError(f"{path}: no manifest beside it that names its encoder; make the run with search")
+    if run.mixes:
+        raise UsageError(
+            f"{path}: a mixture of {len(run.encoder.options['runs'])} runs, which has no encoder to score with; give "
+            "the runs that it was made of"
+        )
     return run
 
 

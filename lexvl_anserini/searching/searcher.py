@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.cards import remark_on
+from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import index_path, open_index
@@ -185,7 +186,11 @@ class Searcher:
         """The engine, opened at the first call."""
         with self._opening:
             if self._engine is None:
-                self._engine = open_index(self.index.path, self.index.manifest)
+                manifest = self.index.manifest
+                if manifest.kind == "text":  # the engine scores with the options of the query side
+                    encoder = EncoderRef({**manifest.encoder, "options": dict(self.model.options)})
+                    manifest = replace(manifest, encoder=encoder)
+                self._engine = open_index(self.index.path, manifest)
             return self._engine
 
     def opened(self) -> Searcher:
@@ -330,6 +335,13 @@ def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) ->
     """Refuses a model whose dimensions are not the index's."""
     if model.kind != manifest.kind:
         raise ArtefactError(f"encoder {model.name!r} is {model.kind}, {index} is {manifest.kind}")
+    if model.kind == "text":
+        analysis, expected = (BM25Settings.of(ref.options).analysis for ref in (model, manifest.encoder))
+        if analysis != expected:
+            raise ArtefactError(
+                f"the query has the analyser {analysis}, {index} was built with {expected} (language, stemmer, "
+                "keep_stopwords); encode and index again with other ones, a search changes k1 and b alone"
+            )
     vocabulary = model.vocabulary.digest if model.kind == "impact" else None
     if vocabulary is not None and vocabulary != manifest.vocabulary_digest:
         raise ArtefactError(

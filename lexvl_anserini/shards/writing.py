@@ -193,7 +193,8 @@ class UnfinishedShards:
         record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
         self.records[name] = record | ({"contents": contents} if contents else {})
         write_json(self.output / UNFINISHED, replace(self.plan, shards=self._recorded()).to_json())
-        publish(part, self.output / name)
+        with disk_errors(self.output / name):
+            publish(part, self.output / name)
 
     def _recorded(self) -> tuple[Mapping[str, Any], ...]:
         """The finished shards in the order of their names."""

@@ -19,8 +19,10 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.rerank import command
+from lexvl_anserini.runs.fusion import Fusion, fused_manifest
 from lexvl_anserini.runs.trec import lists_of, read_run, write_run
-from lexvl_anserini.searching.rescoring import below, documents_of_run, rerank_lists, reranking_encoder
+from lexvl_anserini.searching.rescoring import below, documents_of_run, encoder_of_run, rerank_lists, reranking_encoder
+from lexvl_anserini.searching.shared_terms import encoder_options
 from lexvl_anserini.shards.corpus_reading import Covered, WholeCorpus
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
@@ -186,6 +188,17 @@ def test_a_run_of_unknown_making(monkeypatch, capsys, first, tmp_path):
     code, _, err = run(monkeypatch, capsys, "--run", first, "--output", tmp_path / "x.trec")
     assert code == 1 and "no manifest beside it" in err
     assert list(lists_of(first)) == ["q"]
+
+
+def test_a_mixture_of_runs_has_no_encoder(monkeypatch, capsys, first, tmp_path):
+    fused = tmp_path / "fused.trec"
+    write_run(fused, lists_of(first).values(), fused_manifest([first, first], Fusion(), 10), tag="fusion")
+    code, _, err = run(monkeypatch, capsys, "--run", fused, "--output", tmp_path / "x.trec")
+    assert code == 2 and "fused.trec: a mixture of 2 runs, which has no encoder to score with" in err
+    with pytest.raises(UsageError, match="fused.trec: a mixture of 2 runs"):
+        encoder_of_run(fused, 1.0, None, "cpu")
+    # `sheet` and `explain` show it by the options of the index.
+    assert encoder_options(read_run_manifest(fused)) == {}
 
 
 def test_another_checkpoint_is_refused(first, golden):

@@ -479,6 +479,15 @@ def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatc
     assert [rows[0]["score"] for rows in lists[:2]] == [9, 9] and len(loaded) == 1
 
 
+def test_an_empty_line_ends_each_answer(index, monkeypatch):
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: Toy())
+    answered = CliRunner().invoke(
+        make_app(command), ["--index", str(index), "--interactive"], input="cat\nzebra\ncat\n"
+    )
+    lines = answered.stdout.splitlines()
+    assert [line.split() for line in lines] == [["1", "1", "d1"], [], [], ["1", "1", "d1"], []]
+
+
 def test_an_error_of_one_line_does_not_end_the_others(index, monkeypatch, caplog):
     one = retrieval.IndexSearch.one
 

@@ -65,7 +65,7 @@ def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
             subprocess.Popen(command, env={**os.environ, **shared, **own}, stderr=subprocess.PIPE, text=True)
         )
     try:
-        errors = [child.communicate(timeout=300)[1] for child in running]
+        errors = [child.communicate(timeout=900)[1] for child in running]
     finally:
         for child in running:
             child.kill()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import random
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -176,6 +177,9 @@ def test_the_log_resumes(images: str, trained: Path, tmp_path: Path) -> None:
     content = json.loads(state.read_bytes())
     assert content["step"] == len(content["losses"]) == 3
     state.write_text(json.dumps({**content, "seconds": content["seconds"] + 1000}))
+    (state.parent / "digests.json").unlink()
+    with (tmp_path / "log.jsonl").open("ab") as log:
+        log.write(b'{"step": 4, "lo{"step": 4, "loss": 1}\n')  # a write that failed in the middle
     train(recipe_of(images), tmp_path, device="cpu")
 
     def losses(folder: Path) -> list[Any]:
@@ -200,13 +204,45 @@ def test_a_damaged_state_falls_back_to_the_one_before(images: str, trained: Path
     assert same_weights(model, trained)
 
 
-def test_a_state_without_random_numbers_ends_with_the_same_weights(images: str, trained: Path, tmp_path: Path) -> None:
-    """Accelerate resumes without them in silence; each step draws from a seed of its own, so nothing reads them."""
+@pytest.mark.parametrize("name", ["random_states_0.pkl", "model.safetensors", "step.json"])
+def test_a_state_is_that_which_was_written_or_none(name: str, images: str, trained: Path, tmp_path: Path) -> None:
+    """Without its random states accelerate goes on, and other weights or steps of the same form are valid too."""
     train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
-    (tmp_path / "state" / "random_states_0.pkl").unlink()
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(99)
+    for state in ("state", "state.old"):
+        if name.startswith("random"):
+            (tmp_path / state / name).unlink()
+        else:
+            data = bytearray((tmp_path / state / name).read_bytes())
+            data[data.index(b"2" if state == "state.old" else b"3") if name == "step.json" else -1] ^= 1
+            (tmp_path / state / name).write_bytes(data)
+        if state == "state":
+            resumed = tmp_path.with_name(tmp_path.name + "-resumed")
+            shutil.copytree(tmp_path, resumed)
+            assert same_weights(train(recipe_of(images), resumed, device="cpu"), trained)
+    with pytest.raises(ArtefactError, match=f"state: a damaged state .*{name}: missing, or not as written.*state.old"):
+        train(recipe_of(images), tmp_path, device="cpu")
+
+
+def test_an_older_version_stored_no_digests(images: str, trained: Path, tmp_path: Path) -> None:
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
+    (tmp_path / "state" / "digests.json").unlink()
     assert same_weights(train(recipe_of(images), tmp_path, device="cpu"), trained)
+
+
+def test_an_old_state_that_cannot_be_deleted_is_one_line(
+    images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
+    remove = os.unlink
+
+    def failing(path: Any, *arguments: Any, **options: Any) -> None:
+        if str(path).endswith("optimizer.bin"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        remove(path, *arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(ArtefactError, match=r"state\.old.*: cannot be written"):
+        patch.setattr(os, "unlink", failing)
+        train(recipe_of(images), tmp_path, device="cpu", stop_after=5)
 
 
 def test_the_command_prints_the_state_where_it_stopped(images: str, tmp_path: Path) -> None:

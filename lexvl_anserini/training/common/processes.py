@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 from lexvl_anserini.ground.errors import UsageError
@@ -119,6 +121,18 @@ def make_accelerator(device: torch.device, precision: str) -> Any:
     if precision != "no" and not accelerator.native_amp:  # accelerate would silently compute in float32
         raise UsageError(f"precision {precision}: {device} does not compute in it; expected no or bf16")
     return accelerator
+
+
+@contextmanager
+def own_random_numbers(device: torch.device) -> Iterator[None]:
+    """Seeds in this block, and states that accelerate reads, leave the random numbers of the caller as they were."""
+    drawn = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
 
 
 # Parameters of glibc's mallopt, and the largest value of an int.
