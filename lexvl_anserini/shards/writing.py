@@ -50,6 +50,14 @@ from lexvl_anserini.shards.request import SKIPPED, as_recorded, claim_on_shards,
 log = logging.getLogger(__name__)
 
 
+def check_arguments(dataset: Any, model: Any, output: Any, batch_size: Any) -> None:
+    """Refuses (UsageError) arguments of `write_impacts` that have another type."""
+    check_count("batch_size", batch_size)
+    check_type("dataset", dataset, Dataset, "what load_dataset returns")
+    check_type("model", model, Encoder, "what load_encoder returns")
+    check_type("output", output, str | Path, "a folder")
+
+
 def write_impacts(
     dataset: Dataset,
     model: Encoder,
@@ -87,10 +95,7 @@ def write_impacts(
         DataError: the corpus is malformed or empty, or an id occurs twice.
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
-    check_count("batch_size", batch_size)
-    check_type("dataset", dataset, Dataset, "what load_dataset returns")
-    check_type("model", model, Encoder, "what load_encoder returns")
-    check_type("output", output, str | Path, "a folder")
+    check_arguments(dataset, model, output, batch_size)
     output, policy, reading = Path(output), OnError(on_error), reading_of(dataset, part)
     layout = (layout or Layout()).of_kind(model.kind)
     with FileDigests() as files:
