@@ -100,6 +100,12 @@ def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None
         raise UsageError(f"{name} is {text[:SHOWN]}, expected an integer from {least} to {most:,}")
 
 
+def check_type(name: str, value: Any, expected: type | UnionType, form: str) -> None:
+    """Refuses (UsageError) an argument of another type; `form` says what is expected."""
+    if not isinstance(value, expected):
+        raise UsageError(f"{name} is {value!r:.{SHOWN}}, expected {form}")
+
+
 def check_text(name: str, value: Any) -> None:
     """Refuses (UsageError) invalid Unicode: Python reads a byte that is not UTF-8 as half of a surrogate pair."""
     if not isinstance(value, str):

@@ -22,10 +22,8 @@ import torch
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
+from lexvl_anserini.training.objectives import OF_WHOLE_BATCHES
 from lexvl_anserini.training.recipe import Optimisation, Recipe
-
-# Objectives whose queue of keys, or whose masked texts, belong to the whole batch.
-ALONE = ("lexlip_momentum", "masked_words")
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class Processes:
         """Checks that all processes can have as many rows of each batch, and that all objectives can be shared out."""
         count = self.state.num_processes
         for stage in recipe.stages:
-            if count > 1 and (alone := [name for name in stage.names if name in ALONE]):
+            if count > 1 and (alone := [name for name in stage.names if name in OF_WHOLE_BATCHES]):
                 raise UsageError(f"recipe {recipe.name}: {', '.join(alone)}: trains in one process, found {count}")
             if (size := stage.optimisation.batch_size) % count:
                 raise UsageError(f"recipe {recipe.name}: batch_size {size} is no multiple of the {count} processes")
