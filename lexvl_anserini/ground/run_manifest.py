@@ -28,7 +28,9 @@ class RunManifest(ManifestFile):
     """What made a run (`<run>.manifest.json`).
 
     topics               as the user named them: `beir/scifact`, or the name of a topics file
-    topics_sha256        of a topics or queries file, or of a dataset's topics; empty for the latter in older manifests
+    topics_sha256        of a topics or queries file, or of a dataset's topics; empty for the latter in older manifests.
+                         Of a file that names pictures: that of the file, "+", and one that has their bytes, which older
+                         manifests lack
     dataset, split       where the qrels are; empty if the topics came from a file of no known dataset
     data_dir             the folder of that dataset, None for the default
     encoder, quantiser   of the index, with what the command changed

@@ -23,7 +23,7 @@ from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.typed import MOST, check_count
+from lexvl_anserini.ground.typed import MOST, check_count, check_type
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.queries.query_source import TYPED
@@ -125,6 +125,8 @@ def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) 
     if isinstance(index, BuiltIndex):
         # Not the object itself: an `Index` that held a searcher that holds it would never close.
         return BuiltIndex(index.path, index.manifest)
+    check_type("index", index, Path | str, "an index, its folder, or its URL")
+    check_type("manifest", manifest, Path | str | None, "a file")
     folder = index_path(index)
     return BuiltIndex(folder, index_manifest(folder, Path(manifest) if manifest else None))
 

@@ -32,6 +32,7 @@ from lexvl_anserini.training.objectives import (
     OBJECTIVES,
     OF_IMAGES,
     OF_TEXTS,
+    OF_WHOLE_BATCHES,
     REGULARISERS,
 )
 
@@ -342,6 +343,10 @@ def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
         raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
     if stage.expansion != "always" and objective.name != "d2s":
         raise UsageError(f"{where}: expansion {stage.expansion}: only the objective d2s reads it, not {objective.name}")
+    if stage.optimisation.piece and (whole := sorted(OF_WHOLE_BATCHES.intersection(stage.names))):
+        raise UsageError(
+            f"{where}: optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out"
+        )
     if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:
         raise UsageError(f"{where}: momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
     if isinstance(model, HeadSettings) and (stage.views or stage.teacher or stage.augmentation != Augmentation()):
