@@ -28,6 +28,7 @@ from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlEr
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
 from lexvl_anserini.ground.registry import RUNTIME_HOMES, TORCH, resolve
+from lexvl_anserini.ground.typed import check_type, plain
 
 if TYPE_CHECKING:
     import torch
@@ -123,6 +124,11 @@ def load_encoder(
         InstallationError: torch or transformers is missing, or in a version that does not work.
         MissingExtra: the package of the runtime is not installed.
     """
+    check_type("name", name, str, "the name of an encoder, such as 'splade'")
+    places = {"checkpoint": checkpoint, "tokenizer": tokenizer, "backbone_config": backbone_config}
+    for argument, value in places.items():
+        check_type(argument, value, str | Path | None, "a folder, a hub id or a packaged name")
+    check_type("runtime", runtime, str, "a name, such as 'torch'")
     card_of(name)
     load = resolve("runtime", runtime, RUNTIME_HOMES)
     encoder: Encoder = load(name, checkpoint, tokenizer, backbone_config, device, options)
@@ -138,6 +144,8 @@ def load_by_torch(
     options: Mapping[str, Any],
 ) -> Encoder:
     """The runtime `torch`; arguments and errors as those of `load_encoder`."""
+    import torch
+
     card = card_of(name)
     check_model_libraries()
     loader = resolve("encoder", name, ENCODERS)
@@ -157,7 +165,8 @@ def load_by_torch(
     weights = saved.weights_of(known) if known else None
     source = Source(weights, chosen, tokenizer or saved_tokenizer, backbone_config or saved_config)
     try:
-        with _LOADING:
+        # Networks draw weights before they get those of the checkpoint; the user's random numbers go on as before.
+        with _LOADING, torch.random.fork_rng(devices=()):
             encoder: Encoder = loader(source, **{**places, **options})
     except LexvlError:
         raise
@@ -276,7 +285,7 @@ def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[st
         try:
             checked[key] = TypeAdapter(parameters[key].annotation).validate_python(value)
         except ValidationError as error:
-            raise UsageError(f"encoder {name!r}: option {key}={value!r}: {error.errors()[0]['msg']}") from error
+            raise UsageError(f"encoder {name!r}: option {key}={plain(error.errors()[0])}") from error
     return checked
 
 
@@ -289,7 +298,7 @@ def choose_device(device: str) -> torch.device:
     try:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).cpu()  # also raises for `meta`, which computes nothing
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise UsageError(
             f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"
         ) from error

@@ -279,7 +279,7 @@ def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> Non
     with running(index) as client:
         assert ids(client.ask(index="changing-index", text="red")) == ["a.png"]
         index_pictures(pictures, index, pictures={"b.png": PICTURES["red.png"]})
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 900
         while len(found := ids(client.ask(index="changing-index", text="red"))) < 2:
             assert found == ["a.png"] and time.monotonic() < deadline
             time.sleep(0.05)
