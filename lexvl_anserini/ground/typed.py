@@ -96,7 +96,7 @@ def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        text = repr(value) if number is None or abs(number) <= most**2 else "a number of many digits"
+        text = " ".join(repr(value).split()) if number is None or abs(number) <= most**2 else "a number of many digits"
         raise UsageError(f"{name} is {text[:SHOWN]}, expected an integer from {least} to {most:,}")
 
 

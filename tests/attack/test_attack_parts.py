@@ -35,6 +35,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
+from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
@@ -70,11 +71,11 @@ def planned(random: Random, folder: Path, encoder: EncoderRequest) -> Callable[.
     plan, parts = folder / "plan.json", random.randint(1, documents)
     corpus = CorpusRef(name, **options)
     listing = listing_of(plan) if random.random() < 0.7 else None
-    made = plan_corpus(
+    corpus_plan = plan_corpus(
         dataset_of(corpus), encoder.load(), parts, layout=layout, block_size=random.randint(1, 12), listing=listing
     )
-    made.write(plan)
-    assert CorpusPlan.read(plan) == made
+    corpus_plan.write(plan)
+    assert CorpusPlan.read(plan) == corpus_plan
     return lambda output: PartsRequest(plan, folder / output, corpus, encoder, Quantiser(), layout)
 
 
@@ -153,7 +154,8 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
 
 def lists_of(index: Path, queries: list[dict[str, int]], hits: int) -> list[Any]:
     stream = [ImpactQuery(str(number), query) for number, query in enumerate(queries)]
-    return [[(hit.doc_id, hit.score) for hit in one] for one in search_index(index, stream, hits)]
+    answers: list[Any] = pairs(search_index(index, stream, hits))
+    return answers
 
 
 def disturb_index(random: Random, index: Path, other: Path) -> str:

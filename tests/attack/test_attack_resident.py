@@ -31,6 +31,7 @@ from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, repair_index
 from lexvl_anserini.searching.retrieval import search_index
+from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 from tests.engines.test_resident import resident_of, searched
 
@@ -95,14 +96,15 @@ def test_lists_of_every_layout_equal_dot_products(rounds: Rounds) -> None:
         resident = resident_of(folder, rows, ids, documents, width)
         queries = queries_of(random, rows)
         hits = random.choice([1, 2, 10, 1000, documents, documents + 5])
-        wanted = [exact(rows, ids, documents, query, hits) for query in queries]
-        assert searched(resident, queries, hits, random.randint(1, 4)) == wanted
+        products = [exact(rows, ids, documents, query, hits) for query in queries]
+        assert searched(resident, queries, hits, random.randint(1, 4)) == products
         rounds.count("resident lists", len(queries))
 
 
 def lists_of(index: Path, queries: Sequence[Mapping[str, int]], hits: int, threads: int = 1) -> list[Any]:
     stream = [ImpactQuery(str(number), query) for number, query in enumerate(queries)]
-    return [[(hit.doc_id, hit.score) for hit in one] for one in search_index(index, stream, hits, threads=threads)]
+    answers: list[Any] = pairs(search_index(index, stream, hits, threads=threads))
+    return answers
 
 
 def test_lists_of_changed_indexes_equal_dot_products(rounds: Rounds) -> None:
@@ -130,14 +132,14 @@ def test_lists_of_changed_indexes_equal_dot_products(rounds: Rounds) -> None:
             query for query in (some_query(random, terms) for _ in range(20)) if bound_of(vectors, query) < 1 << 24
         ]
         hits = random.choice([1, 7, len(vectors) + 1])
-        wanted = [expected(vectors, query, hits) for query in queries]
-        assert lists_of(index, queries, hits, random.randint(1, 3)) == wanted
-        damaged_and_repaired(random, index, queries, hits, wanted, rounds)
+        products = [expected(vectors, query, hits) for query in queries]
+        assert lists_of(index, queries, hits, random.randint(1, 3)) == products
+        damaged_and_repaired(random, index, queries, hits, products, rounds)
         rounds.count("lists of changed indexes", len(queries))
 
 
 def damaged_and_repaired(
-    random: Random, index: Path, queries: Sequence[Any], hits: int, wanted: Any, rounds: Rounds
+    random: Random, index: Path, queries: Sequence[Any], hits: int, products: Any, rounds: Rounds
 ) -> None:
     """Damages of an index's file: right lists or one line; `repair`, ended anywhere and repeated, writes what was."""
     sound, files = (index / RESIDENT).read_bytes(), {path.name for path in index.parent.iterdir()}
@@ -149,7 +151,7 @@ def damaged_and_repaired(
             patch.setenv(choosing.VARIABLE, random.choice(choosing.CHOICES))
             patch.setattr(choosing, "WORTH_S", 0)
             try:
-                assert lists_of(index, queries, hits) == wanted
+                assert lists_of(index, queries, hits) == products
             except LexvlError as error:
                 one_line(error)
                 rounds.count("damages found")
@@ -199,6 +201,7 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
     return answers
 
 
+@pytest.mark.attack(share=2)
 def test_stored_kernels_that_are_damaged_or_shared(rounds: Rounds, collections: dict[Path, str]) -> None:
     """Several processes use, compile and store kernels at once; some are killed, some files are damaged or gone."""
     for _seed, random, folder in rounds:

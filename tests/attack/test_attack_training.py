@@ -60,6 +60,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained(tmp_path_factory.mktemp("trained"))
 
 
+@pytest.mark.attack(share=2)
 def test_killed_or_failing_training_ends_with_the_same_weights(rounds: Rounds, world: Trained) -> None:
     """Up to three times in a row, at calls around its states more often than at others."""
     saving = [number for number, call in enumerate(world.calls, 1) if STATE in call or "step.json" in call]
