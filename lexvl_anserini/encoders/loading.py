@@ -63,7 +63,7 @@ class Source:
             card = card_of(encoder)
             known = " or ".join(card.packaged or card.checkpoints[:1])
             example = f", for example {known}" if known else ""
-            raise UsageError(f"encoder {encoder!r} needs a checkpoint: --checkpoint FOLDER or HUB-ID{example}")
+            raise UsageError(f"encoder {encoder!r} needs a checkpoint, a folder or a hub id{example}")
         return self.checkpoint
 
     def tokenizer_folder(self, *near: Path, default: str | None = None) -> Path:
@@ -92,7 +92,7 @@ class Source:
             return find_checkpoint(default, weights=False).folder
         except CheckpointError as error:
             raise CheckpointError(
-                f"{error}; or name a folder that has the tokenizer of {default} with --tokenizer"
+                f"{error}; or give a folder that has the tokenizer of {default} as tokenizer"
             ) from error
 
 
@@ -153,8 +153,8 @@ def load_by_torch(
     known = found_or_default(card, checkpoint)
     if known and (known.folder / EXPORT).is_file():
         raise CheckpointError(
-            f"{known.reference}: an exported encoder; load it with --runtime onnx, or name the checkpoint that it was "
-            "exported from"
+            f"{known.reference}: an exported encoder; load it with the runtime onnx, or name the checkpoint that it "
+            "was exported from"
         )
     saved, places = saved_settings(name, known)
     # The default direction is noted too, so that naming it gives the same request.
@@ -193,9 +193,7 @@ def found_or_default(card: Card, checkpoint: str | None) -> Checkpoint | None:
         return find_checkpoint(reference) if reference else None
     except CheckpointError as error:
         if checkpoint is None and card.without_hub:
-            raise CheckpointError(
-                f"{error} with --checkpoint; --checkpoint {card.without_hub}, needs no hub"
-            ) from error
+            raise CheckpointError(f"{error} as checkpoint; the checkpoint {card.without_hub}, needs no hub") from error
         raise
 
 
@@ -261,7 +259,7 @@ def load_encoder_of(
     if digest != ref.checkpoint_digest:
         raise ArtefactError(
             f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
-            f"{str(ref.checkpoint_digest)[:16]}; name that checkpoint with --checkpoint or encode again"
+            f"{str(ref.checkpoint_digest)[:16]}; give that checkpoint or encode again"
         )
     vocabulary_digest = model.vocabulary.digest if model.kind == "impact" else None
     if vocabulary_digest and vocabulary and vocabulary_digest != vocabulary:
@@ -300,7 +298,7 @@ def choose_device(device: str) -> torch.device:
         torch.zeros(1, device=chosen).cpu()  # also raises for `meta`, which computes nothing
     except (RuntimeError, AssertionError, TypeError) as error:
         raise UsageError(
-            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"
+            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try the device cpu"
         ) from error
     return chosen
 

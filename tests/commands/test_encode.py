@@ -337,7 +337,7 @@ def test_topics_are_not_overwritten_unless_told(encode, tmp_path):
         (
             {"corpus": "demo", "encoder": "clip", "checkpoint": None, "direction": "text-to-image"},
             2,
-            "needs a checkpoint: --checkpoint FOLDER or HUB-ID, for example openai/clip-vit",
+            "needs a checkpoint, a folder or a hub id, for example openai/clip-vit",
         ),
     ],
 )

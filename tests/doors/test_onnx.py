@@ -227,7 +227,7 @@ def test_requests_that_no_export_fulfils(exported, tmp_path):
         ("splade", folder, {**onnx, "device": "cuda"}, UsageError, "computes on the CPU"),
         ("splade", folder, {**onnx, "tokenizer": str(tmp_path)}, UsageError, "leave the other folders out"),
         ("splade", folder, {"runtime": "onx"}, UnknownName, "unknown runtime 'onx'; did you mean 'onnx'"),
-        ("splade", folder, {"device": "cpu"}, CheckpointError, "an exported encoder; load it with --runtime onnx"),
+        ("splade", folder, {"device": "cpu"}, CheckpointError, "an exported encoder; load it with the runtime onnx"),
     ):
         with pytest.raises(error, match=message):
             load_encoder(name, checkpoint and str(checkpoint), **options)

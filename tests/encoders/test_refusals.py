@@ -51,14 +51,20 @@ def edit(folder, side=None, **changes):
         ("bm25", None, {"stemmer": "none", "language": "de"}, UsageError, "are of English; .* language=de has its own"),
         # A name near one in the package is no model of the hub.
         ("sentence", "minlm", {}, CheckpointError, "minlm: no such folder and no .*; did you mean 'minilm'"),
-        ("bm25", BERT, {}, UsageError, "'bm25' has no model; leave --checkpoint out"),
+        ("bm25", BERT, {}, UsageError, "'bm25' has no model; leave the checkpoint out"),
         ("splade", None, {}, UsageError, "encoder 'splade' needs a checkpoint"),
         ("bertlex", None, {}, UsageError, "encoder 'bertlex' needs a checkpoint"),
         ("sentence", None, {}, UsageError, "encoder 'sentence' needs a checkpoint"),
         ("stair", None, {}, UsageError, "encoder 'stair' needs a checkpoint"),
         # Tests run offline: the default checkpoint cannot be had, and the error says what to do.
         ("vdr", None, {}, CheckpointError, "vsearch/svdr-msmarco.*pass its folder"),
-        ("vdr-crossmodal", None, {}, CheckpointError, "vsearch/vdr-cross-modal.*--checkpoint photos-vdr, needs no hub"),
+        (
+            "vdr-crossmodal",
+            None,
+            {},
+            CheckpointError,
+            "vsearch/vdr-cross-modal.*; the checkpoint photos-vdr, ",
+        ),
         ("sentence", BERT, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
         ("sentence", PUBLISHED, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
         ("sentence", f"{SPARSE}st5_symmetric_bert_max", {}, CheckpointError, "a sparse model .*--encoder splade"),

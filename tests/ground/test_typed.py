@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import lexvl_anserini
+from lexvl_anserini.encoders import loading
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -265,3 +267,8 @@ def test_another_argument_of_another_type(name: str, arguments: dict[str, Any]) 
 def test_a_device_that_is_none(device: Any) -> None:
     with pytest.raises(UsageError, match=f"device {device!r} cannot be used here"):
         load_encoder("bag-of-tokens", str(FIXTURES), device=device)
+
+
+def test_messages_of_loading_name_no_option_of_a_command() -> None:
+    """`load_encoder` has parameters; the commands' options have their names."""
+    assert re.findall(r"--[a-z-]+", inspect.getsource(loading)) == ["--verbose"]

@@ -92,7 +92,7 @@ def load_bm25(
         keep_stopwords: keep stop words of English.
     """
     if source.checkpoint is not None:
-        raise UsageError("encoder 'bm25' has no model; leave --checkpoint out")
+        raise UsageError("encoder 'bm25' has no model; leave the checkpoint out")
     BM25Settings(k1, b, language, stemmer, keep_stopwords)
     tower = PlainTextTower()
     return Encoder("bm25", "text", tower, tower)
