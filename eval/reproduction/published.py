@@ -18,7 +18,8 @@ Rows name systems and columns quantities; with `rows_are: quantities` it is the 
 (printed) hold for the table; `units` and `statuses` have exceptions by row, column or "row | column". `notes` says at
 such places what is doubtful, and is printed beside the verdict; `uncompared` says why a number is no measure of the
 row's system, and such a cell gets no verdict. `terms` instead of `rows` lists terms and weights. `runs` says where
-published runs of the rows are. A table without numbers says in `missing` why.
+published runs of the rows are, `data` in which corpus the items of `terms`. A table without numbers says in `missing`
+why.
 """
 
 from __future__ import annotations
@@ -149,6 +150,7 @@ class PublishedSystem(NamedTuple):
     rerank       documents of each list that the complete vectors score again; 0 for none
     corpora      another corpus to read in the place of a collection, as stored vectors of its images and texts
     checkpoints  another checkpoint for a collection, of models that are trained on each collection
+    item         the id, in its corpus, of the image whose weights the source prints; empty where it prints none
     """
 
     encoder: str
@@ -157,6 +159,7 @@ class PublishedSystem(NamedTuple):
     rerank: int = 0
     corpora: Mapping[str, str] = {}
     checkpoints: Mapping[str, str] = {}
+    item: str = ""
 
     def checkpoint_of(self, data: str) -> str:
         """The published checkpoint for a collection; empty for none."""
@@ -181,6 +184,7 @@ class TableEntry(NamedTuple):
 
     title: str
     protocol: str = ""
+    data: str = ""
     unit: UnitName = UnitName("%")
     status: StatusName = StatusName("printed")
     rows_are: AxisName = AxisName("systems")
@@ -292,7 +296,7 @@ def _cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:
                 yield _cell(name, entry, (row, column), of_row or quantities[column], number)
     for row, terms in entry.terms.items():
         for term, weight in terms.weights.items():
-            yield _cell(name, entry, (row, term), Quantity("weight", "", term), weight)
+            yield _cell(name, entry, (row, term), Quantity("weight", entry.data, term), weight)
 
 
 def _columns(entry: TableEntry, where: str) -> dict[str, Spot]:
