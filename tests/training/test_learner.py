@@ -48,6 +48,18 @@ def test_penalties_by_hand() -> None:
     assert penalty_of(recipe_of({**flops, "ramp": "n", "options": {"threshold": 1}}), BATCH) == 0
 
 
+@pytest.mark.parametrize(
+    "expanded, masked, expected", [(True, False, 3.0), (False, False, 2.0), (True, True, 2.0), (False, True, 2.0)]
+)
+def test_a_regulariser_sees_the_texts_that_the_objective_scores(expanded: bool, masked: bool, expected: float) -> None:
+    """The query has weights 1 and 2, and only its second token is its own; documents are as they are."""
+    own = BATCH._replace(query_bag=torch.tensor([[False, True]]), expanded=expanded)
+    stair_of = {"objective": {"name": "stair", "options": {"masked": masked}}}
+    for side, value in (("query", expected), ("positives", 3.0)):
+        recipe = recipe_of({"name": "l1", "side": side, "weight": 1.0, "ramp": "n"}, **stair_of)
+        assert penalty_of(recipe, own) == value
+
+
 def test_the_regulariser_of_splade_is_that_of_positives_and_of_negatives() -> None:
     half = [{"name": "flops", "side": side, "weight": 0.5, "ramp": "n"} for side in ("positives", "negatives")]
     assert penalty_of(recipe_of(*half), BATCH) == (9 + 1) / 2
