@@ -5,6 +5,7 @@ python -m lexvl_anserini.rerank --run runs/scifact.svdr.trec --output runs/scifa
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,7 @@ from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import ensure_run, lists_of, write_run
 from lexvl_anserini.searching.rescoring import (
     DEPTH,
+    documents_of_run,
     manifest_of_run,
     rerank_lists,
     reranked_manifest,
@@ -55,14 +57,12 @@ def command(
 
     Example: python -m lexvl_anserini.rerank --run runs/demo.svdr.trec --output runs/demo.svdr-reranked.trec
     """
-    from lexvl_anserini.data.dataset import dataset_of
-
     manifest = manifest_of_run(run)
     model = reranking_encoder(manifest, checkpoint, tokenizer, device, cli.parse_settings(settings or ()))
     request = reranked_manifest(manifest, model, depth)
 
     def write() -> RunManifest:
-        documents = dataset_of(manifest.corpus.ref.at(data_dir)).documents
+        documents = partial(documents_of_run, manifest, model, data_dir)
         stream = topics_of_run(manifest, topics, data_dir)
         lists = rerank_lists(stream, lists_of(run), model, documents, depth, batch_size)
         return write_run(output, lists, request, tag=f"{model.name}-reranked")

@@ -312,7 +312,10 @@ def search_topics(
 
 
 def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: str | None, style: str) -> None:
-    """Prints the hits of each line of standard input, from one searcher. An error of a line ends that line."""
+    """Prints the hits of each line of standard input, from one searcher, and an empty line after each text answer.
+
+    An error of a line ends that line.
+    """
     asks = sys.stdin.isatty()
     with search.searcher() as searcher:
         while True:
@@ -325,6 +328,8 @@ def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: s
             try:
                 answer = search.one(typed_topic(line.strip(), None), hits, searcher)
                 show(answer, texts_of(answer, search.index, data_dir) if lists.texts else {}, style)
+                if style != "json":
+                    typer.echo()
             except LexvlError as error:
                 log.error("error: %s", error)
             sys.stdout.flush()

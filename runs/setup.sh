@@ -3,6 +3,8 @@
 #
 # Uses the active virtual environment if there is one, else .venv in the checkout. The first call makes .venv with the
 # newest supported Python on PATH, or with the one that $PYTHON names; uv installs if it is on PATH, else pip.
+#   LEXVL_TORCH=cpu|cuda   the build of torch; by default that of a machine without GPU if `nvidia-smi` shows none
+#   LEXVL_UNPINNED=1       the newest versions that setup.cfg admits, not those of constraints/
 # shellcheck shell=bash
 
 [ -n "${1:-}" ] || { echo "error: setup.sh expects extras: source runs/setup.sh minilm" >&2; exit 2; }
@@ -61,14 +63,33 @@ make_environment() { # makes .venv
   fi
 }
 
-install() { # EXTRAS, with the versions that were tested together where constraints/ has some for this Python
-  local pins="constraints/py${version/./}.txt"
-  [ -f "$pins" ] || pins=
-  if [ -n "$uv" ]; then # it chooses the build of torch for this machine's GPU, or the CPU build
-    "$uv" pip install --quiet --torch-backend=auto --python "$VIRTUAL_ENV/bin/python" ${pins:+--constraint "$pins"} --editable ".[$1]" pip
+cpu_index=https://download.pytorch.org/whl/cpu # PyTorch's; the builds of PyPI for Linux have CUDA
+
+torch_build() { # prints cpu; auto for the build of this machine's GPU; nothing for that of the configured index
+  local build=${LEXVL_TORCH:-auto}
+  if [ "$build" = auto ] && ! nvidia-smi -L >/dev/null 2>&1; then build=cpu; fi
+  if [ "$build" = cuda ] || [ "$(uname -s)" != Linux ]; then return; fi
+  if python -c "from urllib.request import urlopen; urlopen('$cpu_index/torch/', timeout=10)" >/dev/null 2>&1; then
+    echo "$build"
   else
-    python -m pip install -qq --disable-pip-version-check ${pins:+--constraint "$pins"} --editable ".[$1]"
+    echo "note: $cpu_index cannot be read: torch comes from the configured index, perhaps with CUDA (6 GB)" >&2
   fi
+}
+
+install() { # EXTRAS, with the versions that were tested together where constraints/ has some for this Python
+  local pins="constraints/py${version/./}.txt" build pip
+  if [ -n "${LEXVL_UNPINNED:-}" ] || [ ! -f "$pins" ]; then pins=; fi
+  case "${LEXVL_TORCH:-auto}" in auto | cpu | cuda) ;; *) refuse "LEXVL_TORCH=$LEXVL_TORCH, expected cpu or cuda" ;; esac
+  build=$(torch_build)
+  if [ -n "$uv" ]; then
+    "$uv" pip install --quiet ${build:+--torch-backend=$build} --python "$VIRTUAL_ENV/bin/python" ${pins:+--constraint "$pins"} --editable ".[$1]" pip
+    return
+  fi
+  pip=(python -m pip install -qq --disable-pip-version-check ${pins:+--constraint "$pins"})
+  if [ "$build" = cpu ]; then # first and alone: this index has other packages too
+    "${pip[@]}" --no-deps --extra-index-url "$cpu_index" "$(sed -n 's/^ *\(torch[<>=].*\)/\1/p' setup.cfg)" || return
+  fi
+  "${pip[@]}" --editable ".[$1]"
 }
 
 uv=$(command -v uv || true)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from checkout import GOLDEN, SHARED
+from skips import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  hooks
 
 # Before any test imports a model library.
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -69,6 +69,11 @@ mount_all() {
     mount --bind "$shared" "$dir/lexvl/shared"
     mount -o remount,bind,ro "$dir/lexvl/shared"
   fi
+  # Its packages are for this machine's processor, as the root is.
+  if [ -d "${PIP_FIND_LINKS:-}" ]; then
+    mkdir -p "$dir/$PIP_FIND_LINKS"
+    mount --bind "$PIP_FIND_LINKS" "$dir/$PIP_FIND_LINKS"
+  fi
 }
 
 settings() { # prints NAME=VALUE of the variables that the root shares with this machine, one per line
@@ -76,7 +81,6 @@ settings() { # prints NAME=VALUE of the variables that the root shares with this
   for name in $(compgen -e); do
     case $name in
       PIP_CONFIG_FILE) echo "$name=/lexvl/pip.conf" ;;
-      PIP_FIND_LINKS) ;; # a folder of this machine
       PIP_* | SSL_CERT_FILE | http_proxy | https_proxy | no_proxy | HTTP_PROXY | HTTPS_PROXY | NO_PROXY) echo "$name=${!name}" ;;
     esac
   done

@@ -4,7 +4,8 @@
 #        bash tests/run.sh --attack [--minutes N] [--seed S] [pytest arguments]
 #        bash tests/run.sh --lint
 #   --lint          only linter and types
-#   --python 3.13   with another Python: one on PATH, else Debian's in a root of its own (tests/other_python.sh)
+#   --python 3.13   with another Python: one on PATH, else Debian's in a root of its own (tests/other_python.sh);
+#                   after it --newest: all packages in their newest versions, or --pin: writes these to constraints/
 #   --heavy         only the slow tests; the environment gets the extra [docs] too, for the documentation site
 #   --attack        only the attack (tests/attack), for 10 minutes and with a random seed if not given
 set -euo pipefail

@@ -91,7 +91,8 @@ class MemoryStore(ImpactStore):
         self.here.pop(older, None)
 
     def abandon(self) -> None:
-        del self.here[self.table]
+        if self.here.get(self.place.name) != self.table:
+            del self.here[self.table]
 
     def rows(self, names: Sequence[str]) -> list[StoreRow]:
         table = self.here[self.table]

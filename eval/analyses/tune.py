@@ -2,9 +2,10 @@
 
 python -m eval.analyses.tune --run A.dev --run B.dev --test-run A.test --test-run B.test
 
-Settings are of fusion, or of how queries are refined; topics are those that runs rank, or that a search of an index
-ranks. Every setting of a grid is measured on the development topics. The best (of equal ones the first) and the untuned
-one are measured on the test topics, and no other: what is reported was not chosen by what it is reported on.
+Settings are of fusion, or of how queries are encoded and refined; topics are those that runs rank, or that a search of
+an index ranks. Every setting of a grid is measured on the development topics. The best (of equal ones the first) and
+the untuned one are measured on the test topics, and no other: what is reported was not chosen by what it is reported
+on.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from hashlib import sha256
 from itertools import chain, product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, expanded, run
+from lexvl_anserini.cli import DataDir, Verbose, expanded, parse_settings, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import CorpusRef
@@ -27,7 +30,7 @@ from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
-from lexvl_anserini.searching.refine import Refinement
+from lexvl_anserini.searching.refine import Refinement, SearchSettings
 
 from .. import options
 from ..measures.found import find, relevant_of
@@ -44,7 +47,7 @@ MEASURE = "nDCG@10"
 
 @dataclass(frozen=True)
 class TuningSetting:
-    """A row of the grid: options of the command that applies it, and a `Fusion` or a `Refinement` (None: no change)."""
+    """A row of the grid: options of the command that applies it, and a `Fusion` or a `QuerySetting`."""
 
     options: Mapping[str, Any]
     value: Any
@@ -58,6 +61,13 @@ class TuningSetting:
             for item in (value if isinstance(value, tuple) else (value,))
             for part in (f"--{name.replace('_', '-')}", str(item))
         ]
+
+
+class QuerySetting(NamedTuple):
+    """How a search encodes and refines its queries: options of the encoder's query side, and a refinement."""
+
+    options: Mapping[str, str] = {}
+    refinement: Refinement | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,30 @@ class Split:
         check_levels(relevant, [measure], self.label)
         places = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)
         return mean(values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure])
+
+
+def halves(split: Split, seed: int) -> tuple[Split, Split]:
+    """The judged topics of a split in two halves, by the order of SHA-256 of `<seed>:<query_id>`.
+
+    The first half has the odd topic.
+
+    Raises:
+        DataError: fewer than two topics are judged.
+    """
+    query_ids = {qrel.query_id for qrel in split.qrels}
+    if len(query_ids) < 2:
+        raise DataError(f"{split.label}: {len(query_ids)} topics have judgements; two halves need two or more")
+    shuffled = sorted(query_ids, key=lambda query_id: sha256(f"{seed}:{query_id}".encode()).digest())
+    middle = (len(shuffled) + 1) // 2
+    first, second = (
+        replace(
+            split,
+            label=f"{split.label} half {name} of seed {seed}",
+            qrels=[q for q in split.qrels if q.query_id in half],
+        )
+        for name, half in (("1", set(shuffled[:middle])), ("2", set(shuffled[middle:])))
+    )
+    return first, second
 
 
 @dataclass(frozen=True)
@@ -111,7 +145,8 @@ def tune(settings: Sequence[TuningSetting], development: Split, test: Split, mea
     if common:
         raise DataError(
             f"{len(common)} topics are in {development.label} and in {test.label} ({some(common)}); what is "
-            "reported must not be what settings are chosen by"
+            "reported must not be what settings are chosen by: name other topics with --test (of runs --test-run), or "
+            "leave it out for --split-seed 1, which tunes on one half of the topics and reports on the other"
         )
     grid = [(setting, development.measure(setting.value, measure)) for setting in settings]
     chosen = max(range(len(grid)), key=lambda number: grid[number][1])
@@ -153,19 +188,34 @@ def search_settings(
     terms: Sequence[int],
     alphas: Sequence[float],
     betas: Sequence[float],
+    options: Sequence[str] = (),
 ) -> list[TuningSetting]:
-    """The grid of a search: first the queries as they are, then all combinations, also without feedback."""
-    if not (query_terms or documents):
-        raise UsageError("nothing to tune; give --query-terms or --feedback, repeatedly")
+    """The grid of a search: first the queries as they are, then all combinations, also without feedback.
+
+    Options of the encoder are `KEY=VALUE`; a key may have several values, and its own is tried as well.
+    """
+    if not (query_terms or documents or options):
+        raise UsageError("nothing to tune; give --query-terms, --feedback or --set, repeatedly")
     feedbacks = [Feedback(*numbers) for numbers in product(documents, terms, alphas, betas)]
+    values: dict[str, list[str | None]] = {}
+    for option in options:
+        [(key, value)] = parse_settings([option]).items()
+        values.setdefault(key, [None]).append(value)
+    changes = [
+        {key: value for key, value in zip(values, chosen, strict=True) if value is not None}
+        for chosen in product(*values.values())
+    ]
     settings = []
-    for heaviest, feedback in product((None, *query_terms), (None, *feedbacks)):
-        applied: dict[str, Any] = {} if heaviest is None else {"query_terms": heaviest}
+    for changed, heaviest, feedback in product(changes, (None, *query_terms), (None, *feedbacks)):
+        applied: dict[str, Any] = {"set": tuple(f"{key}={value}" for key, value in changed.items())} if changed else {}
+        applied |= {} if heaviest is None else {"query_terms": heaviest}
         if feedback is not None:
             applied |= {"feedback": feedback.documents, "feedback_terms": feedback.terms}
             applied |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
         refinement = Refinement(query_terms=heaviest, feedback=feedback)
-        settings.append(TuningSetting(applied, refinement if applied else None))
+        settings.append(
+            TuningSetting(applied, QuerySetting(changed, None if refinement == Refinement() else refinement))
+        )
     return settings
 
 
@@ -188,10 +238,12 @@ class FusionGrid:
         None
     )
 
-    def settings(self) -> list[TuningSetting]:
-        """The grid."""
+    def settings(self, halved: bool) -> list[TuningSetting]:
+        """The grid; there are test runs unless the topics are halved."""
         runs, tests = len(self.runs or ()), len(self.test_runs or ())
-        if tests != runs:
+        if halved and tests:
+            raise UsageError("--split-seed halves the topics of --run; leave --test-run out")
+        if tests != runs and not halved:
             raise UsageError(f"{runs} development runs and {tests} test runs; give --test-run once for each --run")
         methods, normalisations = self.method or ["rrf", "interpolation"], self.normalisation or ["min-max", "z-score"]
         return fusion_settings(runs, methods, normalisations, self.steps, self.k or [10, RRF_K, 100])
@@ -224,17 +276,29 @@ class SearchGrid:
     feedback_shards: Annotated[
         Path | None, typer.Option(help="The index's shards; default its term vectors, if it was built with them.")
     ] = None
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="An option of the encoder's query side, KEY=VALUE (BM25: k1=1.2, b=0.75); repeatable."
+        ),
+    ] = None
 
-    def settings(self) -> list[TuningSetting]:
-        """The grid."""
-        if not (self.dev and self.test):
-            raise UsageError("name the topics of the index: --dev beir/nfcorpus/dev --test beir/nfcorpus/test")
+    def settings(self, halved: bool) -> list[TuningSetting]:
+        """The grid; there are test topics unless the development topics are halved."""
+        if halved and self.test:
+            raise UsageError("--split-seed halves the topics of --dev; leave --test out")
+        if not (self.dev and (self.test or halved)):
+            raise UsageError(
+                "name the topics of the index: --dev beir/nfcorpus/dev --test beir/nfcorpus/test; or --dev alone, and "
+                "--split-seed 1 to tune on one half of them"
+            )
         return search_settings(
             self.query_terms or (),
             self.feedback or (),
             self.feedback_terms or [Feedback.terms],
             self.feedback_alpha or [Feedback.alpha],
             self.feedback_beta or [Feedback.beta],
+            self.options or (),
         )
 
 
@@ -244,6 +308,10 @@ class SplitOptions:
 
     qrels: options.QrelsFile = None
     test_qrels: Annotated[Path | None, typer.Option(help="Judgements of the test topics, as --qrels.")] = None
+    split_seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="No test topics: tune on one half of the development topics, report on the other."),
+    ] = None
     data_dir: DataDir = None
     dataset_labels: Annotated[
         list[str] | None,
@@ -275,15 +343,25 @@ def command(
     check_format(output_format)
     if bool(fusion.runs) == bool(search.index):
         raise UsageError("give runs to fuse (--run, --test-run), or an index to search (--index, --dev, --test)")
-    grid, parsed = fusion.settings() if fusion.runs else search.settings(), parse_measure(measure)
-    if fusion.runs:
-        of_runs = ((fusion.runs, splits.qrels), (fusion.test_runs or [], splits.test_qrels))
-        dev, test = (split_of_runs(runs, file, splits.data_dir, hits) for runs, file in of_runs)
+    halved = splits.split_seed is not None
+    grid, parsed = (fusion if fusion.runs else search).settings(halved), parse_measure(measure)
+    if halved and splits.test_qrels:
+        raise UsageError("--split-seed halves the topics of --qrels; leave --test-qrels out")
+
+    def of_runs(runs: Sequence[Path] | None, file: Path | None) -> Split:
+        return split_of_runs(runs or (), file, splits.data_dir, hits)
+
+    def of_search(topics: str | None, file: Path | None) -> Split:
+        assert search.index and topics
+        return split_of_search(search.index, topics, file, splits.data_dir, hits, search.feedback_shards)
+
+    dev = of_runs(fusion.runs, splits.qrels) if fusion.runs else of_search(search.dev, splits.qrels)
+    if splits.split_seed is not None:
+        dev, test = halves(dev, splits.split_seed)
+    elif fusion.runs:
+        test = of_runs(fusion.test_runs, splits.test_qrels)
     else:
-        assert search.index and search.dev and search.test
-        named = ((search.dev, splits.qrels), (search.test, splits.test_qrels))
-        shards = search.feedback_shards
-        dev, test = (split_of_search(search.index, *pair, splits.data_dir, hits, shards) for pair in named)
+        test = of_search(search.test, splits.test_qrels)
     names = split_names([dev.label, test.label], splits.dataset_labels)
     tuned = replace(tune(grid, dev, test, parsed), development=names[0], test=names[1])
     if output is not None:
@@ -309,13 +387,13 @@ def split_of_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None
 def split_of_search(
     index: Path, topics: str, qrels: Path | None, data_dir: str | None, hits: int, feedback_shards: Path | None = None
 ) -> Split:
-    """Topics that are encoded once and search an index; a setting is a `Refinement`, or None."""
+    """Topics that search an index, encoded once for all options of the encoder; a setting is a `QuerySetting`."""
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import index_path
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-    from lexvl_anserini.searching.retrieval import search_index
-    from lexvl_anserini.searching.searcher import EncoderChanges
+    from lexvl_anserini.searching.retrieval import to_the_end
+    from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 
     index = index_path(index)
     manifest = index_manifest(index)
@@ -323,15 +401,21 @@ def split_of_search(
     if qrels is None and source.judged is None:
         raise UsageError(f"{topics}: topics of a file have no judgements; give --qrels and --test-qrels")
     judged = read_judgements(JudgementSource(qrels, source.judged or CorpusRef("")))
-    queries: list[Any] = list(source.stream())
-    if not source.encoded:
-        queries = list(encode_queries(EncoderChanges().load(manifest), queries, manifest))
+    topics_read: list[Any] = list(source.stream())
 
-    def rank(refinement: Refinement | None) -> Iterator[ScoredDoc]:
-        lists = search_index(
-            index, queries, hits, source.remove_query, refinement=refinement, feedback_shards=feedback_shards
-        )
-        return chain.from_iterable(lists)
+    @cache
+    def queries(options: tuple[tuple[str, str], ...]) -> list[Any]:
+        if source.encoded and options:
+            raise UsageError(f"{topics}: encoded queries have no options; give topics for --set {options[0][0]}")
+        if source.encoded:
+            return topics_read
+        return list(encode_queries(EncoderChanges(options=dict(options)).load(manifest), topics_read, manifest))
+
+    def rank(setting: QuerySetting) -> Iterator[ScoredDoc]:
+        searcher = Searcher(index, encoder=EncoderChanges(options=setting.options))
+        settings = SearchSettings(source.remove_query, refinement=setting.refinement, feedback_shards=feedback_shards)
+        lists = searcher.lists(queries(tuple(setting.options.items())), hits, settings)
+        return chain.from_iterable(to_the_end(searcher, lists))
 
     return Split(judged.label, judged.qrels, rank, source.remove_query)
 

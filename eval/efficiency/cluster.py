@@ -63,7 +63,7 @@ LISTS = (10, 100, 1000)
 MERGED_HITS = (10, 1000)
 
 # A node has one core, and room for requests and answers.
-NODE = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": OBJECT_STORE}
 
 # A node that is lost is noticed after two seconds instead of twenty.
 NOTICED = {

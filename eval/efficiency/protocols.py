@@ -213,7 +213,6 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     A request is `hits` and a `limit` of topics; the answer has per topic the seconds of encoding and of searching, the
     CPU seconds of both, and the ranked list.
     """
-    import faiss
     import torch
 
     from lexvl_anserini.engines.index_folder import index_manifest
@@ -225,7 +224,6 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     from ..measures.flops import sparsity_of
 
     torch.set_num_threads(1)
-    faiss.omp_set_num_threads(1)
     path = Path(index)
     manifest = index_manifest(path)
     model, notes = load_limited(manifest, tokens)

@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 OTHER = {"rank": "trec_eval", "trec_eval": "rank"}
 
+# Where a smaller share of a run's first documents is judged, the judgements may be of another collection.
+FEW_JUDGED = 0.01
+FIRST_RANKS = 10
+
 # Two values of a measure differ if they are further apart.
 NEGLIGIBLE = 1e-4
 
@@ -72,12 +76,44 @@ def measure_runs(
         check_levels(relevant, parsed, judged.label)
         places = find_in_run(card.path, relevant, how.remove_query)
         rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
+        report_unjudged(card.path, judged, places, relevant, how)
         if results:
             store(results, result_of(card, rows, judged.qrels, how))
         measured.append(rows)
         changed += other_values(rows, places, relevant, parsed, how)
     report_other_values([other for other in changed if per_topic or other.row.query_id == "all"])
     return measured
+
+
+def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Relevant, rules: MeasuringRules) -> None:
+    """Logs what share of a run's topics and first documents is judged, where topics are not judged or few documents."""
+    topics, shared = len(found.query_ids), sum(topic in relevant.topics for topic in found.query_ids)
+    first = int(np.minimum(found.hits, FIRST_RANKS).sum())
+
+    def share(of: Found) -> float:
+        return int((of.places[rules.ties] < FIRST_RANKS).sum()) / max(first, 1)
+
+    if shared == topics and share(found) >= FEW_JUDGED:
+        return
+    # Documents that are judged as not relevant count too.
+    levels = {
+        query_id: dict.fromkeys(documents, 1) for query_id, documents in judgements(judged.qrels, judged.label).items()
+    }
+    of_first = share(find_in_run(path, relevant_of(levels), rules.remove_query))
+    if shared == topics and of_first >= FEW_JUDGED:
+        return
+    few = of_first < FEW_JUDGED
+    log.log(
+        logging.WARNING if few else logging.INFO,
+        "%s: only %d of its %d topics and %.1f %% of their first %d documents are judged by %s%s",
+        path,
+        shared,
+        topics,
+        100 * of_first,
+        FIRST_RANKS,
+        judged.label,
+        "; are these the judgements of another collection?" if few else "",
+    )
 
 
 def common_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:

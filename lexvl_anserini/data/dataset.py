@@ -12,7 +12,8 @@ from lexvl_anserini.data.lines import LinePlace
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
-from lexvl_anserini.ground.registry import DATASETS, resolve
+from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS, resolve
+from lexvl_anserini.ground.typed import check_type
 
 # What topics and documents are: the query side first.
 DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")
@@ -106,7 +107,11 @@ def load_dataset(
         UsageError: the dataset does not have that direction.
         DataError: its files are missing or malformed; the message says what to put where.
     """
-    return dataset_of(CorpusRef(name, split, data_dir, escape_ids, direction))
+    check_type("name", name, str, "the name of a corpus, such as 'demo'")
+    check_type("split", split, str | None, "a name")
+    check_type("data_dir", data_dir, str | Path | None, "a folder")
+    check_type("direction", direction, str | None, "a name")
+    return dataset_of(CorpusRef(name, split, data_dir and str(data_dir), escape_ids, direction))
 
 
 def dataset_of(ref: CorpusRef) -> Dataset:
@@ -118,6 +123,11 @@ def dataset_of(ref: CorpusRef) -> Dataset:
             f"pictures:{ref.name} its pictures alone"
         )
     load: Callable[[CorpusRef], Dataset] = resolve("corpus", family, DATASETS)
+    if ref.name.startswith(f"{family}:") and family not in FAMILIES_OF_PATHS:
+        raise UsageError(
+            f"{ref.name}: {family} has no place in its name, its files are in the data folder or in a package; "
+            "karpathy:FILE.json,IMAGES reads captioned images of another place"
+        )
     return load(ref)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
+from os.path import exists
 from typing import Any, Protocol
 
 from lexvl_anserini.ground.errors import UsageError
@@ -72,6 +73,11 @@ def _input(tower: InputReader, item: Any) -> Any:
         return tower.read_topic(item)
     if isinstance(item, str):
         check_text("a text", item)
+        # Path.exists raises for a long text.
+        if reads_images(tower) and not exists(item.partition("::")[0]):  # noqa: PTH110
+            raise UsageError(
+                f"{item!r:.80} is no file, and this side of the encoder reads images; expected the path of a picture"
+            )
         return item
     if not reads_images(tower):
         raise UsageError(f"{_kind(item)}, but this side of the encoder reads texts only; expected a text")

@@ -28,6 +28,7 @@ from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlEr
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
 from lexvl_anserini.ground.registry import RUNTIME_HOMES, TORCH, resolve
+from lexvl_anserini.ground.typed import check_type, plain
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +63,7 @@ class Source:
             card = card_of(encoder)
             known = " or ".join(card.packaged or card.checkpoints[:1])
             example = f", for example {known}" if known else ""
-            raise UsageError(f"encoder {encoder!r} needs a checkpoint: --checkpoint FOLDER or HUB-ID{example}")
+            raise UsageError(f"encoder {encoder!r} needs a checkpoint, a folder or a hub id{example}")
         return self.checkpoint
 
     def tokenizer_folder(self, *near: Path, default: str | None = None) -> Path:
@@ -91,7 +92,7 @@ class Source:
             return find_checkpoint(default, weights=False).folder
         except CheckpointError as error:
             raise CheckpointError(
-                f"{error}; or name a folder that has the tokenizer of {default} with --tokenizer"
+                f"{error}; or give a folder that has the tokenizer of {default} as tokenizer"
             ) from error
 
 
@@ -123,6 +124,11 @@ def load_encoder(
         InstallationError: torch or transformers is missing, or in a version that does not work.
         MissingExtra: the package of the runtime is not installed.
     """
+    check_type("name", name, str, "the name of an encoder, such as 'splade'")
+    places = {"checkpoint": checkpoint, "tokenizer": tokenizer, "backbone_config": backbone_config}
+    for argument, value in places.items():
+        check_type(argument, value, str | Path | None, "a folder, a hub id or a packaged name")
+    check_type("runtime", runtime, str, "a name, such as 'torch'")
     card_of(name)
     load = resolve("runtime", runtime, RUNTIME_HOMES)
     encoder: Encoder = load(name, checkpoint, tokenizer, backbone_config, device, options)
@@ -138,6 +144,8 @@ def load_by_torch(
     options: Mapping[str, Any],
 ) -> Encoder:
     """The runtime `torch`; arguments and errors as those of `load_encoder`."""
+    import torch
+
     card = card_of(name)
     check_model_libraries()
     loader = resolve("encoder", name, ENCODERS)
@@ -145,8 +153,8 @@ def load_by_torch(
     known = found_or_default(card, checkpoint)
     if known and (known.folder / EXPORT).is_file():
         raise CheckpointError(
-            f"{known.reference}: an exported encoder; load it with --runtime onnx, or name the checkpoint that it was "
-            "exported from"
+            f"{known.reference}: an exported encoder; load it with the runtime onnx, or name the checkpoint that it "
+            "was exported from"
         )
     saved, places = saved_settings(name, known)
     # The default direction is noted too, so that naming it gives the same request.
@@ -157,7 +165,8 @@ def load_by_torch(
     weights = saved.weights_of(known) if known else None
     source = Source(weights, chosen, tokenizer or saved_tokenizer, backbone_config or saved_config)
     try:
-        with _LOADING:
+        # Networks draw weights before they get those of the checkpoint; the user's random numbers go on as before.
+        with _LOADING, torch.random.fork_rng(devices=()):
             encoder: Encoder = loader(source, **{**places, **options})
     except LexvlError:
         raise
@@ -184,9 +193,7 @@ def found_or_default(card: Card, checkpoint: str | None) -> Checkpoint | None:
         return find_checkpoint(reference) if reference else None
     except CheckpointError as error:
         if checkpoint is None and card.without_hub:
-            raise CheckpointError(
-                f"{error} with --checkpoint; --checkpoint {card.without_hub}, needs no hub"
-            ) from error
+            raise CheckpointError(f"{error} as checkpoint; the checkpoint {card.without_hub}, needs no hub") from error
         raise
 
 
@@ -252,7 +259,7 @@ def load_encoder_of(
     if digest != ref.checkpoint_digest:
         raise ArtefactError(
             f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
-            f"{str(ref.checkpoint_digest)[:16]}; name that checkpoint with --checkpoint or encode again"
+            f"{str(ref.checkpoint_digest)[:16]}; give that checkpoint or encode again"
         )
     vocabulary_digest = model.vocabulary.digest if model.kind == "impact" else None
     if vocabulary_digest and vocabulary and vocabulary_digest != vocabulary:
@@ -276,7 +283,7 @@ def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[st
         try:
             checked[key] = TypeAdapter(parameters[key].annotation).validate_python(value)
         except ValidationError as error:
-            raise UsageError(f"encoder {name!r}: option {key}={value!r}: {error.errors()[0]['msg']}") from error
+            raise UsageError(f"encoder {name!r}: option {key}={plain(error.errors()[0])}") from error
     return checked
 
 
@@ -289,9 +296,9 @@ def choose_device(device: str) -> torch.device:
     try:
         chosen = torch.device(device)
         torch.zeros(1, device=chosen).cpu()  # also raises for `meta`, which computes nothing
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise UsageError(
-            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try --device cpu"
+            f"device {device!r} cannot be used here ({str(error).splitlines()[0]}); try the device cpu"
         ) from error
     return chosen
 

@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
+from lexvl_anserini.encoders.families.plain_text import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.engine import Engine, EngineOptions
 from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
-from lexvl_anserini.engines.lucene.fields import K1, B, close, commit_files, count_index, open_reader
+from lexvl_anserini.engines.lucene.fields import close, commit_files, count_index, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
 from lexvl_anserini.engines.lucene.writing import as_written, manifest_there
 from lexvl_anserini.engines.verifying import Verification
@@ -36,7 +37,10 @@ BATCH_SIZE = 256
 
 
 class BM25Engine(Engine):
-    """Searches a text index with Anserini's `SimpleSearcher`, k1 = 0.9, b = 0.4, English analysis."""
+    """Searches a text index with Anserini's `SimpleSearcher`.
+
+    The options of the encoder in the manifest decide k1, b and the analyser; `BM25Settings` has the equation.
+    """
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
@@ -48,17 +52,22 @@ class BM25Engine(Engine):
             finally:
                 close(reader)
             with java_calls():
-                documents = self._open(index)
+                documents = self._open(index, BM25Settings.of(manifest.encoder.options))
         counts = read_report(index) or manifest.counts
         expected = counts.documents - counts.empty
         if documents != expected:
             self.close()
             raise ArtefactError(f"{index}: {documents} documents, the manifest says {expected} with text; index again")
 
-    def _open(self, index: Path) -> int:
+    def _open(self, index: Path, settings: BM25Settings) -> int:
         """Makes the searcher; returns its number of documents."""
         self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
-        self.searcher.set_bm25(K1, B)
+        self.searcher.set_bm25(settings.k1, settings.b)
+        if settings.language != ENGLISH:
+            self.searcher.set_language(settings.language)
+        elif settings.analysis != BM25Settings().analysis:
+            english = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
+            self.searcher.set_analyzer(english.fromArguments(settings.stemmer, settings.keep_stopwords, None))
         # One call returns the hits of a whole batch as JSON, without the stored documents.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
         stored = java_class("java.lang.Class").forName("org.apache.lucene.document.Document")
@@ -78,11 +87,12 @@ class BM25Engine(Engine):
 
         Anserini skips documents without text, and so do the published figures; they are counted as empty.
         """
+        settings = BM25Settings.of(manifest.encoder.options)
         jvm.start()
         counts = _count_texts(shards, manifest, progress)
         with new_index(index, shards, manifest) as part:
             with captured_stdout() as printed, java_errors(f"{index}: Anserini could not write it"):
-                java_class("io.anserini.index.IndexCollection").main(_arguments(shards, part, threads))
+                java_class("io.anserini.index.IndexCollection").main(_arguments(shards, part, threads, settings))
                 complaint = next((line for line in printed().splitlines() if " ERROR " in line), "no reason given")
             with java_errors(f"{index}: Anserini wrote no index ({complaint})"):
                 held = count_index(part)
@@ -160,7 +170,7 @@ def _count_texts(shards: Path, manifest: Manifest, progress: Progress) -> dict[s
     return counts
 
 
-def _arguments(shards: Path, index: Path, threads: int) -> list[Any]:
+def _arguments(shards: Path, index: Path, threads: int, settings: BM25Settings) -> list[Any]:
     """The command line of `IndexCollection`."""
     options = {
         "-collection": "JsonCollection",
@@ -169,5 +179,8 @@ def _arguments(shards: Path, index: Path, threads: int) -> list[Any]:
         "-index": str(index.absolute()),
         "-threads": str(threads),
         "-memoryBuffer": str(MEMORY_BUFFER_MB),
+        "-language": settings.language,
+        "-stemmer": settings.stemmer,
     }
-    return [word for pair in options.items() for word in pair]
+    words = [word for pair in options.items() for word in pair]
+    return [*words, "-keepStopwords"] if settings.keep_stopwords else words

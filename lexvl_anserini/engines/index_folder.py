@@ -21,6 +21,7 @@ from typing import Any
 
 import orjson
 
+from lexvl_anserini.engines.lucene.versions import refuse_newer_line
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import new_folder, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
@@ -172,7 +173,7 @@ def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
     """The manifest of an index, or of the shards a stock index was built from.
 
     Raises:
-        ArtefactError: there is no such index, or no manifest; or it is a partition of an index.
+        ArtefactError: there is no such index, or no manifest; or it is a partition of an index, or of a newer Lucene.
     """
     if not index.is_dir():
         raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
@@ -184,6 +185,7 @@ def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
         raise ArtefactError(
             f"{index}: encoded documents, not an index; build one with python -m lexvl_anserini.index {index}"
         )
+    refuse_newer_line(index)
     path = manifest or index / MANIFEST
     if path.is_dir():
         path = path / MANIFEST

@@ -10,6 +10,7 @@ Nothing outside this process sees a change: JAVA_HOME and PATH are as before onc
 from __future__ import annotations
 
 import gc
+import locale
 import os
 import re
 import shutil
@@ -202,8 +203,11 @@ def _start() -> None:
         jnius_config.set_options(*options)
         for path, name in ((jar, ANSERINI_JAR), (OUR_JAR, OUR_JAR.name)):
             _add_to_class_path(path, name)
+        # The machine takes over the user's locale, in which C writes 0.5 as "0,5" for a German; Python has not.
+        before = locale.setlocale(locale.LC_ALL)
         with environment(JAVA_HOME=str(runtime.home), JVM_PATH=None):
             import jnius  # noqa: F401  (importing it is what starts the machine)
+        locale.setlocale(locale.LC_ALL, before)
         _check_running()
     # Lucene's notes about memory segments and vector modules would go to stderr.
     logger = java_class("java.util.logging.Logger").getLogger("org.apache.lucene")

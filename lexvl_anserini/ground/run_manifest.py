@@ -28,7 +28,9 @@ class RunManifest(ManifestFile):
     """What made a run (`<run>.manifest.json`).
 
     topics               as the user named them: `beir/scifact`, or the name of a topics file
-    topics_sha256        of a topics or queries file, or of a dataset's topics; empty for the latter in older manifests
+    topics_sha256        of a topics or queries file, or of a dataset's topics; empty for the latter in older manifests.
+                         Of a file that names pictures: that of the file, "+", and one that has their bytes, which older
+                         manifests lack
     dataset, split       where the qrels are; empty if the topics came from a file of no known dataset
     data_dir             the folder of that dataset, None for the default
     encoder, quantiser   of the index, with what the command changed
@@ -68,6 +70,11 @@ class RunManifest(ManifestFile):
             return None
         direction = self.corpus.direction
         return CorpusRef(self.dataset, self.split or None, self.data_dir, self.corpus.escape_ids, direction)
+
+    @property
+    def mixes(self) -> bool:
+        """True for a run of several runs, fused or scored by several encoders; it has no encoder of its own."""
+        return "runs" in self.encoder.options
 
     def request(self) -> dict[str, Any]:
         """What decides the content of the run: everything but the counts, the figures, the versions and the digest."""

@@ -1,5 +1,7 @@
 """Checks of types: of what JSON files hold, once, where a file is read; and of the numbers that callers give.
 
+`plain` says in our words what pydantic finds, which checks recipes, options of encoders, and requests to the server.
+
 A record is a dataclass, or an `Entry`: a dictionary whose class names some of its keys and their types.
 
     class Point(Entry):
@@ -13,8 +15,9 @@ A record is a dataclass, or an `Entry`: a dictionary whose class names some of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from inspect import getattr_static
 from operator import index as whole
@@ -93,8 +96,14 @@ def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> None
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        text = repr(value) if number is None or abs(number) <= most**2 else "a number of many digits"
+        text = " ".join(repr(value).split()) if number is None or abs(number) <= most**2 else "a number of many digits"
         raise UsageError(f"{name} is {text[:SHOWN]}, expected an integer from {least} to {most:,}")
+
+
+def check_type(name: str, value: Any, expected: type | UnionType, form: str) -> None:
+    """Refuses (UsageError) an argument of another type; `form` says what is expected."""
+    if not isinstance(value, expected):
+        raise UsageError(f"{name} is {value!r:.{SHOWN}}, expected {form}")
 
 
 def check_text(name: str, value: Any) -> None:
@@ -107,6 +116,64 @@ def check_text(name: str, value: Any) -> None:
         raise UsageError(
             f"{name}: character {error.start + 1} of {value!a:.60} is no valid Unicode; expected a text in UTF-8"
         ) from error
+
+
+# What pydantic calls a problem, and how a line names what it expected; `{}` are entries of the problem's context.
+EXPECTED = {
+    "string_type": "a text",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "keys and values",
+    "mapping_type": "keys and values",
+    "model_type": "keys and values",
+    "model_attributes_type": "keys and values",
+    "dataclass_type": "keys and values",
+    "literal_error": "{expected}",
+    "greater_than": "a number above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "a number below {lt}",
+    "less_than_equal": "at most {le}",
+    "too_short": "at least {min_length} entries",
+    "too_long": "at most {max_length} entries",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "a text like {pattern}",
+}
+
+
+def plain(problem: Mapping[str, Any], known: Iterable[str] = ()) -> str:
+    """What is wrong with a value, in our words: an entry of pydantic's `ValidationError.errors()` without its place.
+
+    Args:
+        known: keys that might have been meant by an unknown one.
+
+    >>> plain({"type": "int_parsing", "input": "x", "loc": ("steps",), "msg": "..."})
+    '"x", expected an integer'
+    >>> plain({"type": "extra_forbidden", "input": 1, "loc": ("stpes",), "msg": "..."}, ["seed", "steps"])
+    "unknown key; did you mean 'steps'?"
+    """
+    kind, context, key = problem["type"], problem.get("ctx", {}), problem["loc"][-1] if problem["loc"] else ""
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        near = get_close_matches(str(key), list(known), n=1, cutoff=0.5)
+        return f"unknown key; did you mean {near[0]!r}?" if near else "unknown key"
+    if kind in EXPECTED:
+        value = str(problem["input"]) if kind == "finite_number" else shown(problem["input"])  # JSON has no infinity
+        return f"{value}, expected {EXPECTED[kind].format(**context)}"
+    sentences = {
+        "missing": "is missing",
+        "union_tag_not_found": "the key {discriminator} is missing",
+        "union_tag_invalid": "the key {discriminator} is '{tag}', expected one of {expected_tags}",
+        "value_error": "{error}",
+    }
+    return sentences[kind].format(**context) if kind in sentences else str(problem["msg"])
 
 
 def problems(value: Any, expected: Any, place: str) -> Iterator[Problem]:

@@ -82,6 +82,13 @@ class TopicSource:
                 whole.update(orjson.dumps([topic.query_id, topic.text, picture]))
         return whole.hexdigest()
 
+    def noted(self) -> str:
+        """What a run notes: SHA-256 of the file, and of its topics too where some are pictures; else `digest`."""
+        if not self.sha256 or self.encoded:
+            return self.sha256 or self.digest()
+        pictures = any(isinstance(topic, Topic) and topic.image is not None for topic in self.stream())
+        return f"{self.sha256}+{self.digest()}" if pictures else self.sha256
+
     def count(self) -> int:
         """The number of topics, by reading them once."""
         return sum(1 for _ in self.stream())

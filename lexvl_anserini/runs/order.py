@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from heapq import merge
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.ground.records import ScoredDoc
+from lexvl_anserini.ground.typed import check_type
 
 if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
+
+# What `as_frame` reads.
+LISTS = "a list of scored documents, or several"
 
 # NamedTuple's own constructor without its Python frame.
 _scored = partial(tuple.__new__, ScoredDoc)
@@ -61,13 +65,22 @@ def with_ranks(documents: Iterable[ScoredDoc], start: int = 1) -> list[ScoredDoc
 def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> DataFrame:
     """A list, or several, with the columns query_id, doc_id, rank (from 1) and score; one line per document.
 
+    Raises:
+        UsageError: something else than scored documents.
+
     >>> as_frame([[ScoredDoc("q", "d1", 1, 3.0)], []]).values.tolist()
     [['q', 'd1', 1, 3.0]]
     """
     from pandas import DataFrame
 
-    lists = ([ranking] if isinstance(ranking, ScoredDoc) else ranking for ranking in rankings)
-    return DataFrame(list(chain.from_iterable(lists)), columns=list(ScoredDoc._fields))
+    check_type("rankings", rankings, Iterable, LISTS)
+    rows: list[ScoredDoc] = []
+    for ranking in rankings:
+        check_type("a list of rankings", ranking, Iterable, LISTS)
+        rows += [ranking] if isinstance(ranking, ScoredDoc) else ranking
+    for row in rows:
+        check_type("a document of rankings", row, tuple, "a ScoredDoc")
+    return DataFrame(rows, columns=list(ScoredDoc._fields))
 
 
 def hit_list(query_id: str, lines: bytes, scores: np.ndarray) -> list[ScoredDoc]:

@@ -56,6 +56,9 @@ def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
     if planned.topics_sha256 and not manifest.topics_sha256:
         log.info("%s: an older version wrote it, without a digest of its topics", output)
         del request["topics_sha256"], earlier["topics_sha256"]
+    elif planned.topics_sha256.startswith(f"{manifest.topics_sha256}+"):
+        log.info("%s: an older version wrote it, whose digest does not cover the pictures of its topics", output)
+        del request["topics_sha256"], earlier["topics_sha256"]
     return claim(output, "a run", request, earlier, overwrite) is Claim.DONE
 
 

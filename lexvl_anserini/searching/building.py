@@ -18,11 +18,13 @@ from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.places import fetched, place, publish
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.registry import ENGINES
-from lexvl_anserini.ground.typed import MOST_THREADS, check_count
+from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.collection import combined, part_folders
 
 Folders = Path | str | Sequence[Path | str]
+# How an error names them.
+FOLDER = "a folder of shards, or a list of such folders"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ def plan_index(
 ) -> BuildPlan:
     """What `build_index` would do; nothing is written."""
     sources = folders_of(shards)
+    check_type("index", index, Path | str | None, "a folder or a URL")
     named = shards if isinstance(shards, Path | str) else shards[0]
     target = target_of(default_index(place(named)) if index is None else index, engine, options)
     manifest = planned_manifest(sources, target.engine)
@@ -72,7 +75,11 @@ def default_index(shards: Path) -> Path:
 
 def folders_of(shards: Folders) -> list[Path]:
     """One folder or several, as a list; in place of a collection its parts."""
-    places = [place(shards)] if isinstance(shards, Path | str) else [place(folder) for folder in shards]
+    check_type("shards", shards, Iterable | Path, FOLDER)
+    named = [shards] if isinstance(shards, Path | str) else list(shards)
+    for folder in named:
+        check_type("a folder of shards", folder, Path | str, FOLDER)
+    places = [place(folder) for folder in named]
     folders = [fetched(part, HEADS) for folder in places for part in part_folders(folder)]
     if not folders:
         raise UsageError("no shards; name a folder that encode wrote")

@@ -13,14 +13,17 @@ on the fly. FDT finds by weights and re-ranks by features. The documents below `
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.encoders.cards import card_of
 from lexvl_anserini.encoders.encoder import encode_inputs
@@ -35,12 +38,15 @@ from lexvl_anserini.runs.fusion import Fusion, fused_manifest
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
 from lexvl_anserini.searching.refine import refinement_names
+from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, digested
 from lexvl_anserini.shards.stored_vectors import stored_vectors
 
 if TYPE_CHECKING:
     import numpy as np
 
     from lexvl_anserini.encoders.encoder import Encoder
+
+log = logging.getLogger(__name__)
 
 # Topics encoded at once.
 PIECE = 256
@@ -157,7 +163,7 @@ def encoder_of_run(
     run = manifest_of_run(path)
     vocabulary = None if shards is None else read_manifest(shards).vocabulary_digest
     model = load_encoder_of(own_encoder(run), device=device, vocabulary=vocabulary)
-    return WeightedEncoder(model, weight, partial(_documents_of, run, data_dir), shards)
+    return WeightedEncoder(model, weight, partial(documents_of_run, run, model, data_dir), shards)
 
 
 def own_encoder(run: RunManifest) -> EncoderRef:
@@ -166,15 +172,46 @@ def own_encoder(run: RunManifest) -> EncoderRef:
     return EncoderRef({**run.encoder, "options": options})
 
 
-def _documents_of(run: RunManifest, data_dir: str | None) -> Iterator[Document]:
-    return dataset_of(run.corpus.ref.at(data_dir)).documents()
+def documents_of_run(run: RunManifest, model: Encoder, data_dir: str | None) -> Iterator[Document]:
+    """The documents of a run, read again; the last one is followed by a comparison with what was encoded.
+
+    Pictures that differ are a warning: those of a corpus that was encoded in parts have a digest of their parts.
+
+    Raises:
+        ArtefactError: ids, titles, texts or names of pictures changed since they were encoded.
+    """
+    corpus, texts = run.corpus, sha256()
+    dataset = dataset_of(corpus.ref.at(data_dir))
+    if not corpus.digest or corpus.get("parts"):  # several corpora in one index
+        yield from dataset.documents()
+        return
+    with FileDigests() as files:
+        # Whether the shards stored metadata, which the digest then covers, no run says.
+        both = [CoveredDigest(Covered(model.document, metadata, files)) for metadata in (False, True)]
+        both = both if corpus.contents and not corpus.part else []
+        for document in digested(dataset.documents(), texts):
+            for contents in both:
+                contents.add([document])
+            yield document
+    if texts.hexdigest() != corpus.digest:
+        raise ArtefactError(
+            f"{corpus.name}: its documents changed since they were encoded (digest {texts.hexdigest()[:12]} found, "
+            f"{corpus.digest[:12]} in the run's manifest); encode, index and search them again"
+        )
+    if both and corpus.contents not in {contents.hexdigest() for contents in both}:
+        log.warning("%s: pictures or vectors changed since they were encoded, or were encoded in parts", corpus.name)
 
 
 def manifest_of_run(path: Path) -> RunManifest:
-    """The manifest beside a run."""
+    """The manifest beside a run, which names one encoder."""
     run = read_run_manifest(path)
     if run is None:
         raise ArtefactError(f"{path}: no manifest beside it that names its encoder; make the run with search")
+    if run.mixes:
+        raise UsageError(
+            f"{path}: a mixture of {len(run.encoder.options['runs'])} runs, which has no encoder to score with; give "
+            "the runs that it was made of"
+        )
     return run
 
 

@@ -121,7 +121,7 @@ class IndexSearch:
         manifest = self.index.manifest
         return RunManifest(
             topics=source.label,
-            topics_sha256=source.sha256 or source.digest(),
+            topics_sha256=source.noted(),
             dataset=source.judged.name if source.judged else "",
             split=(source.judged.split or "") if source.judged else "",
             data_dir=source.judged.data_dir if source.judged else None,

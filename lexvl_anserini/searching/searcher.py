@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.cards import remark_on
+from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.typed import MOST, check_count
+from lexvl_anserini.ground.typed import MOST, check_count, check_type
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.queries.query_source import TYPED
@@ -124,6 +125,8 @@ def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) 
     if isinstance(index, BuiltIndex):
         # Not the object itself: an `Index` that held a searcher that holds it would never close.
         return BuiltIndex(index.path, index.manifest)
+    check_type("index", index, Path | str, "an index, its folder, or its URL")
+    check_type("manifest", manifest, Path | str | None, "a file")
     folder = index_path(index)
     return BuiltIndex(folder, index_manifest(folder, Path(manifest) if manifest else None))
 
@@ -183,7 +186,11 @@ class Searcher:
         """The engine, opened at the first call."""
         with self._opening:
             if self._engine is None:
-                self._engine = open_index(self.index.path, self.index.manifest)
+                manifest = self.index.manifest
+                if manifest.kind == "text":  # the engine scores with the options of the query side
+                    encoder = EncoderRef({**manifest.encoder, "options": dict(self.model.options)})
+                    manifest = replace(manifest, encoder=encoder)
+                self._engine = open_index(self.index.path, manifest)
             return self._engine
 
     def opened(self) -> Searcher:
@@ -328,6 +335,13 @@ def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) ->
     """Refuses a model whose dimensions are not the index's."""
     if model.kind != manifest.kind:
         raise ArtefactError(f"encoder {model.name!r} is {model.kind}, {index} is {manifest.kind}")
+    if model.kind == "text":
+        analysis, expected = (BM25Settings.of(ref.options).analysis for ref in (model, manifest.encoder))
+        if analysis != expected:
+            raise ArtefactError(
+                f"the query has the analyser {analysis}, {index} was built with {expected} (language, stemmer, "
+                "keep_stopwords); encode and index again with other ones, a search changes k1 and b alone"
+            )
     vocabulary = model.vocabulary.digest if model.kind == "impact" else None
     if vocabulary is not None and vocabulary != manifest.vocabulary_digest:
         raise ArtefactError(

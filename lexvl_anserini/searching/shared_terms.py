@@ -199,7 +199,7 @@ def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
 
 
 def encoder_options(run: RunManifest | None) -> dict[str, Any]:
-    """The encoder's own options that a run was made with."""
+    """The encoder's own options that a run was made with; none of a mixture of runs."""
     return {name: value for name, value in _options(run).items() if name not in refinement_names()}
 
 
@@ -210,7 +210,7 @@ def with_cuts(query: ImpactQuery, run: RunManifest | None) -> ImpactQuery:
 
 
 def _options(run: RunManifest | None) -> Mapping[str, Any]:
-    return run.encoder.options if run else {}
+    return run.encoder.options if run and not run.mixes else {}
 
 
 def warn_of_other_scores(run_path: Path, scores: Mapping[str, float], explanations: Sequence[Explanation]) -> None:

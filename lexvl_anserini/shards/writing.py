@@ -17,15 +17,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import OnError
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, report_finished
-from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import (
     atomic_write,
     disk_errors,
@@ -38,7 +39,7 @@ from lexvl_anserini.ground.files import (
 from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.ground.typed import check_count, check_type
 from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.shards.collection import SUMMED
 from lexvl_anserini.shards.corpus_reading import CorpusReading, Covered, CoveredDigest, PartOfPlan, reading_of
@@ -46,10 +47,16 @@ from lexvl_anserini.shards.encoding import encode_shard
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
 from lexvl_anserini.shards.request import SKIPPED, as_recorded, claim_on_shards, clear, requested, still_valid
 
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
-
 log = logging.getLogger(__name__)
+
+
+def check_arguments(dataset: Any, model: Any, output: Any, batch_size: Any) -> None:
+    """Refuses (UsageError) arguments of `write_impacts` that have another type."""
+    check_count("batch_size", batch_size)
+    check_type("dataset", dataset, Dataset, "what load_dataset returns")
+    if not hasattr(model, "document"):  # models of users are encoders too
+        raise UsageError(f"model is {model!r:.60}, expected what load_encoder returns")
+    check_type("output", output, str | Path, "a folder")
 
 
 def write_impacts(
@@ -89,7 +96,7 @@ def write_impacts(
         DataError: the corpus is malformed or empty, or an id occurs twice.
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
-    check_count("batch_size", batch_size)
+    check_arguments(dataset, model, output, batch_size)
     output, policy, reading = Path(output), OnError(on_error), reading_of(dataset, part)
     layout = (layout or Layout()).of_kind(model.kind)
     with FileDigests() as files:
@@ -192,7 +199,8 @@ class UnfinishedShards:
         record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
         self.records[name] = record | ({"contents": contents} if contents else {})
         write_json(self.output / UNFINISHED, replace(self.plan, shards=self._recorded()).to_json())
-        publish(part, self.output / name)
+        with disk_errors(self.output / name):
+            publish(part, self.output / name)
 
     def _recorded(self) -> tuple[Mapping[str, Any], ...]:
         """The finished shards in the order of their names."""

@@ -23,7 +23,13 @@ from lexvl_anserini.ground.files import disk_errors, make_folder, new_folder, wr
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.registry import require
 from lexvl_anserini.training.common.learner import Learner, NotFinite
-from lexvl_anserini.training.common.processes import Processes, is_out_of_memory, keep_freed_memory, out_of_memory
+from lexvl_anserini.training.common.processes import (
+    Processes,
+    is_out_of_memory,
+    keep_freed_memory,
+    out_of_memory,
+    own_random_numbers,
+)
 from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.dense_heads import HeadMaterial
 from lexvl_anserini.training.images.material import Material
@@ -101,7 +107,7 @@ def train(
     for folder in (output, cache or output):
         with disk_errors(folder):
             make_folder(folder)
-    with processes.folder(output) as own, disk_errors(output):
+    with processes.folder(output) as own, disk_errors(output), own_random_numbers(chosen):
         entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         # Only the first of several processes writes into the cache.

@@ -11,6 +11,7 @@ import yaml
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.typed import plain
 from lexvl_anserini.training.model_settings import (
     FRESH,
     KINDS,
@@ -31,6 +32,7 @@ from lexvl_anserini.training.objectives import (
     OBJECTIVES,
     OF_IMAGES,
     OF_TEXTS,
+    OF_WHOLE_BATCHES,
     REGULARISERS,
 )
 
@@ -279,12 +281,24 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        problems = [f"{_key(e['loc'], one_stage) or 'recipe'}: {e['msg']}" for e in error.errors()]
+        errors = error.errors()
+        # A list whose entry is refused counts as too short as well.
+        refused = {e["loc"][:size] for e in errors for size in range(len(e["loc"]))}
+        problems = [
+            f"{_key(e['loc'], one_stage) or 'recipe'}: {plain(e, _keys_of(Settings))}"
+            for e in errors
+            if e["type"] != "too_short" or e["loc"] not in refused
+        ]
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
     _check_items(recipe, where)
     for stage in recipe.stages:
         _check_functions(stage, recipe.model, where)
     return recipe
+
+
+def _keys_of(settings: type[Settings]) -> set[str]:
+    """The keys of all settings of recipes."""
+    return set(settings.model_fields).union(*map(_keys_of, settings.__subclasses__()))
 
 
 def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
@@ -335,6 +349,10 @@ def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
         raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
     if stage.expansion != "always" and objective.name != "d2s":
         raise UsageError(f"{where}: expansion {stage.expansion}: only the objective d2s reads it, not {objective.name}")
+    if stage.optimisation.piece and (whole := sorted(OF_WHOLE_BATCHES.intersection(stage.names))):
+        raise UsageError(
+            f"{where}: optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out"
+        )
     if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:
         raise UsageError(f"{where}: momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
     if isinstance(model, HeadSettings) and (stage.views or stage.teacher or stage.augmentation != Augmentation()):

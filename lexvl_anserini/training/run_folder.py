@@ -24,6 +24,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -38,7 +39,15 @@ from torch import Tensor
 
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, reason_of
-from lexvl_anserini.ground.files import atomic_write, disk_errors, publish, read_json, sync_tree, write_json
+from lexvl_anserini.ground.files import (
+    atomic_write,
+    disk_errors,
+    file_sha256,
+    publish,
+    read_json,
+    sync_tree,
+    write_json,
+)
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)
@@ -54,8 +63,8 @@ OURS = (RECIPE, DATA, LOG, WORDS, STORED, STATE, OLD_STATE, MODEL, BEST, EXAMPLE
 # Entries that took training steps.
 TRAINED = (STATE, OLD_STATE, MODEL)
 
-# The file of a `TrainingState` in the folder of a state.
-STATE_FILE = "step.json"
+# In the folder of a state: a `TrainingState`, and the SHA-256 (hex) of every other file by its name.
+STATE_FILE, DIGESTS = "step.json", "digests.json"
 
 
 @dataclass
@@ -171,11 +180,26 @@ def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
             said = str(error).splitlines()[0]
             raise ArtefactError(f"{state}: cannot be written ({said}); look at the disk and at `ulimit -f`") from error
         write_json(part / STATE_FILE, asdict(progress))
+        write_json(part / DIGESTS, digests_of(part))
         sync_tree(part)
-        shutil.rmtree(old, ignore_errors=True)
+        _give_up(old)
         if state.exists():
             state.replace(old)
         publish(part, state)
+
+
+def digests_of(state: Path) -> dict[str, str]:
+    """SHA-256 (hex) of the files of a state by their names."""
+    return {path.name: file_sha256(path) for path in sorted(state.iterdir()) if path.name != DIGESTS}
+
+
+def _give_up(folder: Path) -> None:
+    """Deletes a folder, if it is there."""
+    with disk_errors(folder), suppress(FileNotFoundError):
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:  # it names a file without its folder
+            raise OSError(error.errno, error.strerror, str(folder)) from error
 
 
 def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
@@ -185,6 +209,7 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
         if not state.exists():
             continue
         try:
+            _check_digests(state)
             progress = TrainingState(**read_json(state / STATE_FILE, "training state"))
             accelerator_at(progress.step).load_state(str(state))
         except Exception as error:  # torch, pickle and safetensors each raise their own error for a truncated file
@@ -192,12 +217,25 @@ def resume(accelerator_at: Callable[[int], Any], output: Path) -> TrainingState:
             log.warning("%s", problems[-1])
             continue
         if state.name != STATE:
-            shutil.rmtree(output / STATE, ignore_errors=True)
+            _give_up(output / STATE)
             publish(state, output / STATE)
         return progress
     if problems:
         raise ArtefactError(f"{'; '.join(problems)}; --overwrite starts again")
     return TrainingState()
+
+
+def _check_digests(state: Path) -> None:
+    """Compares the files of a state with their digests, which those of older versions do not have.
+
+    Raises:
+        ArtefactError: a file is missing, or is not as it was written.
+    """
+    if not (state / DIGESTS).exists():
+        return
+    stored, there = read_json(state / DIGESTS, "digests of the training state"), digests_of(state)
+    if other := sorted(name for name in stored.keys() | there if stored.get(name) != there.get(name)):
+        raise ArtefactError(f"{', '.join(other)}: missing, or not as written")
 
 
 def rewind(output: Path, step: int) -> None:
@@ -206,9 +244,17 @@ def rewind(output: Path, step: int) -> None:
         if path.is_file():
             lines = path.read_bytes().splitlines(keepends=True)
             with atomic_write(path) as out:
-                out.writelines(line for line in lines if line.endswith(b"\n") and orjson.loads(line)["step"] <= step)
+                out.writelines(line for line in lines if line.endswith(b"\n") and _is_until(line, step))
     if not step:
         (output / BEST_WEIGHTS).unlink(missing_ok=True)
+
+
+def _is_until(line: bytes, step: int) -> bool:
+    """True for a report of a step up to `step`; what a failed write left is none."""
+    try:
+        return bool(orjson.loads(line)["step"] <= step)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) -> None:

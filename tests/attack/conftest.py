@@ -53,6 +53,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("attack")
     counts = ", ".join(f"{number:,} {what}" for what, number in sorted(total.items()))
     terminalreporter.line(f"seed {SEED}, {MINUTES:g} minutes: {counts}; {len(failed)} failed")
-    for test in sorted(failed & notes.keys()):
+    for test in sorted(test for test in failed if LAST_SEED in notes.get(test, ())):
         again = f"--attack --minutes 0 --seed {notes[test][LAST_SEED]} -k '{test.rpartition('::')[2]}'"
         terminalreporter.line(f"repeat: bash tests/run.sh {again}")

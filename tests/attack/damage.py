@@ -32,6 +32,19 @@ def damaged(random: Random, data: bytes, pieces: Sequence[bytes] = ()) -> bytes:
     return bytes(changed)
 
 
+def changed_json(random: Random, data: Any) -> Any:
+    """A JSON value with one value within it replaced."""
+    if isinstance(data, dict | list) and data and random.random() < 0.9:
+        key = random.choice(list(data) if isinstance(data, dict) else range(len(data)))
+        data = data.copy()
+        if random.random() < 0.1:
+            del data[key]
+        else:
+            data[key] = changed_json(random, data[key])
+        return data
+    return random.choice(["x", "", 0, -1, 1.5, 10**18, None, True, [], {}, ["x"], {"name": 3}, "x" * 5000, [[[]]]])
+
+
 def one_line(error: BaseException) -> str:
     """The text of an error that a user may see: ours, and on one line."""
     assert isinstance(error, LexvlError), repr(error)

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from damage import damaged, one_line
+from damage import changed_json, damaged, one_line
 from rounds import Rounds
 from shard_folders import write_shards
 from typer.testing import CliRunner
@@ -100,19 +100,6 @@ def test_readers(rounds: Rounds) -> None:
         for name, (content, read) in READERS.items():
             path = put(one.random, one.folder / name, mutated(one.random, content))
             rounds.count(kind_of(partial(read, path)))
-
-
-def changed_json(random: Random, data: Any) -> Any:
-    """A JSON value with one value within it replaced."""
-    if isinstance(data, dict | list) and data and random.random() < 0.9:
-        key = random.choice(list(data) if isinstance(data, dict) else range(len(data)))
-        data = data.copy()
-        if random.random() < 0.1:
-            del data[key]
-        else:
-            data[key] = changed_json(random, data[key])
-        return data
-    return random.choice(["x", "", 0, -1, 1.5, 10**18, None, True, [], {}, ["x"], {"name": 3}, "x" * 5000, [[[]]]])
 
 
 def test_manifests(rounds: Rounds) -> None:

@@ -231,6 +231,7 @@ def cleaned(name: str, data: bytes, folder: Path) -> bytes:
         ),
         "step.json": lambda data: json.dumps({**json.loads(data), "seconds": 0}).encode(),
         "random_states_0.pkl": lambda data: b"",
+        "digests.json": lambda data: b"",
         "training.json": lambda data: json.dumps({**json.loads(data), "validation": 0}).encode(),
     }
     change = next((change for end, change in timeless.items() if name.endswith(end)), lambda data: data)

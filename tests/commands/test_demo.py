@@ -195,7 +195,7 @@ def test_files_of_another_request_are_replaced_only_when_asked(
 
 
 def test_what_cannot_be_done(tmp_path: Path, demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="device 'nosuch' cannot be used here .*; try --device cpu"):
+    with pytest.raises(UsageError, match="device 'nosuch' cannot be used here .*; try the device cpu"):
         demo(device="nosuch")
     (tmp_path / "demo").mkdir(exist_ok=True)
     with exclusive(tmp_path / "demo"), pytest.raises(ArtefactError, match="demo: another process is writing it; wait"):

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from beir_folders import write_beir
 
 from lexvl_anserini import cli
+from lexvl_anserini.data.checks import check_corpus
+from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.rerank import command
+from lexvl_anserini.runs.fusion import Fusion, fused_manifest
 from lexvl_anserini.runs.trec import lists_of, read_run, write_run
-from lexvl_anserini.searching.rescoring import below, rerank_lists, reranking_encoder
+from lexvl_anserini.searching.rescoring import below, documents_of_run, encoder_of_run, rerank_lists, reranking_encoder
+from lexvl_anserini.searching.shared_terms import encoder_options
+from lexvl_anserini.shards.corpus_reading import Covered, WholeCorpus
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 
@@ -145,11 +152,53 @@ def test_the_command(monkeypatch, capsys, first, tmp_path):
     assert code == 1 and "a run of another request" in err
 
 
+def test_documents_that_changed_since_they_were_encoded(monkeypatch, capsys, first, corpus, tmp_path):
+    """They were scored again in silence."""
+    about = json.loads(manifest_path(first).read_text())
+    digest = check_corpus(load_dataset(about["corpus"]["name"]).documents, "x").digest
+    manifest_path(first).write_text(json.dumps({**about, "corpus": {**about["corpus"], "digest": digest}}))
+    arguments = ("--run", first, "--device", "cpu", "--output")
+    assert run(monkeypatch, capsys, *arguments, tmp_path / "x.trec")[0] == 0
+    texts = (corpus / "corpus.jsonl").read_text()
+    (corpus / "corpus.jsonl").write_text(texts.replace("beach", "beech"))
+    code, _, err = run(monkeypatch, capsys, *arguments, tmp_path / "y.trec")
+    assert code == 1 and "its documents changed since they were encoded (digest " in err
+    assert digest[:12] in err and not (tmp_path / "y.trec").exists()
+
+
+def test_pictures_that_changed_since_they_were_encoded(tmp_path, caplog):
+    """One line: their digest is another where a corpus was encoded in parts. Metadata may be in the digest or not."""
+    picture, tower = tmp_path / "a.png", SimpleNamespace(read=lambda document: document.image)
+    picture.write_bytes(b"1")
+    model, dataset = SimpleNamespace(document=tower), load_dataset(f"pictures:{tmp_path}")
+    for metadata in (False, True):
+        with FileDigests() as files:
+            summary = WholeCorpus(dataset).check(Covered(tower, metadata, files))
+        about = {"name": dataset.name, "digest": summary.digest, "contents": summary.contents}
+        ran = RunManifest("t", "", "", None, about, {"name": "x"}, {}, "index", 3, remove_query=False)
+        caplog.clear()
+        assert [d.doc_id for d in documents_of_run(ran, model, None)] == ["a.png"] and not caplog.messages
+    picture.write_bytes(b"2")
+    assert len(list(documents_of_run(ran, model, None))) == 1
+    assert "pictures or vectors changed since they were encoded, or were encoded in parts" in caplog.text
+
+
 def test_a_run_of_unknown_making(monkeypatch, capsys, first, tmp_path):
     manifest_path(first).unlink()
     code, _, err = run(monkeypatch, capsys, "--run", first, "--output", tmp_path / "x.trec")
     assert code == 1 and "no manifest beside it" in err
     assert list(lists_of(first)) == ["q"]
+
+
+def test_a_mixture_of_runs_has_no_encoder(monkeypatch, capsys, first, tmp_path):
+    fused = tmp_path / "fused.trec"
+    write_run(fused, lists_of(first).values(), fused_manifest([first, first], Fusion(), 10), tag="fusion")
+    code, _, err = run(monkeypatch, capsys, "--run", fused, "--output", tmp_path / "x.trec")
+    assert code == 2 and "fused.trec: a mixture of 2 runs, which has no encoder to score with" in err
+    with pytest.raises(UsageError, match="fused.trec: a mixture of 2 runs"):
+        encoder_of_run(fused, 1.0, None, "cpu")
+    # `sheet` and `explain` show it by the options of the index.
+    assert encoder_options(read_run_manifest(fused)) == {}
 
 
 def test_another_checkpoint_is_refused(first, golden):

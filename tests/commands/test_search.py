@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,20 +25,22 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.files import packed, read_json, write_json
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.files import file_sha256, packed, read_json, write_json
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import manifest_path, read_run_manifest
+from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.queries.query_source import TopicSource
-from lexvl_anserini.runs.trec import read_run
+from lexvl_anserini.queries.query_source import TopicSource, topic_source
+from lexvl_anserini.runs.trec import is_finished, read_run, write_run
 from lexvl_anserini.search import FeedbackOptions, RefinementOptions, TwoPhaseOptions, command
 from lexvl_anserini.searching import retrieval, searcher
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import refinement_names
 from lexvl_anserini.searching.retrieval import search_index
 from tests.invoking import invoked
+
+INDEX = Path(__file__).parents[1] / "fixtures/lexvl-1/indexes/splade"
 
 DOCUMENTS: Documents = [("q1", {"dog": 9}), ("d1", {"dog": 3, "cat": 1}), ("d2", {"dog": 3}), ("d3", {})]
 TERMS = ["cat", "dog", "zebra"]
@@ -225,6 +227,32 @@ def test_a_file_of_topics(index: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no query in it"):
         invoke("--index", index, "--topics", topics, "--output", tmp_path / "none.trec")
     assert not (tmp_path / "none.trec").exists()
+
+
+def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A finished run of a picture that was replaced counted as up to date."""
+    topics, run = tmp_path / "q.jsonl", tmp_path / "x.trec"
+    (tmp_path / "a.png").write_bytes(b"1")
+    topics.write_bytes(jsonl([{"_id": "q", "image": "a.png"}, {"_id": "r", "text": "dog"}]))
+    manifest = read_manifest(INDEX)
+
+    def planned(name: Path = topics) -> RunManifest:
+        source = topic_source(str(name), INDEX, manifest, None, None)
+        return RunManifest("t", "", "", None, {}, {"name": "x"}, {}, "i", 9, False, topics_sha256=source.noted())  # type: ignore[arg-type]
+
+    write_run(run, [[]], planned())
+    assert is_finished(run, planned(), False)
+    (tmp_path / "a.png").write_bytes(b"2")
+    with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
+        is_finished(run, planned(), False)
+    # A run of an older version, and a file of texts, have the digest of the file alone.
+    write_run(run, [[]], replace(planned(), topics_sha256=file_sha256(topics)))
+    caplog.set_level("INFO", "lexvl_anserini")
+    assert is_finished(run, planned(), False)
+    assert "whose digest does not cover the pictures of its topics" in caplog.text
+    texts = tmp_path / "t.tsv"
+    texts.write_text("q\tdog\n")
+    assert planned(texts).topics_sha256 == file_sha256(texts)
 
 
 def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:
@@ -449,6 +477,15 @@ def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatc
     lists = [json.loads(line) for line in answered.stdout.splitlines()]
     assert [[row["doc_id"] for row in rows] for rows in lists] == [["q1", "d1"], ["q1", "d1"], []]
     assert [rows[0]["score"] for rows in lists[:2]] == [9, 9] and len(loaded) == 1
+
+
+def test_an_empty_line_ends_each_answer(index, monkeypatch):
+    monkeypatch.setattr(searcher, "load_encoder_of", lambda *args, **options: Toy())
+    answered = CliRunner().invoke(
+        make_app(command), ["--index", str(index), "--interactive"], input="cat\nzebra\ncat\n"
+    )
+    lines = answered.stdout.splitlines()
+    assert [line.split() for line in lines] == [["1", "1", "d1"], [], [], ["1", "1", "d1"], []]
 
 
 def test_an_error_of_one_line_does_not_end_the_others(index, monkeypatch, caplog):

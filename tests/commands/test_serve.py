@@ -98,5 +98,5 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path) -> None:
             assert b"LexVL" in answer.read()
     finally:
         running.send_signal(signal.SIGINT)
-        code = running.wait(30)
+        code = running.wait(900)
     assert code == 0

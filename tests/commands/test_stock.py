@@ -34,7 +34,7 @@ def python(*arguments: str | Path, folder: Path, **environ: str) -> subprocess.C
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 

@@ -393,7 +393,7 @@ def test_real_images():
         next(load_dataset("coco", data_dir=str(SHARED)).documents())
 
 
-@pytest.mark.parametrize("name", ["coco:", "flickr8k:/nowhere", "flickr30k:x/y"])
+@pytest.mark.parametrize("name", ["coco:", "flickr8k:/nowhere", "flickr30k:x/y", "demo:x", "samples:/nowhere"])
 def test_a_place_in_the_name_is_one_line(name):
-    with pytest.raises(UsageError, match=f"^{name}: .* has no place in its name; --data-dir names the folder"):
+    with pytest.raises(UsageError, match=f"^{name}: .* has no place in its name, its files are in the data"):
         load_dataset(name)

@@ -44,6 +44,23 @@ def test_a_dpr_file(name: str, tmp_path: Path) -> None:
     assert list(dataset.qrels())[0] == Qrel("1", "7", 1) and list(dataset.qrels())[-1] == Qrel("x", "7", 0)
 
 
+def test_a_hard_negative_with_the_text_of_a_positive_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Copies of one passage have several ids in a corpus; another question may have the copy as a negative."""
+    copy = {**PASSAGE, "passage_id": "70", "score": 3}
+    entries = [
+        {"question": "q", "positive_ctxs": [PASSAGE], "hard_negative_ctxs": [copy, {"text": "no"}]},
+        {"question": "r", "positive_ctxs": [{"text": "me"}], "hard_negative_ctxs": [copy]},
+    ]
+    (tmp_path / "a.json").write_text(json.dumps(entries))
+    dataset = load_dataset(f"dpr:{tmp_path}/a.json")
+    with caplog.at_level("INFO", "lexvl_anserini"):
+        qrels = list(dataset.qrels())
+    assert [(qrel.query_id, qrel.relevance) for qrel in qrels] == [("1", 1), ("1", 0), ("2", 1), ("2", 0)]
+    assert qrels[0].doc_id == "7" and qrels[3].doc_id == "70" and qrels[1].doc_id not in ("7", "70")
+    assert dataset.scores is not None and list(dataset.scores()) == [TeacherScore("2", "70", 3.0)]
+    assert "1 hard negatives have the text of a positive of their question and are left out" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

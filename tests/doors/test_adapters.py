@@ -56,6 +56,26 @@ def test_a_corpus_in_memory_is_searched(model):
         IndexedCorpus(model, [Document("d", text="a"), Document("d", text="b")])
 
 
+def test_wrong_types_are_one_line(model, index, tmp_path):
+    pd = pytest.importorskip("pandas")
+    pytest.importorskip("pyterrier", reason="PyTerrier (python-terrier) is not installed")
+    from lexvl_anserini.doors.adapters.beir_search import BEIRSearch
+    from lexvl_anserini.doors.adapters.pyterrier_search import PyTerrierRetriever
+
+    search, plain = BEIRSearch(model), {"d": {"text": "a dog"}}
+    topics = pd.DataFrame({"qid": ["q"], "query": [7]})
+    for call, message in (
+        (lambda: search.search({"d": {"text": b"a"}}, QUERIES, 3), "'d': its text is of type bytes, expected a str"),
+        (lambda: search.search({"d": {"text": "a", "title": [1]}}, QUERIES, 3), "'d': its title is of type list"),
+        (lambda: search.search(plain, {"q": 3}, 3), "'q': its text is of type int, expected a str"),
+        (lambda: search.search(plain, QUERIES, "3"), "hits is '3', expected an integer from 1"),
+        (lambda: next(IndexedCorpus(model, DOCUMENTS).lists(TOPICS, [3])), r"hits is \[3\], expected an integer"),
+        (lambda: PyTerrierRetriever(index)(topics), "'q': its query is of type int|'q': its text is of type int"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            call()
+
+
 def test_beir_retrieves_and_evaluates(model):
     from beir.retrieval.evaluation import EvaluateRetrieval
 

@@ -179,9 +179,10 @@ def test_an_export_with_other_options_than_the_index_is_refused(exported):
         (lambda folder: (folder / "export.json").write_text("{"), "export.json"),
         (lambda folder: edit(folder, format="lexvl-onnx/9"), "not an export of this version"),
         (lambda folder: edit(folder, kind=3), "kind is 3, expected a text"),
-        (lambda folder: edit(folder, files={}), "without its digest"),
+        (lambda folder: rewrite(folder, files={}), "without its digest"),
+        (lambda folder: edit(folder, versions={}), "export.json: not as it was written"),
         (lambda folder: swap(folder, b"no graph"), "ONNX Runtime cannot load the graph"),
-        (lambda folder: edit(folder, query={"reads": "images", "pixels": {"kind": "Odd"}}), "kind|resolution"),
+        (lambda folder: rewrite(folder, query={"reads": "images", "pixels": {"kind": "Odd"}}), "kind|resolution"),
         (lambda folder: (folder / "export.json").unlink(), "not exported for --runtime onnx"),
     ],
 )
@@ -201,11 +202,18 @@ def edit(folder: Path, **values) -> None:
     (folder / "export.json").write_text(json.dumps({**data, **values}))
 
 
+def rewrite(folder: Path, **values) -> None:
+    """Changes entries of export.json, whose digest an older version did not write."""
+    edit(folder, **values)
+    data = json.loads((folder / "export.json").read_text())
+    (folder / "export.json").write_text(json.dumps({key: data[key] for key in data if key != "digest"}))
+
+
 def swap(folder: Path, data: bytes) -> None:
     """Another graph, with its digest."""
     (folder / "query.onnx").write_bytes(data)
     files = json.loads((folder / "export.json").read_text())["files"]
-    edit(folder, files={**files, "query.onnx": file_sha256(folder / "query.onnx")})
+    rewrite(folder, files={**files, "query.onnx": file_sha256(folder / "query.onnx")})
 
 
 def test_requests_that_no_export_fulfils(exported, tmp_path):
@@ -219,7 +227,7 @@ def test_requests_that_no_export_fulfils(exported, tmp_path):
         ("splade", folder, {**onnx, "device": "cuda"}, UsageError, "computes on the CPU"),
         ("splade", folder, {**onnx, "tokenizer": str(tmp_path)}, UsageError, "leave the other folders out"),
         ("splade", folder, {"runtime": "onx"}, UnknownName, "unknown runtime 'onx'; did you mean 'onnx'"),
-        ("splade", folder, {"device": "cpu"}, CheckpointError, "an exported encoder; load it with --runtime onnx"),
+        ("splade", folder, {"device": "cpu"}, CheckpointError, "an exported encoder; load it with the runtime onnx"),
     ):
         with pytest.raises(error, match=message):
             load_encoder(name, checkpoint and str(checkpoint), **options)

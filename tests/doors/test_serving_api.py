@@ -279,7 +279,7 @@ def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> Non
     with running(index) as client:
         assert ids(client.ask(index="changing-index", text="red")) == ["a.png"]
         index_pictures(pictures, index, pictures={"b.png": PICTURES["red.png"]})
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 900
         while len(found := ids(client.ask(index="changing-index", text="red"))) < 2:
             assert found == ["a.png"] and time.monotonic() < deadline
             time.sleep(0.05)
@@ -291,6 +291,25 @@ def test_an_index_may_be_replaced_while_it_is_served(folder, monkeypatch) -> Non
             time.sleep(0.05)
         assert "the older one answers" in problem
         assert ids(client.ask(index="changing-index", text="red")) == ["a.png", "b.png"]
+
+
+def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, monkeypatch) -> None:
+    """Its manifest, its corpus and its postings are of the newer index."""
+    monkeypatch.setattr(searcher, "load_encoder_of", load)
+    index = index_pictures(folder / "first", folder / "twice", pictures={"a.png": PICTURES["red.png"]})
+    other = index_pictures(folder / "second", folder / "twice-other", pictures={"b.png": PICTURES["red.png"]})
+    read = opened.read_corpus
+
+    def replaced(dataset):
+        if other.exists():
+            index.rename(folder / "twice-older")
+            other.rename(index)
+        return read(dataset)
+
+    monkeypatch.setattr(opened, "read_corpus", replaced)
+    with running(index) as client:
+        [hit] = client.ask(index="twice", text="red")["hits"]
+        assert (hit["doc_id"], hit["picture"]) == ("b.png", True)
 
 
 def test_an_index_of_texts_for_bm25(folder) -> None:

@@ -333,6 +333,28 @@ def test_an_error_in_the_middle_leaves_nothing(url_of: UrlOf, tmp_path: Path) ->
     build_index(small(tmp_path / "good", [("a", {"t1": 1})]), where)
 
 
+def test_an_answer_that_is_lost_after_publishing_leaves_the_new_index(
+    url_of: UrlOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = url_of("lost")
+    shards = small(tmp_path / "new", [("new", {"t1": 1})])
+    build_index(small(tmp_path / "old", [("old", {"t1": 1})]), where)
+    with opened(where) as store:
+        kind = type(store)
+    publish = kind.publish
+
+    def lost(store: Any) -> None:
+        publish(store)
+        raise ConnectionError("closed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "publish", lost)
+        with pytest.raises(StoreError, match="closed"):
+            build_index(shards, where, overwrite=True)
+    assert [hit.doc_id for hit in next(search_index(where, [QUERIES[0]]))] == ["new"]
+    build_index(shards, where, overwrite=True)
+
+
 def test_an_open_index_is_not_mixed_with_another(kind: str, url_of: UrlOf, tmp_path: Path) -> None:
     """A folder that another machine's build made stale is noticed, and refreshed by the next command."""
     where = url_of("token")

@@ -464,7 +464,7 @@ def test_the_whole_line_from_a_hub_of_its_own(hub, golden, tmp_path):
     def encode(expected: int) -> str:
         command = [sys.executable, "-m", "lexvl_anserini.encode", "--corpus", f"beir:{tmp_path / 'beir'}"]
         command += ["--encoder", "splade", "--checkpoint", "tiny/splade", "--output", str(tmp_path / "out")]
-        done = subprocess.run([*command, "--device", "cpu"], env=environ, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([*command, "--device", "cpu"], env=environ, capture_output=True, text=True, timeout=900)
         assert done.returncode == expected, done.stderr
         return done.stderr
 

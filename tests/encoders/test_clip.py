@@ -15,6 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, is_open_layout, renamed
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.families.dense import clip
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import END, START, ClipBpe, clean
 from lexvl_anserini.encoders.parts.images.pixels import Crop, offset, read_preprocessor
@@ -246,52 +248,69 @@ def test_shapes_of_configurations():
     assert ClipShape.of_open_clip(config) == ClipShape(16, 16, "gelu")
 
 
-@pytest.mark.shared
-def test_names_of_open_clip_go_through_its_package(folder, openai, images, monkeypatch, tmp_path):
-    """A package with open_clip's interface around the tiny weights; the installed one is used the same way."""
-    with pytest.raises(UsageError, match="exclude each other"):
-        load(openai, open_clip="ViT-tiny/x")
-    if "open_clip" not in sys.modules:
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(UsageError, match="pip install open_clip_torch"):
-            load_encoder("clip", device="cpu", open_clip="ViT-tiny/x")
-        monkeypatch.undo()
-
-    class QuickGELU(torch.nn.Module):
-        pass
-
-    class Original(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.activation = QuickGELU()
-            self.visual = torch.nn.Module()
-            self.visual.preprocess_cfg = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
-
-        def state_dict(self):
-            return torch.load(openai / "vit.pt", weights_only=True)
-
-    def create_model(name, pretrained, device):
-        if (name, pretrained, device) != ("ViT-tiny", "x", "cpu"):
-            raise RuntimeError(f"Model config for {name} not found.")
-        return Original()
-
-    merges = (folder / "ckpt_legacy_v4" / "merges.txt").read_text().rstrip("\n")
-    (tmp_path / MERGES).write_text(merges)
-    config = {"vision_cfg": {"width": 32, "head_width": 16}, "text_cfg": {"heads": 2}}
+@pytest.fixture
+def open_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package with open_clip's table of weights, which has no function that downloads; the folder of the package."""
+    known = {
+        ("ViT-tiny", "x"): {"hf_hub": "owner/tiny/", "url": "https://nowhere/tiny.pt"},
+        ("ViT-tiny", "file"): {"hf_hub": "owner/tiny/vit.pt"},
+        ("ViT-tiny", "old"): {"hf_hub": "", "url": "https://nowhere/tiny.pt"},
+    }
     package = SimpleNamespace(
         __file__=str(tmp_path / "__init__.py"),
         __spec__=SimpleNamespace(name="open_clip"),
-        create_model=create_model,
-        get_model_config=lambda name: config,
-        model=SimpleNamespace(QuickGELU=QuickGELU),
+        get_pretrained_cfg=lambda name, tag: known.get((name, tag), {}),
     )
     monkeypatch.setitem(sys.modules, "open_clip", package)
-    texts = texts_of(folder, "legacy_v4")
-    model, expected = load_encoder("clip", device="cpu", open_clip="ViT-tiny/x"), load(folder / "ckpt_legacy_v4")
-    np.testing.assert_allclose(model.query.vectors(texts), expected.query.vectors(texts), atol=1e-6)
-    assert model.document.items.pixels == Crop(32, (0.5,) * 3, (0.25,) * 3)
-    with pytest.raises(UsageError, match="open_clip='ViT-huge/x': cannot be had \\(Model config for ViT-huge"):
-        load_encoder("clip", device="cpu", open_clip="ViT-huge/x")
+    return tmp_path
+
+
+def test_a_name_of_open_clip_goes_through_the_door_of_the_hub(open_clip, monkeypatch):
+    """The package made the model, and so downloaded it, without the hub's digests."""
+    asked = []
+
+    def refuse(reference, weights=True):
+        asked.append(reference)
+        raise CheckpointError(f"{reference}: cannot be had from the hub")
+
+    monkeypatch.setattr(clip, "find_checkpoint", refuse)
+    for name in ("ViT-tiny/x", "ViT-tiny/file"):
+        with pytest.raises(CheckpointError, match="^owner/tiny: cannot be had from the hub"):
+            load_encoder("clip", device="cpu", open_clip=name)
+    assert asked == ["owner/tiny"] * 2
+    for name, message in (
+        ("ViT-tiny/old", "are not on the hub; download https://nowhere/tiny.pt and give its folder as checkpoint"),
+        ("ViT-huge/x", "no name that the package has weights of"),
+        ("ViT-tiny", "no name that the package has weights of"),
+    ):
+        with pytest.raises(UsageError, match=f"open_clip='{name}': .*{message}"):
+            load_encoder("clip", device="cpu", open_clip=name)
+    with pytest.raises(UsageError, match="exclude each other"):
+        clip.of_open_clip(clip.Source(Checkpoint("x", open_clip), torch.device("cpu")), "ViT-tiny/x")
+
+
+def test_the_package_open_clip_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="pip install open_clip_torch"):
+        clip.of_open_clip(clip.Source(None, torch.device("cpu")), "ViT-tiny/x")
+
+
+@pytest.mark.shared
+def test_a_name_of_open_clip_loads_the_model_of_the_hub(folder, openai, open_clip, monkeypatch):
+    """With the package's merges: the hub's folders in this layout need no tokenizer of their own."""
+    hub = open_clip / "hub"
+    hub.mkdir()
+    shutil.copy(openai / "vit.pt", hub)
+    config = {"vision_cfg": {"width": 32, "head_width": 16}, "text_cfg": {"heads": 2}, "quick_gelu": True}
+    preprocess = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+    (hub / "open_clip_config.json").write_text(json.dumps({"model_cfg": config, "preprocess_cfg": preprocess}))
+    (open_clip / MERGES).write_text((folder / "ckpt_legacy_v4" / "merges.txt").read_text().rstrip("\n"))
+    monkeypatch.setattr(clip, "find_checkpoint", lambda reference: Checkpoint(reference, hub))
+    texts, expected = texts_of(folder, "legacy_v4"), load(folder / "ckpt_legacy_v4")
+    for name in ("ViT-tiny/x", "ViT-tiny/file"):
+        model = load_encoder("clip", device="cpu", open_clip=name)
+        np.testing.assert_allclose(model.query.vectors(texts), expected.query.vectors(texts), atol=1e-6)
+        assert model.document.items.pixels == Crop(32, (0.5,) * 3, (0.25,) * 3)
 
 
 # --- the tokenizer

@@ -90,7 +90,7 @@ def named(encoders: Callable[[Tiny], Any] = lambda tiny: True) -> list[Any]:
 
 def trained(tiny: Tiny) -> bool:
     """True if it has a checkpoint of its own kind."""
-    return tiny.encoder not in ("bm25", "bag-of-tokens")
+    return tiny.checkpoint is not None and tiny.encoder != "bag-of-tokens"
 
 
 @pytest.fixture(scope="session")

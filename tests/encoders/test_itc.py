@@ -306,7 +306,7 @@ def test_tokenizers(small, tmp_path):
     path = Path(shutil.copyfile(small[1] / "blip.pth", tmp_path / "blip.pth"))
     with pytest.raises(
         CheckpointError,
-        match="bert-base-uncased.*name a folder that has the tokenizer of .* with --tokenizer",
+        match="bert-base-uncased.*give a folder that has the tokenizer of .* as tokenizer",
     ):
         load_encoder("blip", str(path), **TINY)
     shutil.copyfile(small[0] / "tokenizer.json", tmp_path / "tokenizer.json")

@@ -28,7 +28,8 @@ SIZES = re.compile(r".*(embedding|conv1|space_dict|vocab_projector|proj|bias_tab
 
 ROWS: dict[str, Tiny] = {}
 for tiny in TINY_ENCODERS.values():
-    if tiny.encoder not in ("bag-of-tokens", "bm25", "svdr", "bertlex", "sentence"):  # of others' layouts
+    # Without the encoders that read no weights, and those that read others' layouts.
+    if tiny.checkpoint is not None and tiny.encoder not in ("bag-of-tokens", "svdr", "bertlex", "sentence"):
         ROWS.setdefault(tiny.encoder, tiny)
 
 PARAMETERS = [

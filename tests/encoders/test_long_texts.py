@@ -196,3 +196,22 @@ def test_of_a_long_text_only_the_start_is_read(golden: Path, unit: str) -> None:
     with mock.patch.object(type(tokenizer), "__call__", call):
         [ids] = TextReader(tokenizer, 64)([unit * (1_000_000 // len(unit))])
     assert len(ids) == 64 and max(seen) < 10_000
+
+
+@pytest.mark.parametrize("kind", ["bytes", "unigram", "wordpieces"])
+def test_of_one_long_word_so_many_characters_are_read(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A word of 20 MB was tokenised whole: 50 s and 1.7 GB."""
+    tokenizer, whole = kinds()[kind]
+    own, seen = type(tokenizer).__call__, []
+
+    def call(self: Any, given: list[str], **options: Any) -> Any:
+        seen.extend(map(len, given))
+        return own(self, given, **options)
+
+    word = "beach" * 10_000
+    tokens.log_once.cache_clear()
+    caplog.set_level("INFO")
+    with mock.patch.object(type(tokenizer), "__call__", call), mock.patch.object(tokens, "MOST_READ", 8000):
+        rows = TextReader(tokenizer, 16)([word, "a dog"])
+    assert max(seen) == 8000 and "tokens are uncertain after 8,000 characters is cut there" in caplog.text
+    assert rows == [whole(text, truncation=True, max_length=16)["input_ids"] for text in (word, "a dog")]

@@ -45,15 +45,26 @@ def edit(folder, side=None, **changes):
     [
         ("spalde", None, {}, UnknownName, "unknown encoder 'spalde'; did you mean 'splade'"),
         ("splade", BERT, {"top_k": 3}, UnknownName, "option of encoder 'splade' 'top_k'; did you mean 'topk'"),
-        ("bm25", None, {"k1": 0.9}, UnknownName, r"option of encoder 'bm25' 'k1'.*known: \(none\)"),
-        ("bm25", BERT, {}, UsageError, "'bm25' has no model; leave --checkpoint out"),
+        ("bm25", None, {"k2": 0.9}, UnknownName, r"option of encoder 'bm25' 'k2'; did you mean 'k1'"),
+        ("bm25", None, {"k1": -1}, UsageError, "'bm25': k1=-1.0 and b=0.4, expected k1 of at least 0 and b from 0 to"),
+        ("bm25", None, {"b": "nan"}, UsageError, "'bm25': k1=0.9 and b=nan, expected"),
+        ("bm25", None, {"stemmer": "none", "language": "de"}, UsageError, "are of English; .* language=de has its own"),
+        # A name near one in the package is no model of the hub.
+        ("sentence", "minlm", {}, CheckpointError, "minlm: no such folder and no .*; did you mean 'minilm'"),
+        ("bm25", BERT, {}, UsageError, "'bm25' has no model; leave the checkpoint out"),
         ("splade", None, {}, UsageError, "encoder 'splade' needs a checkpoint"),
         ("bertlex", None, {}, UsageError, "encoder 'bertlex' needs a checkpoint"),
         ("sentence", None, {}, UsageError, "encoder 'sentence' needs a checkpoint"),
         ("stair", None, {}, UsageError, "encoder 'stair' needs a checkpoint"),
         # Tests run offline: the default checkpoint cannot be had, and the error says what to do.
         ("vdr", None, {}, CheckpointError, "vsearch/svdr-msmarco.*pass its folder"),
-        ("vdr-crossmodal", None, {}, CheckpointError, "vsearch/vdr-cross-modal.*--checkpoint photos-vdr, needs no hub"),
+        (
+            "vdr-crossmodal",
+            None,
+            {},
+            CheckpointError,
+            "vsearch/vdr-cross-modal.*; the checkpoint photos-vdr, ",
+        ),
         ("sentence", BERT, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
         ("sentence", PUBLISHED, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
         ("sentence", f"{SPARSE}st5_symmetric_bert_max", {}, CheckpointError, "a sparse model .*--encoder splade"),
@@ -68,7 +79,8 @@ def edit(folder, side=None, **changes):
 )
 def test_what_is_refused(golden, name, checkpoint, options, error, message):
     with pytest.raises(error, match=message) as caught:
-        load_encoder(name, checkpoint and str(golden / checkpoint), **options)
+        folder = checkpoint and golden / checkpoint
+        load_encoder(name, str(folder) if folder and folder.exists() else checkpoint, **options)
     assert "\n" not in str(caught.value)
 
 

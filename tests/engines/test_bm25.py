@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from shard_folders import Documents, write_text_shards
 from lexvl_anserini.engines.bm25 import BM25Engine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.records import Topic
+from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 
 DOCUMENTS: Documents = [
     ("d1", "a dog on the beach"),
@@ -21,8 +24,9 @@ DOCUMENTS: Documents = [
 ]
 
 
-def built(folder: Path, *shards: Documents) -> BM25Engine:
+def built(folder: Path, *shards: Documents, **options: Any) -> BM25Engine:
     manifest = write_text_shards(folder / "shards", *shards)
+    manifest = replace(manifest, encoder=EncoderRef(name="bm25", options=options))
     BM25Engine.build(folder / "shards", folder / "index", manifest)
     return BM25Engine(folder / "index", manifest)
 
@@ -42,6 +46,49 @@ def test_scores_are_anserinis(engine: BM25Engine, capfd: pytest.CaptureFixture[s
     assert [d.doc_id for d in documents] == ["d2", "d1"]
     assert [d.score for d in documents] == pytest.approx(expected, abs=1e-4)
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "query", "lengths", "frequencies"),
+    [
+        # d1 = dog beach, d2 = dog dog dog, d4 = ein schiff é 😀.
+        ({"k1": 1.2, "b": 0.75}, "a dog", (2, 3, 4), {"d2": 3, "d1": 1}),
+        ({"k1": 0, "b": 0}, "a dog", (2, 3, 4), {"d1": 1, "d2": 3}),
+        # d1 = a dog on the beach, d2 = dogs dogs and dogs: no stems, all words.
+        ({"stemmer": "none", "keep_stopwords": True}, "the dogs", (5, 4, 4), {"d2": 3}),
+        # In German, "ein" is the only stop word, and "dogs" has the stem "dog" too.
+        ({"language": "de"}, "ein dogs", (5, 4, 3), {"d2": 3, "d1": 1}),
+    ],
+)
+def test_parameters_and_analysers_by_hand(
+    tmp_path: Path, options: Any, query: str, lengths: Any, frequencies: dict[str, int]
+) -> None:
+    engine = built(tmp_path, DOCUMENTS, **options)
+    [documents] = engine.search([Topic("q", query)], 10)
+    engine.close()
+    k1, b, number = options.get("k1", 0.9), options.get("b", 0.4), dict(zip(("d1", "d2", "d4"), lengths, strict=True))
+    mean, holding = sum(lengths) / 3, len(frequencies)
+    expected = {
+        doc_id: log(1 + (3 - holding + 0.5) / (holding + 0.5)) * tf / (tf + k1 * (1 - b + b * number[doc_id] / mean))
+        for doc_id, tf in frequencies.items()
+    }
+    if "the" in query.split():  # the word of d1 alone
+        tf = 1 / (1 + k1 * (1 - b + b * number["d1"] / mean))
+        expected = {"d2": expected["d2"], "d1": log(1 + 2.5 / 1.5) * tf}
+    assert {d.doc_id: d.score for d in documents} == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_search_changes_the_parameters_but_not_the_analyser(tmp_path: Path) -> None:
+    built(tmp_path, DOCUMENTS).close()
+
+    def scores(**options: Any) -> list[float]:
+        with Searcher(tmp_path / "index", encoder=EncoderChanges(options=options)) as searcher:
+            return [hit.score for hit in searcher.search("a dog")]
+
+    assert scores() == scores(k1="0.9", b="0.4") == scores(stemmer="porter")
+    assert scores(k1="0") == pytest.approx([log(1 + 1.5 / 2.5)] * 2, abs=1e-4)
+    with pytest.raises(ArtefactError, match="analyser .'en', 'krovetz', False.*'porter'.*changes k1 and b alone"):
+        scores(stemmer="krovetz")
 
 
 def test_topics_without_words_and_twice_the_same_id(engine: BM25Engine) -> None:

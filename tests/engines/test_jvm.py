@@ -33,7 +33,7 @@ def python(code: str, **environ: str | None) -> subprocess.CompletedProcess[str]
     clean = {name: value for name, value in os.environ.items() if name not in ("LEXVL_JAVA_HOME", "LEXVL_JAVA_HEAP")}
     environment = {name: value for name, value in {**clean, **environ}.items() if value is not None}
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=900
     )
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from lucene_indexes import answers
 
+from lexvl_anserini.cli import COMMANDS
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.bm25 import BM25Engine
-from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.index_folder import index_manifest, read_report
+from lexvl_anserini.engines.lucene import versions
 from lexvl_anserini.engines.lucene.versions import IndexVersion, creator, read_version
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
+from lexvl_anserini.searching.searcher import EncoderChanges
+from tests.invoking import invoked
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 NINE, TEN = FIXTURES / "lexvl-1", FIXTURES / "lucene-10"
@@ -149,6 +154,26 @@ def test_the_older_line_names_both_versions_of_texts(place: Path) -> None:
     index = place / "new/bm25"
     with pytest.raises(ArtefactError, match=r"new/bm25: written by Lucene 10\.5\.0, which Lucene 9\.9\.1 of this"):
         BM25Engine(index, read_manifest(index))
+
+
+def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Lucene 10 is installed; neither Java nor the encoder starts."""
+    index = place / "new/bag"
+    monkeypatch.setattr(versions, "version_of", lambda package: "1.6.0")
+    monkeypatch.setattr(versions, "lucene_of", lambda jar: "9.9.1")
+    monkeypatch.setattr(EncoderChanges, "load", lambda self, manifest: pytest.fail("the encoder is loaded"))
+    for command in (
+        ["search", "--index", index, "--topics", "demo"],
+        ["search", "--index", index, "--interactive"],
+        ["explain", "--index", index, "--query", "sea"],
+        ["serve", "--index", index],
+    ):
+        home = import_module(COMMANDS[command[0]])
+        with pytest.raises(ArtefactError, match=r"new/bag: written by Lucene 10\.5\.0, which Lucene 9\.9\.1 of this"):
+            invoked(home.command, *command[1:])
+    assert index_manifest(place / "indexes/bag").kind == "impact"
+    monkeypatch.setattr(versions, "lucene_of", lambda jar: "10.0.0")
+    assert index_manifest(index).kind == "impact"
 
 
 def test_indexes_of_different_creators_are_not_joined(place: Path) -> None:

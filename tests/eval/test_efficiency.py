@@ -93,16 +93,28 @@ def test_latency_percentiles():
     assert found["queries_per_s"] == pytest.approx(19.8)
 
 
-def test_one_by_one_times_each_query():
-    found = one_by_one(lambda seconds: time.sleep(seconds), [0.0, 0.2])
-    assert found["wall_s"][1] >= 0.2 > found["cpu_s"][1]
-    assert len(found["wall_s"]) == len(found["cpu_s"]) == 2
+@pytest.fixture
+def work(monkeypatch):
+    """`work(n)` takes n seconds, of which this process computes a quarter."""
+    wall, cpu = [100.0], [7.0]
+
+    def work(seconds):
+        wall.append(wall[-1] + seconds)
+        cpu.append(cpu[-1] + seconds / 4)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: wall[-1])
+    monkeypatch.setattr(time, "process_time", lambda: cpu[-1])
+    return work
 
 
-def test_stopwatch_counts_wall_and_cpu():
+def test_one_by_one_times_each_query(work):
+    assert one_by_one(work, [0, 8, 4]) == {"wall_s": [0, 8, 4], "cpu_s": [0, 2, 1]}
+
+
+def test_stopwatch_counts_wall_and_cpu(work):
     with Stopwatch() as watch:
-        time.sleep(0.03)
-    assert watch.seconds()["wall_s"] >= 0.03 > watch.seconds()["cpu_s"] >= 0
+        work(12)
+    assert watch.seconds() == {"wall_s": 12, "cpu_s": 3}
 
 
 def test_rows_of_different_columns_share_a_table():

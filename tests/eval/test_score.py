@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 
 from eval import beir, compare, demo, flickr8k, msmarco, score, table
 from eval.measures.averages import datasets_of
+from eval.measures.inputs import JudgementSource, describe_run
+from eval.measures.measure_runs import measure_runs
 from lexvl_anserini.cli import run as run_command
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path
@@ -84,6 +87,37 @@ def test_json_rows_are_measurements(toy: Path, call: Callable):
         {**row, "query_id": "2", "value": 1, "ties": "trec_eval"},
         {**row, "query_id": "all", "value": 3 / 4, "ties": "trec_eval"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("run", "qrels", "expected"),
+    [
+        # Topics 1 and 2 of 3, and of the 4 documents that they have, one is judged (as not relevant).
+        (
+            "1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n2 Q0 a 1 2 s\n2 Q0 b 2 1 s\n3 Q0 a 1 1 s\n",
+            "1 0 b 0\n1 0 z 1\n2 0 z 1\n",
+            "2 of its 3 topics and 25.0 %",
+        ),
+        # All topics, no document.
+        (
+            "1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n",
+            "1 0 z 1\n",
+            "1 of its 1 topics and 0.0 % .*; are these the judgements of another",
+        ),
+        ("1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n", "1 0 b 1\n", ""),
+        ("1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n", "1 0 b 0\n1 0 z 1\n", ""),
+    ],
+)
+def test_the_share_of_topics_and_documents_that_are_judged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, run: str, qrels: str, expected: str
+) -> None:
+    (tmp_path / "run.trec").write_text(run)
+    (tmp_path / "qrels").write_text(qrels)
+    with caplog.at_level("INFO"):
+        measure_runs([describe_run(tmp_path / "run.trec")], JudgementSource(tmp_path / "qrels"), ["AP"])
+    lines = [record.getMessage() for record in caplog.records if " are judged by " in record.getMessage()]
+    assert len(lines) == bool(expected)
+    assert not expected or re.search(f"run.trec: only {expected}", lines[0])
 
 
 def test_csv_rows_are_measurements(toy: Path, call: Callable):

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 from shard_folders import jsonl, write_shards
 
-from eval.analyses.tune import Split, TuningSetting, command, fusion_settings, search_settings, simplex, tune
+from eval.analyses.tune import (
+    QuerySetting,
+    Split,
+    TuningSetting,
+    command,
+    fusion_settings,
+    halves,
+    search_settings,
+    simplex,
+    tune,
+)
 from eval.measures.names import parse_measure
 from eval.report.tables import tuning_table
 from lexvl_anserini.fuse import command as fuse
@@ -53,14 +63,19 @@ def test_the_grid_of_fusion_begins_with_the_untuned_one():
 def test_the_grid_of_search_has_every_combination():
     settings = search_settings([8], [3, 5], [20], [1.0], [0.5, 1.0])
     assert len(settings) == 2 * (1 + 4)
-    assert (settings[0].value, settings[0].arguments) == (None, [])
-    assert settings[-1].value == Refinement(query_terms=8, feedback=Feedback(5, 20, 1.0, 1.0))
+    assert (settings[0].value, settings[0].arguments) == (QuerySetting(), [])
+    assert settings[-1].value == QuerySetting({}, Refinement(query_terms=8, feedback=Feedback(5, 20, 1.0, 1.0)))
     assert settings[-1].arguments == [
         *("--query-terms", "8", "--feedback", "5"),
         *("--feedback-terms", "20", "--feedback-alpha", "1.0", "--feedback-beta", "1.0"),
     ]
-    with pytest.raises(UsageError, match="nothing to tune; give --query-terms or --feedback"):
+    with pytest.raises(UsageError, match="nothing to tune; give --query-terms, --feedback or --set"):
         search_settings([], [], [20], [1.0], [0.5])
+    settings = search_settings([], [], [20], [1.0], [0.5], ["k1=1", "b=0", "k1=2"])
+    assert [setting.arguments[1::2] for setting in settings] == [
+        *([], ["b=0"], ["k1=1"], ["k1=1", "b=0"], ["k1=2"], ["k1=2", "b=0"])
+    ]
+    assert settings[-1].value == QuerySetting({"k1": "2", "b": "0"})
 
 
 def split(label: str, query_id: str, asked: list[Any]) -> Split:
@@ -98,8 +113,22 @@ def test_only_the_untuned_and_the_chosen_setting_see_the_test_topics():
 
 
 def test_a_topic_of_both_splits_is_refused():
-    with pytest.raises(DataError, match=r"1 topics are in dev and in test \('1'\)"):
+    with pytest.raises(
+        DataError, match=r"1 topics are in dev and in test \('1'\).*with --test .*--split-seed 1, which"
+    ):
         tune([TuningSetting({}, 1)], split("dev", "1", []), split("test", "1", []), RR)
+
+
+def test_halves_are_drawn_by_the_seed_and_have_every_topic_once():
+    whole = Split("dev", [Qrel(q, d, 1) for q in "abcde" for d in ("r", "s")], lambda value: ())
+    first, second = halves(whole, 1)
+    parts = [{q.query_id for q in half.qrels} for half in (first, second)]
+    assert (len(parts[0]), len(parts[1]), parts[0] | parts[1]) == (3, 2, set("abcde"))
+    assert (first.label, second.label) == ("dev half 1 of seed 1", "dev half 2 of seed 1")
+    assert len(first.qrels) == 6 and halves(whole, 1)[0].qrels == first.qrels
+    assert len({tuple(q.query_id for q in halves(whole, seed)[0].qrels) for seed in range(20)}) > 1
+    with pytest.raises(DataError, match="dev: 1 topics have judgements; two halves need two or more"):
+        halves(split("dev", "1", []), 1)
 
 
 def test_runs_are_fused_as_the_command_fuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -11,6 +13,9 @@ from typing import Any
 
 import pytest
 
+import lexvl_anserini
+from lexvl_anserini.encoders import loading
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
@@ -222,3 +227,48 @@ def test_shares_and_weights_at_the_border(number: float) -> None:
     if number != 1e31:
         with pytest.raises(UsageError, match="expected"):
             Feedback(alpha=number)
+
+
+# Calls that only hold their arguments, as any class of data does.
+RECORDS = {"Dataset", "Document", "Encoder", "LexvlError", "Qrel", "Quantiser", "ScoredDoc", "Topic"}
+
+
+@pytest.mark.parametrize("value", [3, None, b"x", [3], {3: 3}, object()], ids=repr)
+@pytest.mark.parametrize("name", sorted(set(lexvl_anserini.__all__) - RECORDS))
+def test_a_first_argument_of_another_type(name: str, value: Any) -> None:
+    """Every public call refuses it in one line; they raised AttributeError or TypeError from within."""
+    call = getattr(lexvl_anserini, name)
+    others = [p for p in list(inspect.signature(call).parameters.values())[1:] if p.default is p.empty]
+    with pytest.raises(UsageError, match=r" is .*, expected ") as caught:
+        call(value, *(None for _ in others))
+    assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("load_dataset", {"name": "demo", "split": 3}),
+        ("load_dataset", {"name": "demo", "data_dir": 3}),
+        ("load_dataset", {"name": "demo", "direction": 3}),
+        ("load_encoder", {"name": "bm25", "checkpoint": 3}),
+        ("load_encoder", {"name": "bm25", "runtime": None}),
+        ("build_index", {"shards": "x", "index": 3}),
+        ("write_impacts", {"dataset": lexvl_anserini.load_dataset("samples"), "model": 3, "output": "x"}),
+        ("Searcher", {"index": "x", "manifest": 3}),
+        ("as_frame", {"rankings": [[3]]}),
+    ],
+)
+def test_another_argument_of_another_type(name: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r" is (3|None), expected "):
+        getattr(lexvl_anserini, name)(**arguments)
+
+
+@pytest.mark.parametrize("device", [None, 3.5, "none"])
+def test_a_device_that_is_none(device: Any) -> None:
+    with pytest.raises(UsageError, match=f"device {device!r} cannot be used here"):
+        load_encoder("bag-of-tokens", str(FIXTURES), device=device)
+
+
+def test_messages_of_loading_name_no_option_of_a_command() -> None:
+    """`load_encoder` has parameters; the commands' options have their names."""
+    assert re.findall(r"--[a-z-]+", inspect.getsource(loading)) == ["--verbose"]

@@ -10,13 +10,18 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from pins import constraints
 
 ROOT = Path(__file__).parents[2]
 
 # An interpreter of which only the version is true: it makes environments with itself in them and notes what it runs.
 FAKE_PYTHON = """#!/bin/sh
 case "$1" in
--c) [ -z "$2" ] || echo VERSION ;;
+-c)
+  case "$2" in
+  *urlopen*) [ -n "${TORCH_INDEX:-}" ] ;;
+  *) [ -z "$2" ] || echo VERSION ;;
+  esac ;;
 --version) echo "Python VERSION.0" ;;
 -m)
   [ "$2" != pip ] || echo "VERSION $*" >>"$NOTES"
@@ -35,7 +40,7 @@ echo "uv $*" >>"$NOTES"
 [ "$1" != venv ] || "$5" -m venv "$folder"
 """
 
-TOOLS = ("bash", "sh", "dirname", "cat", "cksum", "tr", "rm", "mkdir", "cp", "touch")
+TOOLS = ("bash", "sh", "dirname", "cat", "cksum", "tr", "rm", "mkdir", "cp", "touch", "sed")
 
 
 class Machine:
@@ -49,6 +54,7 @@ class Machine:
             shutil.copy(ROOT / file, self.folder / file)
         for tool in TOOLS:
             (self.path / tool).symlink_to(shutil.which(tool))
+        self.program("uname", "#!/bin/sh\necho Linux\n")
         self.notes = folder / "notes"
 
     def program(self, name: str, text: str) -> Path:
@@ -67,6 +73,11 @@ class Machine:
 
     def set_up(self, **environ: str) -> subprocess.CompletedProcess:
         return self.bash("-c", "set -euo pipefail; source runs/setup.sh test; echo done", **environ)
+
+    def commit(self) -> None:
+        who = ["-c", "user.name=x", "-c", "user.email=x@example", "-c", "commit.gpgsign=false"]
+        for command in (["add", "."], ["commit", "-qm", "x"]):
+            subprocess.run(["git", "-C", self.folder, *who, *command], check=True)
 
     def noted(self) -> list[str]:
         return self.notes.read_text().splitlines() if self.notes.exists() else []
@@ -156,8 +167,7 @@ def test_uv_makes_the_environment_where_it_is_on_the_path(machine):
     assert done.returncode == 0, done.stderr
     assert machine.noted() == [
         f"uv venv --quiet --no-python-downloads --python {python} .venv",
-        f"uv pip install --quiet --torch-backend=auto --python {machine.folder}/.venv/bin/python "
-        "--editable .[test] pip",
+        f"uv pip install --quiet --python {machine.folder}/.venv/bin/python --editable .[test] pip",
     ]
 
 
@@ -218,6 +228,61 @@ def test_the_versions_that_were_tested_together(machine):
     assert machine.noted() == [installed("3.13", "test", "--constraint constraints/py313.txt ")]
 
 
+def test_the_newest_versions_on_request(machine):
+    (machine.folder / "constraints").mkdir()
+    (machine.folder / "constraints/py313.txt").write_text("torch==2.13.0\n")
+    machine.python("python3.13", "3.13")
+    assert machine.set_up(LEXVL_UNPINNED="1").returncode == 0
+    assert machine.noted() == [installed("3.13", "test")]
+
+
+NVIDIA = "#!/bin/sh\necho GPU 0\n"
+
+
+@pytest.mark.parametrize(
+    ("system", "gpu", "chosen", "pip", "uv"),
+    [
+        ("Linux", False, "", True, "cpu"),
+        ("Linux", True, "", False, "auto"),
+        ("Linux", True, "cpu", True, "cpu"),
+        ("Linux", False, "cuda", False, None),
+        ("Darwin", False, "", False, None),
+    ],
+)
+def test_the_build_of_torch_is_that_of_the_machine(machine, system, gpu, chosen, pip, uv):
+    """With pip, the CPU build is installed before everything else; uv knows the builds by itself."""
+    machine.python("python3.13", "3.13")
+    machine.program("uname", f"#!/bin/sh\necho {system}\n")
+    if gpu:
+        machine.program("nvidia-smi", NVIDIA)
+    environ = {"TORCH_INDEX": "1", "LEXVL_TORCH": chosen}
+    done = machine.set_up(**environ)
+    assert (done.returncode, "note" in done.stderr) == (0, False), done.stderr
+    index = "--no-deps --extra-index-url https://download.pytorch.org/whl/cpu torch>=2.9,<2.14"
+    first = [installed("3.13", "test").replace("--editable .[test]", index)] if pip else []
+    assert machine.noted() == [*first, installed("3.13", "test")]
+    shutil.rmtree(machine.folder / ".venv")
+    machine.program("uv", FAKE_UV)
+    assert machine.set_up(**environ).returncode == 0
+    backend = f"--torch-backend={uv} " if uv else ""
+    assert machine.noted()[-1].startswith(f"uv pip install --quiet {backend}--python ")
+
+
+def test_without_an_index_of_cpu_builds_the_configured_one_is_used(machine):
+    machine.python("python3.13", "3.13")
+    done = machine.set_up()
+    assert done.returncode == 0 and machine.noted() == [installed("3.13", "test")]
+    notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 1 and "torch comes from the configured index" in notes[0]
+    shutil.rmtree(machine.folder / ".venv")
+    assert machine.set_up(LEXVL_TORCH="cuda").stderr.count("note: ") == 0
+
+
+def test_a_build_of_torch_that_is_none(machine):
+    machine.python("python3.13", "3.13")
+    assert "error: LEXVL_TORCH=gpu, expected cpu or cuda\n" in machine.set_up(LEXVL_TORCH="gpu").stderr
+
+
 def test_an_installation_that_fails_is_one_line_and_is_tried_again(machine):
     machine.program("python3.13", FAKE_PYTHON.replace("VERSION", "3.13").replace("|| exit 0", "|| exit 3"))
     for _ in range(2):
@@ -236,13 +301,13 @@ def checkout(machine) -> Machine:
     for file in ("tests/other_python.sh", "tests/debian_root.sh", "tests/run.sh"):
         shutil.copy(ROOT / file, machine.folder / file)
     steps = 'echo "$0 $PYTHON $* in $PWD"; touch .venv/made; exit "${FAIL:-0}"\n'
-    git = ["git", "-C", machine.folder, "-c", "user.name=x", "-c", "user.email=x@example", "-c", "commit.gpgsign=false"]
+    (machine.folder / "tests/pins.py").touch()
     (machine.folder / "runs/quickstart.sh").write_text("mkdir -p .venv; ls -A .venv; unset FAIL; " + steps)
     run = (machine.folder / "tests/run.sh").read_text().partition("source runs/setup.sh")[0]
     (machine.folder / "tests/run.sh").write_text(run + "mkdir -p .venv; " + steps)
-    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
-        subprocess.run([*git, *command], check=True)
-    for tool in ("git", "ln", "env", "ls", "sed"):
+    subprocess.run(["git", "init", "-q", machine.folder], check=True)
+    machine.commit()
+    for tool in ("git", "ln", "env", "ls", "chmod"):
         (machine.path / tool).unlink(missing_ok=True)
         (machine.path / tool).symlink_to(shutil.which(tool))
     return machine
@@ -271,6 +336,49 @@ def test_another_python_whose_tests_fail(checkout):
     for _ in range(2):  # the second call finds the clone
         done = run_with(checkout, "3.13", FAIL="5")
         assert done.returncode == 5 and done.stdout.endswith("exit code 5\n")
+
+
+# What makes the environment of a clone: its interpreter prints the versions of the run.
+MAKES_PYTHON = (
+    "mkdir -p .venv/bin; printf '#!/bin/sh\\necho torch==2.13.0\\n' >.venv/bin/python; chmod +x .venv/bin/python\n"
+)
+
+
+@pytest.mark.parametrize("fails", ["", "--lint", "tests", "quickstart"])
+def test_newest_versions_are_pinned_only_if_everything_passes(checkout, fails):
+    checkout.python("python3.13", "3.13")
+    says = 'echo "$0 $* $LEXVL_UNPINNED $LEXVL_TEST_EXTRAS"; '
+    run, quickstart = checkout.folder / "tests/run.sh", checkout.folder / "runs/quickstart.sh"
+    head = run.read_text().partition("mkdir -p .venv")[0]
+    run.write_text(head + MAKES_PYTHON + says + '[ "${1:-tests}" != "$FAILS" ]\n')
+    quickstart.write_text(says + '[ "$FAILS" != quickstart ]\n')
+    checkout.commit()
+    pinned = checkout.folder / "constraints/py313.txt"
+    left = checkout.folder.parent / ".cache/lexvl-roots/python3.13/newest-project/.venv/left"
+    for option, written in (("--newest", False), ("--pin", not fails)):
+        done = run_with(checkout, "3.13", option, FAILS=fails)
+        assert done.returncode == int(bool(fails)) and not left.exists(), done.stderr
+        expected = ["tests/run.sh --lint 1 test-all", "tests/run.sh  1 test-all", "runs/quickstart.sh  1 test-all"]
+        assert done.stdout.splitlines()[:3] == expected
+        assert pinned.exists() == written
+        left.touch()
+    assert fails or pinned.read_text() == "torch==2.13.0\n"
+    refused = run_with(checkout, "3.13", "--pin", "-k", "one")
+    assert (refused.returncode, refused.stderr) == (2, "error: --pin runs all tests, found '-k one'\n")
+
+
+def test_a_file_of_constraints_names_versions_without_their_builds():
+    packages = [("torch", "2.13.0+cpu"), ("pyserini", "1.6.0"), ("jaraco.classes", "3.4.0"), ("pip", "25.1")]
+    packages += [("mcp_types", "2.3.0"), ("mcp", "2.3.0"), ("lexvl-anserini", "0.2.0")]
+    assert list(constraints(packages, "3.11", "9.9.1")) == [
+        "# The versions that were tested together: Python 3.11 with Pyserini 1.6 (Lucene 9.9).",
+        "# pip install -c constraints/py311.txt ...",
+        "jaraco-classes==3.4.0",
+        "mcp==2.3.0",
+        "mcp-types==2.3.0",
+        "pyserini==1.6.0",
+        "torch==2.13.0",
+    ]
 
 
 @pytest.mark.parametrize(

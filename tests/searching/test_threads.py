@@ -129,7 +129,7 @@ if __name__ == "__main__":
     for method, shared in (("fork", engine), ("spawn", None)):
         child = multiprocessing.get_context(method).Process(target=answers, args=(method, path, shared))
         child.start()
-        child.join(60)
+        child.join(900)
         print(method, "exit", child.exitcode)
         child.kill()
 """
@@ -140,7 +140,11 @@ def test_children_of_a_process_with_a_java_machine(service: Service, tmp_path: P
     script = tmp_path / "forked.py"
     script.write_text(FORKED)
     done = subprocess.run(
-        [sys.executable, str(script), str(service.index.path)], capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, str(script), str(service.index.path)],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
     )
     refused = ("search_index", "explain", "search", "tree", "bound", "impacts", "vector", "explained", "close")
     assert done.stdout.splitlines() == [

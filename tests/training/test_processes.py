@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tiny_training import rows_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.processes import Processes
 from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.recipe import Recipe, read_recipe
+from lexvl_anserini.training.recipe import Recipe, checked, read_recipe
 from tests.training.test_pieces import assert_same, gradients, image_recipe, of_texts
 
 COUNT = 2
@@ -65,7 +66,7 @@ def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
             subprocess.Popen(command, env={**os.environ, **shared, **own}, stderr=subprocess.PIPE, text=True)
         )
     try:
-        errors = [child.communicate(timeout=300)[1] for child in running]
+        errors = [child.communicate(timeout=900)[1] for child in running]
     finally:
         for child in running:
             child.kill()
@@ -122,11 +123,40 @@ def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -
         Processes(cpu=True).check(of_texts(texts))
 
 
-def test_objectives_of_the_whole_batch_train_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+LEXLIP = Path(__file__).parents[2] / "runs/recipes/lexlip-small.yaml"
+OF_WHOLE = ["masked_words", "lexlip_momentum"]
+
+
+def of_lexlip(name: str, **plan: Any) -> Recipe:
+    """The stage of a recipe with this objective."""
+    content = read_recipe(LEXLIP).model_dump(mode="json")
+    [stage] = [stage for stage in content["stages"] if name in json.dumps(stage)]
+    stage["optimisation"].update(plan)
+    return checked({**content, "stages": [stage]}, "lexlip.yaml")
+
+
+@pytest.mark.parametrize("name", OF_WHOLE)
+def test_objectives_of_the_whole_batch_train_in_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class State:
         num_processes = 2
 
     monkeypatch.setattr(Processes, "state", State())
-    recipe = read_recipe(Path(__file__).parents[2] / "runs/recipes/lexlip-small.yaml")
-    with pytest.raises(UsageError, match="recipe lexlip-small: masked_words: trains in one process, found 2"):
-        Processes(cpu=True).check(recipe)
+    with pytest.raises(UsageError, match=f"recipe lexlip-small: {name}: trains in one process, found 2"):
+        Processes(cpu=True).check(of_lexlip(name))
+
+
+@pytest.mark.parametrize("name", OF_WHOLE)
+def test_objectives_of_the_whole_batch_have_no_pieces(name: str) -> None:
+    """The key was read, and all rows passed together."""
+    with pytest.raises(UsageError, match=f"optimisation.piece: {name} reads whole batches; leave it out"):
+        of_lexlip(name, piece=2)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", OF_WHOLE)
+def test_two_processes_refuse_an_objective_of_the_whole_batch(name: str, tmp_path: Path) -> None:
+    """Both end with the line before anything is read or written."""
+    with pytest.raises(AssertionError) as ended:
+        in_two_processes([(of_lexlip(name), tmp_path / "run", 0)])
+    assert str(ended.value).count(f"recipe lexlip-small: {name}: trains in one process, found 2") >= COUNT
+    assert not (tmp_path / "run").exists()

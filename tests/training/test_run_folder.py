@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +177,9 @@ def test_the_log_resumes(images: str, trained: Path, tmp_path: Path) -> None:
     content = json.loads(state.read_bytes())
     assert content["step"] == len(content["losses"]) == 3
     state.write_text(json.dumps({**content, "seconds": content["seconds"] + 1000}))
+    (state.parent / "digests.json").unlink()
+    with (tmp_path / "log.jsonl").open("ab") as log:
+        log.write(b'{"step": 4, "lo{"step": 4, "loss": 1}\n')  # a write that failed in the middle
     train(recipe_of(images), tmp_path, device="cpu")
 
     def losses(folder: Path) -> list[Any]:
@@ -196,6 +202,47 @@ def test_a_damaged_state_falls_back_to_the_one_before(images: str, trained: Path
     assert "\n" not in str(error.value)
     model = train(recipe_of(images), tmp_path, device="cpu", overwrite=True)
     assert same_weights(model, trained)
+
+
+@pytest.mark.parametrize("name", ["random_states_0.pkl", "model.safetensors", "step.json"])
+def test_a_state_is_that_which_was_written_or_none(name: str, images: str, trained: Path, tmp_path: Path) -> None:
+    """Without its random states accelerate goes on, and other weights or steps of the same form are valid too."""
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
+    for state in ("state", "state.old"):
+        if name.startswith("random"):
+            (tmp_path / state / name).unlink()
+        else:
+            data = bytearray((tmp_path / state / name).read_bytes())
+            data[data.index(b"2" if state == "state.old" else b"3") if name == "step.json" else -1] ^= 1
+            (tmp_path / state / name).write_bytes(data)
+        if state == "state":
+            resumed = tmp_path.with_name(tmp_path.name + "-resumed")
+            shutil.copytree(tmp_path, resumed)
+            assert same_weights(train(recipe_of(images), resumed, device="cpu"), trained)
+    with pytest.raises(ArtefactError, match=f"state: a damaged state .*{name}: missing, or not as written.*state.old"):
+        train(recipe_of(images), tmp_path, device="cpu")
+
+
+def test_an_older_version_stored_no_digests(images: str, trained: Path, tmp_path: Path) -> None:
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
+    (tmp_path / "state" / "digests.json").unlink()
+    assert same_weights(train(recipe_of(images), tmp_path, device="cpu"), trained)
+
+
+def test_an_old_state_that_cannot_be_deleted_is_one_line(
+    images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
+    remove = os.unlink
+
+    def failing(path: Any, *arguments: Any, **options: Any) -> None:
+        if str(path).endswith("optimizer.bin"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        remove(path, *arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(ArtefactError, match=r"state\.old.*: cannot be written"):
+        patch.setattr(os, "unlink", failing)
+        train(recipe_of(images), tmp_path, device="cpu", stop_after=5)
 
 
 def test_the_command_prints_the_state_where_it_stopped(images: str, tmp_path: Path) -> None:

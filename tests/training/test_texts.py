@@ -301,11 +301,11 @@ def test_ndcg_and_recall_by_hand() -> None:
         ({"data": {"corpus": "CORPUS", "images": 3}}, "data.images: for images only; kind vdr trains on texts"),
         ({"auxiliaries": [{"name": "naming", "weight": 1}]}, "auxiliary 'naming' needs images with captions"),
         ({"model": {"kind": "dpr"}, "objective": {"name": "vdr"}}, "'vdr' needs terms as dimensions, which dpr"),
-        ({"model": {"kind": "vdr", "query": {"checkpoint": "x", "least": 1}}}, "model.query.least: Extra inputs"),
+        ({"model": {"kind": "vdr", "query": {"checkpoint": "x", "least": 1}}}, "model.query.least: unknown key"),
         ({"model": {"kind": "sentence", "document": {}}}, "kind sentence has one network"),
         ({"model": {"kind": "splade", "query_topk": 5}}, "kind splade keeps one topk"),
         ({"data": {"corpus": []}}, "data.corpus"),
-        ({"model": {"kind": "bert"}}, "model: Input tag 'bert'"),
+        ({"model": {"kind": "bert"}}, "model: the key 'kind' is 'bert', expected one of "),
     ],
 )
 def test_a_recipe_that_does_not_fit_texts_raises(changes: dict[str, Any], message: str, texts: str) -> None:

@@ -71,12 +71,6 @@ def load_captions(ref: CorpusRef) -> Dataset:
     is text-to-image.
     """
     name, _, split_in_name = ref.name.partition("/")
-    if name not in KNOWN:
-        known = ref.name.partition(":")[0]
-        raise UsageError(
-            f"{ref.name}: {known} has no place in its name; --data-dir names the folder that holds {known}/, and "
-            "karpathy:FILE.json,IMAGES reads captions and images elsewhere"
-        )
     split = checked_split(ref, split_in_name)
     root = data_root(ref.data_dir)
     candidates = [root / name, root / "captions", root]

@@ -157,8 +157,11 @@ def scores_of(examples: Callable[[], Iterator[Example]]) -> Iterator[TeacherScor
 
 
 def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
-    """The questions of a DPR file that have a positive. An entry without `query_id` has its number, from 1, as id."""
-    skipped = total = 0
+    """The questions of a DPR file that have a positive. An entry without `query_id` has its number, from 1, as id.
+
+    A negative with the title and text of a positive of its question is none, whatever its id: it is left out.
+    """
+    skipped = total = same = 0
     for where, record in dpr_records(path):
         total += 1
         question = string_field(record, "question", where)
@@ -173,14 +176,19 @@ def read_dpr(path: Path, escape_ids: bool = False) -> Iterator[Example]:
         if not positives:
             skipped += 1
             continue
+        right = {digest_of(document.title or "", document.text or "") for document, _ in positives}
+        others = [(d, score) for d, score in negatives if digest_of(d.title or "", d.text or "") not in right]
+        same, negatives = same + len(negatives) - len(others), others
         query_id = checked_id(record.get("query_id", total), where, escape_ids)
         scores = {document.doc_id: score for document, score in (*positives, *negatives) if score is not None}
-        right, wrong = (tuple(document for document, _ in listed) for listed in (positives, negatives))
-        yield Example(where, Topic(query_id, question), right, wrong, scores)
+        relevant, wrong = (tuple(document for document, _ in listed) for listed in (positives, negatives))
+        yield Example(where, Topic(query_id, question), relevant, wrong, scores)
     if skipped == total:
         raise DataError(f"{path}: {f'none of {total} entries has a positive' if total else 'no entry in it'}")
     if skipped:
         log_once(f"{path}: {skipped} of {total} entries have no positive and are left out")
+    if same:
+        log_once(f"{path}: {same} hard negatives have the text of a positive of their question and are left out")
 
 
 def dpr_records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from beir.retrieval.search import BaseSearch
 
-from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, by_query
+from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, by_query, hits_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
 
@@ -44,10 +44,8 @@ class BEIRSearch(BaseSearch):
         """
         documents = (Document(doc_id, doc.get("title") or None, doc.get("text", "")) for doc_id, doc in corpus.items())
         indexed = IndexedCorpus(self.model, documents, batch_size=self.batch_size)
-        topics = [Topic(query_id, text) for query_id, text in queries.items()]
-        lists = (
-            [hit for hit in hits if hit.doc_id != hit.query_id][:top_k] for hits in indexed.lists(topics, top_k + 1)
-        )
+        topics, most = [Topic(query_id, text) for query_id, text in queries.items()], hits_of(top_k)
+        lists = ([hit for hit in hits if hit.doc_id != hit.query_id][:most] for hits in indexed.lists(topics, most + 1))
         self.results = by_query(lists, topics)
         return self.results
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.typed import MOST
+from lexvl_anserini.ground.typed import MOST, check_count
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, TreeQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import ranked
@@ -27,6 +27,8 @@ from lexvl_anserini.shards.writing import write_impacts
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.ground.quantise import Quantiser
+
+Record = TypeVar("Record", Document, Topic)
 
 
 class IndexedCorpus:
@@ -46,7 +48,7 @@ class IndexedCorpus:
 
     def lists(self, topics: Iterable[Topic], hits: int) -> Iterator[list[ScoredDoc]]:
         """One ranked list per topic, in their order."""
-        return self.searcher.lists(topics, min(hits, MOST), SearchSettings(batch_size=self.batch_size))
+        return self.searcher.lists(of_texts(topics), hits_of(hits), SearchSettings(batch_size=self.batch_size))
 
     def lists_among(
         self, topics: Iterable[Topic], candidates: Mapping[str, Sequence[str]], hits: int
@@ -56,7 +58,8 @@ class IndexedCorpus:
         Raises:
             UsageError: a topic has no candidates.
         """
-        for topic in topics:
+        hits = hits_of(hits)
+        for topic in of_texts(topics):
             if topic.query_id not in candidates:
                 raise UsageError(f"topic {topic.query_id!r}: no candidates among those of {len(candidates)} topics")
             scores = dict.fromkeys(candidates[topic.query_id], 0.0)
@@ -84,7 +87,7 @@ def index_of(
 ) -> Index:
     """Encodes and indexes documents in a folder; without one, in a temporary folder that goes with the index."""
     home = Path(mkdtemp(prefix="lexvl-")) if folder is None else folder
-    records = list(documents)
+    records = list(of_texts(documents))
     dataset = Dataset("adapted", "", lambda: iter(records), lambda: iter(()), lambda: iter(()))
     try:
         write_impacts(dataset, model, home / "shards", quantiser, layout, batch_size)
@@ -96,6 +99,32 @@ def index_of(
     if folder is None:
         finalize(index, shutil.rmtree, home, ignore_errors=True)
     return index
+
+
+def of_texts(records: Iterable[Record]) -> Iterator[Record]:
+    """The documents or topics that another project passes.
+
+    Raises:
+        UsageError: an id, a title or a text is of another type.
+    """
+    for record in records:
+        for name in ("doc_id", "query_id", "title", "text"):
+            if not isinstance(value := getattr(record, name, None), str | None):
+                raise UsageError(
+                    f"{str(record[0])[:60]!r}: its {name} is of type {type(value).__name__}, expected a str"
+                )
+        yield record
+
+
+def hits_of(number: Any) -> int:
+    """A number of hits that another project passes; some pass the largest that there is.
+
+    Raises:
+        UsageError: no whole number from 1 on.
+    """
+    hits = min(number, MOST) if isinstance(number, int) else number
+    check_count("hits", hits)
+    return int(hits)
 
 
 def saved_picture(picture: Any, folder: Path, name: int) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyterrier as pt
 
-from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus
+from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, of_texts
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.runs.trec import DEFAULT_HITS, strict_scores
@@ -48,7 +48,7 @@ class PyTerrierRetriever(pt.Transformer):
         topics = topics.drop_duplicates("qid").assign(qid=topics["qid"].astype(str))
         rows: list[tuple[str, str, float, int]] = []
         queries = [Topic(qid, query) for qid, query in zip(topics["qid"], topics["query"], strict=True)]
-        for hits in self.searcher.lists(queries, self.hits):
+        for hits in self.searcher.lists(of_texts(queries), self.hits):
             scores = strict_scores([hit.score for hit in hits])
             rows += [(h.query_id, h.doc_id, score, h.rank - 1) for h, score in zip(hits, scores, strict=True)]
         self.searcher.verified()

@@ -1,6 +1,7 @@
 """The folder of an exported encoder, which `export-onnx` writes, and the runtime `onnx`, which reads it.
 
-    FOLDER/export.json             the encoder, its two sides, and the SHA-256 of every other file: an `Export`
+    FOLDER/export.json             the encoder, its two sides, and the SHA-256 of every other file: an `Export`, with a
+                                   digest of its own
     FOLDER/query.onnx              the network of a side, up to the weights before the sparsifier, or the dense vectors;
     FOLDER/document.onnx           none for a bag of tokens. Sides with equal networks share a file
     FOLDER/query.tokenizer.json    the tokenizer of a side that reads texts
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import orjson
 
 from lexvl_anserini.doors.onnx.towers import (
     DenseGraphTower,
@@ -52,6 +54,9 @@ ONNX = "onnx"
 FORMAT = "lexvl-onnx/1"
 
 SIDES = ("query", "document")
+
+# The key of export.json with the digest of all its other keys.
+DIGEST = "digest"
 REMEDY = "export again with lexvl export-onnx"
 
 # What a side reads.
@@ -135,22 +140,30 @@ class Export:
     format: str = FORMAT
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dictionary for `files.write_json`."""
-        return asdict(self)
+        """A plain dictionary for `files.write_json`, with its own digest."""
+        return {**asdict(self), DIGEST: digest_of(asdict(self))}
 
     @classmethod
     def read(cls, folder: Path) -> Export:
         """The description of an export; its files are compared when they are read."""
         path = folder / EXPORT
         data = read_json(path, "description of an exported encoder", CheckpointError)
+        digest = data.pop(DIGEST, None)  # older versions wrote none
         if data.get("format") != FORMAT or data.keys() - {key.name for key in fields(cls)}:
             raise CheckpointError(f"{path}: not an export of this version (format {FORMAT}); {REMEDY}")
         try:
             check(data, cls, str(path), REMEDY)
         except Exception as error:
             raise CheckpointError(str(error)) from error
+        if digest not in (None, digest_of(data)):
+            raise CheckpointError(f"{path}: not as it was written (its {DIGEST} is another); {REMEDY}")
         read = {"encoder": EncoderRef(data["encoder"]), **{side: SideOfExport(data[side]) for side in SIDES}}
         return cls(**{**data, **read})
+
+
+def digest_of(description: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of the content of export.json."""
+    return sha256(orjson.dumps(description, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def is_export(folder: Path) -> bool:

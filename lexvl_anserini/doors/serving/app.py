@@ -31,6 +31,7 @@ from lexvl_anserini.doors.serving.messages import (
     ShownAnswer,
 )
 from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.typed import plain
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +102,7 @@ def malformed(request: Request, error: RequestValidationError) -> str:
     if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
         return "expected JSON, with the header content-type: application/json"
     first = error.errors()[0]
-    return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {first['msg']}"
+    return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {plain(first)}"
 
 
 def printable(text: str) -> str:

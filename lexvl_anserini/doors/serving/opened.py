@@ -18,7 +18,7 @@ from lexvl_anserini.doors.serving.documents import WITHOUT_PICTURES, ShownCorpus
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import index_name, index_path
-from lexvl_anserini.ground.errors import DataError, LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.registry import TORCH
@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 # Seconds between two looks at the folder of an index.
 LOOK_EVERY_S = 0.5
+
+# Tries to open an index that other processes replace meanwhile.
+OPENINGS = 5
 
 
 @dataclass(frozen=True)
@@ -134,10 +137,25 @@ class LiveIndex:
 
 
 def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
-    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same."""
+    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same.
+
+    Raises:
+        ArtefactError: no index that can be opened, or it is replaced again at each try.
+    """
+    for _ in range(OPENINGS):
+        state = state_of_index(served.path)
+        live = _opened(served, before, state or (0, 0, 0))
+        # Manifest, corpus and engine belong to one index only if no process replaced it in between.
+        if state_of_index(served.path) == state:
+            Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
+            return live
+        live.close()
+    raise ArtefactError(f"{served.path}: replaced {OPENINGS} times while it was opened; try again when it is written")
+
+
+def _opened(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> LiveIndex:
     from lexvl_anserini.data.dataset import dataset_of
 
-    state = state_of_index(served.path)
     manifest = index_manifest(served.path)
     same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
     index = Index(served.path, manifest)
@@ -151,9 +169,7 @@ def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
         corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
     fields = read_report(served.path).fields if manifest.kind == "impact" else {}
     metadata = {name: kind for name, kind in fields.items() if name.startswith("meta.")}
-    live = LiveIndex(served, state or (0, 0, 0), searcher.opened(), corpus, terms, metadata, examples)
-    Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
-    return live
+    return LiveIndex(served, state, searcher.opened(), corpus, terms, metadata, examples)
 
 
 def _verify(index: LiveIndex) -> None:

@@ -154,8 +154,9 @@ class MilvusStore(ImpactStore):
             self.served.drop_collection(older)
 
     def abandon(self) -> None:
-        """Drops the collection."""
-        self.served.drop_collection(self.table)
+        """Drops the collection, unless the alias is there."""
+        if self._published() != self.table:
+            self.served.drop_collection(self.table)
 
     def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
         """Entities by id."""

@@ -137,8 +137,9 @@ class OpenSearchStore(ImpactStore):
         self.served.indices.update_aliases(body={"actions": moves})
 
     def abandon(self) -> None:
-        """Deletes the index."""
-        self.served.indices.delete(index=self.table)
+        """Deletes the index, unless the alias is there."""
+        if not self._ours()[self.table]:
+            self.served.indices.delete(index=self.table)
 
     def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
         """Documents by id, as they were sent."""

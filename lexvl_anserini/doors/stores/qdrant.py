@@ -148,8 +148,9 @@ class QdrantStore(ImpactStore):
             self.served.delete_collection(older)
 
     def abandon(self) -> None:
-        """Deletes the collection."""
-        self.served.delete_collection(self.table)
+        """Deletes the collection, unless the alias is there."""
+        if self.table not in self._alias().values():
+            self.served.delete_collection(self.table)
 
     def rows(self, names: Sequence[str]) -> Iterator[StoreRow]:
         """Points by id."""

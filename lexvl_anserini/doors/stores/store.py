@@ -171,7 +171,7 @@ class ImpactStore(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Removes the new table."""
+        """Removes the new table, unless it is published: a server may have done what its answer does not say."""
 
     @abstractmethod
     def rows(self, names: Sequence[str]) -> Iterable[StoreRow]:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -117,6 +118,12 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     name, at, revision = reference.partition("@")
     if not HUB_ID.fullmatch(name) or (at and not REVISION.fullmatch(revision)):
         raise CheckpointError(f"{reference}: no such folder, and not a hub id either (owner/name, owner/name@revision)")
+    # Only a few old models of the hub have no owner, and none has a name like these.
+    if "/" not in name and (near := get_close_matches(name, PACKAGED, n=1, cutoff=0.75)):
+        raise CheckpointError(
+            f"{reference}: no such folder and no packaged checkpoint; did you mean {near[0]!r}? A model of the hub is "
+            "owner/name"
+        )
     return from_hub(name, revision or None, weights)
 
 

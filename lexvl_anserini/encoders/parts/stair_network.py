@@ -15,6 +15,7 @@ from torch.nn.functional import gelu
 
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer, ResidualBlock
 from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_anserini.ground.typed import plain
 
 MODEL_TYPE = "stair"
 
@@ -99,7 +100,7 @@ class StairConfig:
             config = TypeAdapter(cls).validate_python({k: v for k, v in content.items() if k != "model_type"})
         except ValidationError as error:
             first = error.errors()[0]
-            raise CheckpointError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise CheckpointError(f"{where}: {'.'.join(map(str, first['loc']))}: {plain(first)}") from error
         for name, shape in (("text", config.text), ("image", config.image)):
             if shape.width % shape.heads:
                 raise CheckpointError(f"{where}: {name}: width {shape.width} does not divide by {shape.heads} heads")

@@ -3,8 +3,8 @@
 A long text is cut where a reader of so many tokens stops (`starts`), so that its time and memory do not grow with the
 text. A tokenizer splits a text into words (pieces that it encodes one by one), and what it splits and changes depends
 on characters nearby. The start of a text therefore has the same words as the whole text, but for those near the cut.
-How far a word reaches is unknown before it ends, so the last word before the cut does not count either: of a text that
-a tokenizer takes as one word, everything is read.
+How far a word reaches is unknown before it ends, so the last word before the cut does not count either. Of a text whose
+first tokens are still uncertain after `MOST_READ` characters, these characters are read and no more.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.ground.vocabulary import Vocabulary
@@ -298,6 +299,10 @@ FIRST_LENGTH, LONGER = 16, 4
 # reaches as far.
 MARGIN = 1000
 
+# Characters of a text that are read at most for its first tokens, where those of a reader need no more: tokenising one
+# word of so many takes about 3 s and 90 MB.
+MOST_READ = 1 << 20
+
 # (text, length) -> about so many characters of its start, or the whole text if it is not longer.
 Start = Callable[[str, int], str]
 
@@ -310,7 +315,7 @@ def characters(text: str, length: int) -> str:
 def starts(
     texts: Sequence[str], tokens: int, encode: Callable[[list[str]], Sequence[Any]], start: Start = characters
 ) -> list[str]:
-    """The start of each text that has its first `tokens` tokens.
+    """The start of each text that has its first `tokens` tokens, or its first `MOST_READ` characters.
 
     Args:
         encode: texts -> their `tokenizers.Encoding`, without special tokens and not truncated.
@@ -326,10 +331,14 @@ def starts(
             for i, encoding in zip(open_ends, encodings, strict=True)
             if not is_certain(encoding, beginnings[i], tokens)
         ]
-        length *= LONGER
+        if length >= MOST_READ:
+            break
+        length = min(LONGER * length, MOST_READ)
         for i in open_ends:
             beginnings[i] = start(texts[i], length)
         open_ends = [i for i in open_ends if len(texts[i]) > length]
+    if open_ends:
+        log_once(f"a text whose first {tokens} tokens are uncertain after {length:,} characters is cut there")
     return beginnings
 
 

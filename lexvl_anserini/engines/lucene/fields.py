@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene.versions import newer_refused
@@ -27,16 +28,11 @@ TEXT = "text"
 META = "meta."
 
 
-# Anserini's parameters of BM25, here for the field `text`.
-K1 = 0.9
-B = 0.4
-
-
 @java_calls()
 def field_similarity() -> Any:
     """Impacts in `contents`, where a score is frequency x boost as in Anserini; BM25 in all other fields."""
     impacts = java_class("io.anserini.search.similarity.ImpactSimilarity")()
-    bm25 = java_class("org.apache.lucene.search.similarities.BM25Similarity")(K1, B)
+    bm25 = java_class("org.apache.lucene.search.similarities.BM25Similarity")(BM25Settings.k1, BM25Settings.b)
     return our_class("FieldSimilarity")(CONTENTS, impacts, bm25)
 
 

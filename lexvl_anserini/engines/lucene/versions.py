@@ -14,8 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.engines.jvm import lucene_version
+from lexvl_anserini.engines.jvm import LUCENE_LINES, find_jar, lucene_version
 from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.installed import lucene_of, version_of
 
 # The start of `segments_N`, the file of a commit, as Lucene's SegmentInfos and CodecUtil document it: magic number,
 # codec name; then int32 version and 16 bytes of an id; a suffix; and numbers of 7 bits a byte.
@@ -29,6 +30,9 @@ ID_BYTES = 16
 FOOTER = bytes.fromhex("c02893e8") + bytes(4)
 FOOTER_BYTES = 16
 CHECKSUM_BYTES = 8
+
+# The major version of Lucene in Pyserini's jar, by the major version of Pyserini; others have the newest line.
+LINE_OF_PYSERINI = {"1": 9}
 
 
 class IndexVersion(NamedTuple):
@@ -67,6 +71,24 @@ def dotted(version: Iterable[int]) -> str:
     return ".".join(map(str, version))
 
 
+def refuse_newer_line(index: Path) -> None:
+    """Refuses, without Java, an index of a later major version of Lucene than Pyserini's jar has.
+
+    Some indexes of a later minor version can be read; `newer_refused` refuses the others when Java opens them.
+
+    Raises:
+        ArtefactError: the index is of a later major version.
+    """
+    version, pyserini = read_version(index), version_of("pyserini") or ""
+    expected = LINE_OF_PYSERINI.get(pyserini.partition(".")[0], max(LUCENE_LINES))
+    # The table saves reading the directory of the jar, which takes seconds, for an index that fits.
+    if version is None or version.written[0] <= expected:
+        return
+    running = lucene_of(find_jar())
+    if running is not None and version.written[0] > int(running.partition(".")[0]):
+        raise _too_new(index, version, running)
+
+
 @contextmanager
 def newer_refused(index: Path) -> Iterator[None]:
     """Explains why an index cannot be opened if a newer Lucene wrote it.
@@ -82,7 +104,7 @@ def newer_refused(index: Path) -> Iterator[None]:
         version = read_version(index)
         if version is None or version.written <= lucene_version():
             raise
-        raise _too_new(index, version) from problem
+        raise _too_new(index, version, dotted(lucene_version())) from problem
 
 
 def creator(indexes: Iterable[Path]) -> int:
@@ -91,7 +113,7 @@ def creator(indexes: Iterable[Path]) -> int:
     for index in indexes:
         if version := read_version(index):
             if version.created > lucene_version()[0]:
-                raise _too_new(index, version)
+                raise _too_new(index, version, dotted(lucene_version()))
             first.setdefault(version.created, index)
     if len(first) > 1:
         places = " and ".join(f"{path} by Lucene {major}" for major, path in sorted(first.items()))
@@ -110,9 +132,9 @@ def _last_commit(index: Path) -> bytes | None:
     return data if whole else None
 
 
-def _too_new(index: Path, version: IndexVersion) -> ArtefactError:
+def _too_new(index: Path, version: IndexVersion, running: str) -> ArtefactError:
     return ArtefactError(
-        f"{index}: written by Lucene {dotted(version.written)}, which Lucene {dotted(lucene_version())} of this "
+        f"{index}: written by Lucene {dotted(version.written)}, which Lucene {running} of this "
         "Pyserini cannot read; use a Pyserini as new as the one that wrote it, or build the index again here"
     )
 

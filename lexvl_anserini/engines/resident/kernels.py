@@ -11,15 +11,12 @@ of these, the rest is looked up (MaxScore, Turtle and Flood 1995, over blocks).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, GROUP, PACKED_TOGETHER
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096
@@ -32,17 +29,6 @@ LOOKUP = 64
 
 # Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
 SORTED = 64
-
-
-def kernel(function: Function) -> Function:
-    """Compiles a function at its first call, without Python's lock; keeps the code on disk where that is possible.
-
-    numba keeps it beside the module, or in the user's cache folder, or in `$NUMBA_CACHE_DIR`.
-    """
-    try:
-        return cast("Function", njit(nogil=True, cache=True, error_model="numpy")(function))
-    except RuntimeError:  # none of these folders can be written
-        return cast("Function", njit(nogil=True, error_model="numpy")(function))
 
 
 class Postings(NamedTuple):

@@ -12,7 +12,7 @@ import numpy as np
 from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, close, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.kernels import kernel
+from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.layout import (
     BITMAP,
     BITMAP_SHARE,

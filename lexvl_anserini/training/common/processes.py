@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -16,14 +17,13 @@ from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
+from lexvl_anserini.training.objectives import OF_WHOLE_BATCHES
 from lexvl_anserini.training.recipe import Optimisation, Recipe
-
-# Objectives whose queue of keys, or whose masked texts, belong to the whole batch.
-ALONE = ("lexlip_momentum", "masked_words")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Processes:
         """Checks that all processes can have as many rows of each batch, and that all objectives can be shared out."""
         count = self.state.num_processes
         for stage in recipe.stages:
-            if count > 1 and (alone := [name for name in stage.names if name in ALONE]):
+            if count > 1 and (alone := [name for name in stage.names if name in OF_WHOLE_BATCHES]):
                 raise UsageError(f"recipe {recipe.name}: {', '.join(alone)}: trains in one process, found {count}")
             if (size := stage.optimisation.batch_size) % count:
                 raise UsageError(f"recipe {recipe.name}: batch_size {size} is no multiple of the {count} processes")
@@ -119,6 +119,18 @@ def make_accelerator(device: torch.device, precision: str) -> Any:
     if precision != "no" and not accelerator.native_amp:  # accelerate would silently compute in float32
         raise UsageError(f"precision {precision}: {device} does not compute in it; expected no or bf16")
     return accelerator
+
+
+@contextmanager
+def own_random_numbers(device: torch.device) -> Iterator[None]:
+    """Seeds in this block, and states that accelerate reads, leave the random numbers of the caller as they were."""
+    drawn = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
 
 
 # Parameters of glibc's mallopt, and the largest value of an int.

@@ -67,6 +67,8 @@ LEXICAL = frozenset(
 # Objectives whose documents must be texts, and those whose documents must be images with captions.
 OF_TEXTS = frozenset({"svdr", "splade_margin_mse", "splade_kl"})
 OF_IMAGES = frozenset({"naming", "v_splade", "caption_gated"})
+# Objectives whose queue of keys, or whose masked texts, belong to the whole batch: no pieces and no other processes.
+OF_WHOLE_BATCHES = frozenset({"lexlip_momentum", "masked_words"})
 # What objectives read in a batch beyond the vectors of both sides; the settings of a model say what its pair computes.
 MISSING: Mapping[str, str] = {
     "d2s": "dense vectors beside lexical ones",

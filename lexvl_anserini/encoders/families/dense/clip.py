@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     run_config,
 )
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
@@ -62,7 +62,7 @@ def load_clip(
     merges: str | None = None,
     open_clip: str | None = None,
 ) -> Encoder:
-    """A folder of transformers, a folder or weight file in OpenAI's or DeCLIP's layout, or a name of open_clip.
+    """A folder of transformers, a folder or weight file in OpenAI's or DeCLIP's layout, or open_clip's name of one.
 
     Args:
         source: for weights without a tokenizer, `tokenizer` names a folder that has one.
@@ -72,15 +72,17 @@ def load_clip(
         text_max_length: tokens per text, with both special tokens; default the number of positions of the model (77).
         dimensions: keep only the first ones (Matryoshka); default all.
         merges: BPE merges file of weights in OpenAI's or DeCLIP's layout; default beside the weights.
-        open_clip: a model of the package open_clip instead of a checkpoint, NAME/PRETRAINED.
+        open_clip: NAME/PRETRAINED in the package open_clip, for the model of the hub that has its weights.
     """
+    beside: str | None = None
     if open_clip is not None:
-        loaded = from_open_clip(source, open_clip)
-    else:
-        checkpoint = source.required("clip")
-        weights = read_weights(checkpoint.path)
-        read = read_open_layout if is_open_layout(weights) else read_transformers
-        loaded = read(source, checkpoint, weights, merges, activation)
+        source, beside = of_open_clip(source, open_clip)
+    checkpoint = source.required("clip")
+    weights = read_weights(checkpoint.path)
+    read = read_transformers
+    if is_open_layout(weights):
+        read, merges = read_open_layout, merges or beside
+    loaded = read(source, checkpoint, weights, merges, activation)
     limit = loaded.model.config.text_config.max_position_embeddings
     reader = TextReader(loaded.tokenizer, text_max_length or limit, limit=limit, prompt=prompt)
     text, image = (replace(tower, dimensions=dimensions) for tower in towers(loaded, reader, source.device))
@@ -168,12 +170,15 @@ def open_pixels(model: Any, preprocess: Mapping[str, Any]) -> Crop:
     return replace(crop, mean=mean, std=std)
 
 
-def from_open_clip(source: Source, name: str) -> LoadedClip:
-    """A model of the package open_clip: its weights in our network, its merges, its crop.
+def of_open_clip(source: Source, name: str) -> tuple[Source, str]:
+    """The source with the checkpoint on the hub that a name of the package open_clip means, and the package's merges.
+
+    The package only says which model of the hub has the weights; it downloads nothing.
 
     Raises:
-        UsageError: a checkpoint is named too, the package is not installed, or it knows no such model.
-        CheckpointError: its towers are no plain CLIP.
+        UsageError: a checkpoint is named too, the package is not installed, or it knows no model of that name on the
+            hub.
+        CheckpointError: the hub does not give the model.
     """
     if source.checkpoint is not None:
         raise UsageError(f"open_clip={name!r} and a checkpoint exclude each other; give one of them")
@@ -182,22 +187,12 @@ def from_open_clip(source: Source, name: str) -> LoadedClip:
     import open_clip
 
     architecture, _, pretrained = name.partition("/")
-    try:
-        original = open_clip.create_model(architecture, pretrained=pretrained or None, device="cpu")
-    except Exception as error:  # unknown name, no network, broken download
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UsageError(f"open_clip={name!r}: cannot be had ({first})") from error
-    weights = original.state_dict()
-    if not is_open_layout(weights):
-        raise CheckpointError(f"open_clip={name!r}: its towers are no plain CLIP; only ViT models can be loaded")
-    described = open_clip.get_model_config(architecture) or {}
-    shape = ClipShape.of_open_clip(described)
-    if any(isinstance(module, open_clip.model.QuickGELU) for module in original.modules()):
-        shape = replace(
-            shape, activation="quick_gelu"
-        )  # some weights use it, whatever their architecture's configuration has
-    model = build_open_clip(weights, shape, name, source.device)
-    size = model.config.text_config.vocab_size
-    tokenizer = ClipBpe(Path(open_clip.__file__).parent / MERGES, (START, END), size)
-    preprocess = getattr(original.visual, "preprocess_cfg", None) or {}
-    return LoadedClip(model, tokenizer, open_pixels(model, preprocess))
+    known = open_clip.get_pretrained_cfg(architecture, pretrained)
+    owner, model, file, *_ = f"{known.get('hf_hub') or ''}///".split("/")
+    if not model:
+        url = known.get("url")
+        reason = f"its weights are not on the hub; download {url} and give its folder as checkpoint"
+        raise UsageError(f"open_clip={name!r}: {reason if url else 'no name that the package has weights of'}")
+    checkpoint = find_checkpoint(f"{owner}/{model}")
+    checkpoint = replace(checkpoint, file=checkpoint.folder / file) if file else checkpoint
+    return replace(source, checkpoint=checkpoint), str(Path(open_clip.__file__).parent / MERGES)

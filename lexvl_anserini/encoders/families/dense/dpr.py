@@ -72,8 +72,8 @@ def load_dpr(
     context = source.required("dpr")
     if query_checkpoint is None:
         raise UsageError(
-            "encoder 'dpr' needs two checkpoints: the context encoder as --checkpoint, the question encoder as "
-            "--set query_checkpoint=FOLDER or HUB-ID"
+            "encoder 'dpr' needs two checkpoints: the context encoder as checkpoint, the question encoder as "
+            "query_checkpoint, each a folder or a hub id"
         )
     question = find_checkpoint(query_checkpoint)
     query = tower(source, question, QUESTION, query_max_length, dimensions)

@@ -1,0 +1,230 @@
+"""Resident postings of small collections: answers equal dot products, or one line says what is damaged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from damage import damaged, one_line
+from faults import Ended, faults
+from numba import config
+from numba.core.caching import FunctionCache
+from rounds import Rounds
+from shard_folders import write_shards
+
+from lexvl_anserini.engines import verifying
+from lexvl_anserini.engines.index_folder import RESIDENT
+from lexvl_anserini.engines.resident import choosing, kernels, layout
+from lexvl_anserini.engines.resident.layout import BLOCK, WIDTHS
+from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.searching.building import append_index, build_index, delete_documents, repair_index
+from lexvl_anserini.searching.retrieval import search_index
+from tests.attack.test_attack_corruption import pairs
+from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
+from tests.engines.test_resident import resident_of, searched
+
+pytestmark = [pytest.mark.heavy, pytest.mark.attack]
+
+# Densities of posting lists: of each kind of slot some, and those at the borders between the kinds.
+SHARES = (1.0, 0.5, 1 / 7, 1 / 8, 1 / 9, 1 / 100, 1 / 255, 1 / 400, 1 / 3000)
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(layout, "LEAST_POSTINGS", 0)
+    monkeypatch.setenv(choosing.VARIABLE, "resident")
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+
+
+def collection(random: Random) -> tuple[dict[str, dict[int, int]], dict[int, str], int, int]:
+    """Terms with their postings, ids of the documents that are not deleted, documents, width."""
+    documents = random.choice([1, 9, 64, 65, 3000, BLOCK, BLOCK + 1, 2 * BLOCK + random.randrange(BLOCK)])
+    width = random.choice(list(WIDTHS))
+    largest = random.choice([1, 3, (1 << min(8 * width, 24)) - 1])
+    rng = np.random.default_rng(random.getrandbits(32))
+    alive = rng.random(documents) < random.choice([1, 0.9, 0.1])
+    alive[0] = True
+    names = rng.permutation(documents)
+    ids = {int(n): f"d{'x' * int(names[n] % 3)}{names[n]}" for n in np.flatnonzero(alive)}
+    rows = {}
+    for number in range(random.choice([1, 5, 12, 80 if documents <= 3000 else 12])):
+        held = np.flatnonzero(alive & (rng.random(documents) < random.choice(SHARES)))
+        impacts = rng.integers(1, largest, len(held), endpoint=True)
+        if len(held):
+            rows[f"t{number}é"] = dict(zip(held.tolist(), impacts.tolist(), strict=True))
+    return rows, ids, documents, width
+
+
+def exact(
+    rows: Mapping[str, Mapping[int, int]], ids: Mapping[int, str], documents: int, query: Mapping[str, int], hits: int
+) -> list[tuple[str, int, float]]:
+    """Every dot product, by score, then by id."""
+    scores = np.zeros(documents, np.int64)
+    for term, weight in query.items():
+        row = rows.get(term, {})
+        scores[list(row)] += weight * np.array(list(row.values()), np.int64)
+    reached = sorted(np.flatnonzero(scores).tolist(), key=lambda n: (-scores[n], ids[n].encode()))[:hits]
+    return [(ids[n], rank, float(scores[n])) for rank, n in enumerate(reached, start=1)]
+
+
+def queries_of(random: Random, rows: Mapping[str, Mapping[int, int]]) -> list[dict[str, int]]:
+    """Queries whose scores are below the limit, as the engine lets them pass."""
+    queries = []
+    for _ in range(random.choice([1, 8, 30])):
+        chosen = random.sample([*rows, "nowhere"], random.randint(0, len(rows) + 1))
+        query = {term: random.choice([1, 1, 2, 7, 255]) for term in chosen}
+        most = sum(weight * max(rows.get(term, {0: 0}).values()) for term, weight in query.items())
+        queries += [query] if most < 1 << 24 else []
+    return queries
+
+
+def test_lists_of_every_layout_equal_dot_products(rounds: Rounds) -> None:
+    for _seed, random, folder in rounds:
+        rows, ids, documents, width = collection(random)
+        resident = resident_of(folder, rows, ids, documents, width)
+        queries = queries_of(random, rows)
+        hits = random.choice([1, 2, 10, 1000, documents, documents + 5])
+        products = [exact(rows, ids, documents, query, hits) for query in queries]
+        assert searched(resident, queries, hits, random.randint(1, 4)) == products
+        rounds.count("resident lists", len(queries))
+
+
+def lists_of(index: Path, queries: Sequence[Mapping[str, int]], hits: int, threads: int = 1) -> list[Any]:
+    stream = [ImpactQuery(str(number), query) for number, query in enumerate(queries)]
+    answers: list[Any] = pairs(search_index(index, stream, hits, threads=threads))
+    return answers
+
+
+def test_lists_of_changed_indexes_equal_dot_products(rounds: Rounds) -> None:
+    """Built, appended to, with documents replaced and deleted; then damaged, and repaired."""
+    for _seed, random, folder in rounds:
+        terms, vectors = drawn(random)
+        vectors = dict(vectors)
+        write_shards(folder / "first", list(vectors.items()), terms=terms)
+        index = build_index(folder / "first", folder / "index").path
+        for number in range(random.randrange(3)):
+            change = random.choice(["append", "replace", "delete"])
+            if change == "delete" and len(vectors) > 1:
+                gone = random.sample(sorted(vectors), random.randrange(1, min(9, len(vectors))))
+                if any(vector for doc_id, vector in vectors.items() if doc_id not in gone):
+                    delete_documents(index, gone)
+                    vectors = {doc_id: vector for doc_id, vector in vectors.items() if doc_id not in gone}
+                continue
+            more = {f"new{number}.{n}": {random.choice(terms): random.randint(1, 70_000)} for n in range(3)}
+            if change == "replace":
+                more |= {doc_id: {terms[0]: 5} for doc_id in random.sample(sorted(vectors), 1)}
+            write_shards(folder / f"more{number}", list(more.items()), terms=terms)
+            append_index(index, folder / f"more{number}", replace=change == "replace")
+            vectors |= more
+        queries = [
+            query for query in (some_query(random, terms) for _ in range(20)) if bound_of(vectors, query) < 1 << 24
+        ]
+        hits = random.choice([1, 7, len(vectors) + 1])
+        products = [expected(vectors, query, hits) for query in queries]
+        assert lists_of(index, queries, hits, random.randint(1, 3)) == products
+        damaged_and_repaired(random, index, queries, hits, products, rounds)
+        rounds.count("lists of changed indexes", len(queries))
+
+
+def damaged_and_repaired(
+    random: Random, index: Path, queries: Sequence[Any], hits: int, products: Any, rounds: Rounds
+) -> None:
+    """Damages of an index's file: right lists or one line; `repair`, ended anywhere and repeated, writes what was."""
+    sound, files = (index / RESIDENT).read_bytes(), {path.name for path in index.parent.iterdir()}
+    for _ in range(4):
+        broken = damaged(random, sound)
+        (index / RESIDENT).write_bytes(broken)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(verifying, "VERIFIED_BYTES", random.choice([0, 1 << 30]))
+            patch.setenv(choosing.VARIABLE, random.choice(choosing.CHOICES))
+            patch.setattr(choosing, "WORTH_S", 0)
+            try:
+                assert lists_of(index, queries, hits) == products
+            except LexvlError as error:
+                one_line(error)
+                rounds.count("damages found")
+        with suppress(Ended), faults(index.parent, random.choice([0, random.randint(1, 25)])):
+            assert repair_index(index) == (broken != sound)
+        repair_index(index)
+        assert (index / RESIDENT).read_bytes() == sound
+        assert {path.name for path in index.parent.iterdir()} == files
+        rounds.count("damaged resident postings")
+
+
+# What a process answers that has the folder of compiled kernels in NUMBA_CACHE_DIR.
+ASKED = """
+import sys
+from pathlib import Path
+from lexvl_anserini.engines.resident.layout import open_sections
+from lexvl_anserini.engines.resident.searching import ResidentPostings
+from lexvl_anserini.ground.records import ImpactQuery
+with open(sys.argv[1], "rb") as file:
+    resident = ResidentPostings(open_sections(file, Path(sys.argv[1])))
+queries = [ImpactQuery("", {"t1": 3, "t2": 1, f"t{n}": 2}) for n in range(40)]
+print([(hit.doc_id, hit.score) for hits in resident.lists(queries, 10, int(sys.argv[2])) for hit in hits])
+"""
+
+
+def asked(file: Path, stored: Path | None = None, threads: int = 1) -> subprocess.Popen[str]:
+    """A process that answers by these kernels."""
+    command = [sys.executable, "-c", ASKED, str(file), str(threads)]
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)} | (
+        {"NUMBA_CACHE_DIR": str(stored)} if stored else {}
+    )
+    return subprocess.Popen(command, env=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def collections(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
+    """A file of each width, with its answers; all kernels for them are compiled and stored."""
+    answers = {}
+    for width in WIDTHS:
+        folder = tmp_path_factory.mktemp("width")
+        draw = Random(width)
+        rows = {f"t{t}": {d: draw.randint(1, 255) for d in range(0, 3000, 1 + t * t)} for t in range(40)}
+        resident_of(folder, rows, {n: f"d{n}" for n in range(3000)}, 3000, width)
+        process = asked(folder / RESIDENT)
+        answers[folder / RESIDENT], error = process.communicate()
+        assert process.returncode == 0, error
+    return answers
+
+
+@pytest.mark.attack(share=2)
+def test_stored_kernels_that_are_damaged_or_shared(rounds: Rounds, collections: dict[Path, str]) -> None:
+    """Several processes use, compile and store kernels at once; some are killed, some files are damaged or gone."""
+    for _seed, random, folder in rounds:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(config, "CACHE_DIR", str(folder))
+            place = Path(FunctionCache(kernels.search.py_func).cache_path)  # type: ignore[attr-defined]
+        stored = kernels.search._cache.cache_path  # type: ignore[attr-defined]
+        shutil.copytree(stored, place, dirs_exist_ok=True)
+        # Those that are called from Python are loaded; their code has that of the others.
+        loaded = [path for name in ("search-", "expand-", "spell-") for path in place.glob(f"kernels.{name}*")]
+        for path in random.sample(sorted(loaded), random.randint(1, 3)):
+            if random.random() < 0.7:
+                data = path.read_bytes()
+                path.write_bytes(random.choice([b"", data[: len(data) // 2], damaged(random, data)]))
+            else:
+                path.unlink()
+        several = [random.choice(list(collections)) for _ in range(random.randint(1, 2))]
+        processes = [asked(file, folder, random.randint(1, 4)) for file in several]
+        if random.random() < 0.3:
+            time.sleep(random.uniform(1, 8))
+            os.kill(processes[0].pid, signal.SIGKILL)
+        again = random.choice(list(collections))
+        for file, process in [*zip(several, processes, strict=True), (again, asked(again, folder))]:
+            out, error = process.communicate()
+            assert process.returncode == -signal.SIGKILL or (out, process.returncode) == (collections[file], 0), error
+        rounds.count("stored kernels damaged or shared")

@@ -1,0 +1,53 @@
+"""What .ci/run expects of skipped tests: at most so many, no file as a whole, and their reasons at the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = """
+import pytest
+
+@pytest.mark.parametrize("number", range(3))
+def test_skipped(number):
+    pytest.skip("no lamp here" if number else "no rope here")
+
+def test_passed():
+    assert True
+"""
+WHOLE = "import pytest\npytest.importorskip('no_such_module', reason='no module')\n"
+
+
+@pytest.mark.parametrize(
+    ("most", "code", "message"),
+    [(None, 0, ""), ("3", 0, ""), ("2", 1, "FAILED: 3 tests are skipped, expected at most LEXVL_MOST_SKIPPED=2")],
+)
+def test_too_many_skipped_tests_are_a_failure(tmp_path: Path, most, code, message) -> None:
+    (tmp_path / "test_some.py").write_text(TESTS)
+    done = run(tmp_path, most=most)
+    *said, last = done.stdout.splitlines()
+    assert done.returncode == code and "1 passed, 3 skipped" in last, done.stdout + done.stderr
+    reasons = ["    2 no lamp here", "    1 no rope here", *([message] if message else [])]
+    assert said[-len(reasons) :] == reasons if most else "no rope here" not in done.stdout
+
+
+def test_a_file_that_is_skipped_as_a_whole_is_a_failure(tmp_path: Path) -> None:
+    """Also where workers run the tests, as in .ci/run."""
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "test_whole.py").write_text(WHOLE)
+    done = run(tmp_path, "-p", "xdist", "-n", "1", most="20")
+    assert "    2 no lamp here\n    1 no module\n    1 no rope here\n" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1 and "FAILED: files skipped as a whole: test_whole.py" in done.stdout
+
+
+def run(folder: Path, *arguments: str, most: str | None) -> subprocess.CompletedProcess[str]:
+    """The tests of a folder, with the hooks of this suite."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LEXVL_MOST"))}
+    environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environ |= {} if most is None else {"LEXVL_MOST_SKIPPED": most}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "skips", "-p", "no:cacheprovider", *arguments, str(folder)]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
