@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini.cli import Command, DataDir, Verbose, expanded
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement
 
@@ -19,6 +20,7 @@ from .measures.averages import HEADINGS, RSUM, rsum
 from .measures.inputs import JudgementSource, RunCard
 from .measures.measure_runs import measure_runs
 from .measures.metrics import means
+from .measures.subsets import Subsets, measure_subsets
 from .report.labels import with_datasets
 from .report.render import check_format, render
 from .report.tables import caption_table
@@ -41,6 +43,18 @@ class TableOptions:
         """The runs under their labels, with the figures of their searches or without."""
         cards = self.names.cards(map(Path, runs))
         return cards if self.efficiency else [replace(card, efficiency={}) for card in cards]
+
+
+@dataclass(frozen=True)
+class SubsetOptions:
+    """Older protocols."""
+
+    captions: Annotated[
+        int | None, typer.Option(min=1, help="Only that many captions of each image, the first ones (FDT: 5).")
+    ] = None
+    folds: Annotated[
+        int, typer.Option(min=1, help="The mean over that many folds of the images, each by itself (COCO 1k: 5).")
+    ] = 1
 
 
 def caption_rows(measured: Iterable[Sequence[Measurement]]) -> list[Measurement]:
@@ -68,9 +82,19 @@ def caption_report(
     ties: str | None = None,
     results: Path | None = None,
     dataset_labels: Sequence[str] | None = None,
+    subsets: Subsets = Subsets(),
 ) -> str:
-    """The table of runs on images with captions, measured against these judgements."""
-    measured = measure_runs(cards, source, list(HEADINGS), ties=ties, results=results)
+    """The table of runs on images with captions, measured against these judgements.
+
+    Raises:
+        UsageError: results of subsets are to be stored.
+    """
+    if subsets.is_whole:
+        measured = measure_runs(cards, source, list(HEADINGS), ties=ties, results=results)
+    elif results:
+        raise UsageError("--results keeps the values of whole test sets; leave out --captions and --folds")
+    else:
+        measured = [measure_subsets(card, source, list(HEADINGS), subsets, ties) for card in cards]
     measured = with_datasets(measured, dataset_labels)
     return render(caption_table(cards, measured), caption_rows(measured), output_format)
 
@@ -86,6 +110,7 @@ def caption_command(corpus: str, module: str) -> Command:
         direction: Direction = None,
         data_dir: DataDir = None,
         table: TableOptions = TableOptions(),
+        subsets: SubsetOptions = SubsetOptions(),
         output_format: options.TableFormat = "text",
         verbose: Verbose = False,
     ) -> None:
@@ -95,7 +120,15 @@ def caption_command(corpus: str, module: str) -> Command:
             cards = [with_judgements(card, corpus) for card in cards]
         source = JudgementSource(qrels, CorpusRef(dataset or "", split, data_dir, direction=direction))
         sys.stdout.write(
-            caption_report(cards, source, output_format, table.ties, table.results, table.names.dataset_labels)
+            caption_report(
+                cards,
+                source,
+                output_format,
+                table.ties,
+                table.results,
+                table.names.dataset_labels,
+                Subsets(subsets.captions, subsets.folds),
+            )
         )
 
     command.__doc__ = f"""Measure runs on {corpus}: R@1, R@5, R@10 as hit rates, MRR@10, recall@10, rsum; in percent.

@@ -73,6 +73,12 @@ class PlaceOptions:
         list[str] | None,
         typer.Option("--corpus", help="NAME=CORPUS: a corpus in the place of a collection; repeatable."),
     ] = None
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published", help="The folders and files of --checkpoint are the published weights, by your word."
+        ),
+    ] = False
     data_dir: DataDir = None
     output: Annotated[Path, typer.Option(help="Folder of shards, indexes, runs and results; found again later.")] = (
         Path("reproduction")
@@ -98,6 +104,7 @@ class PlaceOptions:
             checkpoints,
             corpora,
             self.limit,
+            self.as_published,
             self.device,
             self.batch_size,
             self.overwrite,

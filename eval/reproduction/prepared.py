@@ -15,16 +15,17 @@ from lexvl_anserini.data.dataset import data_root, dataset_of
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, model_files
-from lexvl_anserini.encoders.checkpoints.hub import cached, names_in
+from lexvl_anserini.encoders.checkpoints.hub import cached, content_sha256, names_in
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.installed import package_folder
 from lexvl_anserini.ground.manifest import CorpusRef
 
+from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.result_files import slug
 from .published import PublishedSystem
 from .quantities import PRIVATE
 from .rows import Need, PartCost, PublishedRow, RowPart, Workplace
-from .sources import ARCHIVE, COLLECTIONS, DOCUMENT_COSTS, FILES, HUB, IMAGE_SETS, TEXTS_PER_S
+from .sources import ARCHIVE, COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, HUB, IMAGE_SETS, TEXTS_PER_S, UNCONFIRMED
 
 # Options of queries alone: one index serves all their values.
 QUERY_OPTIONS = ("query_topk", "query_max_length")
@@ -100,12 +101,12 @@ class Weights(NamedTuple):
 
     reference  what `load_encoder` takes; None for an encoder without weights
     options    of the encoder, with the user's places of other checkpoints
-    published  they are those of the row, so that its numbers must come out
+    places     published checkpoint (empty: none is) -> the user's weights in its place
     """
 
     reference: str | None
     options: dict[str, Any]
-    published: bool
+    places: Mapping[str, str]
 
 
 def is_without_weights(system: PublishedSystem) -> bool:
@@ -117,27 +118,45 @@ def checkpoints_of(row: PublishedRow) -> Iterator[str]:
     """The names by which `--checkpoint` gives weights for a row: published checkpoints, or the row without one."""
     if row.system is None or is_without_weights(row.system):
         return
-    yield row.system.checkpoint or row.label
+    yield from dict.fromkeys(row.system.checkpoint_of(part.data) or row.label for part in row.parts())
     yield from (value for name, value in row.system.options.items() if name.endswith(OTHERS))
 
 
 def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weights | None:
-    """The weights to load for a part of a row; None where none are published and the user gives none.
-
-    A folder or file that the user names for a published checkpoint counts as that checkpoint; a packaged model or
-    another hub id does not.
-    """
+    """The weights to load for a part of a row; None where none are published and the user gives none."""
     checkpoints = place.checkpoints
     others = {name: checkpoints.get(value, value) for name, value in system.options.items() if name.endswith(OTHERS)}
     options: dict[str, Any] = {**system.options, **others}
     if is_without_weights(system):
-        return Weights(None, options, True)
-    reference = checkpoints.get(system.checkpoint or part.label, system.checkpoint)
+        return Weights(None, options, {})
+    published = system.checkpoint_of(part.data)
+    reference = checkpoints.get(published or part.label, published)
     if not reference:
         return None
-    named = [(system.checkpoint, reference), *((system.options[name], value) for name, value in others.items())]
-    same = all(published and (weights == published or is_place(weights)) for published, weights in named)
-    return Weights(reference, options, same)
+    named = {published: reference, **{system.options[name]: value for name, value in others.items()}}
+    return Weights(reference, options, {name: place for name, place in named.items() if place != name})
+
+
+def remarks_on(weights: Weights, as_published: bool) -> tuple[str, str]:
+    """Why the values of some weights cannot be compared with published ones, and what a comparison assumes.
+
+    The user's weights count as a published checkpoint by their digest, where `DIGESTS` knows it, or by the user's word.
+    """
+    unproven = [name for name, place in weights.places.items() if not (name and is_published(place, name))]
+    if not unproven:
+        return "", ""
+    if as_published and all(name and is_place(weights.places[name]) for name in unproven):
+        return "", "--as-published"
+    return "other weights", ""
+
+
+def is_published(place: str, name: str) -> bool:
+    """True for a folder or file whose weights have the known digest of a published checkpoint."""
+    path = Path(place).expanduser()
+    if name not in DIGESTS or not path.exists():
+        return False
+    files = [path] if path.is_file() else [path / name for name in model_files(names_in(path), True)]
+    return DIGESTS[name] in {content_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
 
 
 def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
@@ -166,7 +185,8 @@ def checkpoint_need(reference: str) -> Need:
     name, _, revision = reference.partition("@")
     folder = cached(name, revision or None)
     here = folder is not None and bool(model_files(names_in(folder), True))
-    return Need("weights", reference, here, HUB, fetchable=True)
+    origin = f"{HUB}; no source confirms the id, {UNCONFIRMED[name]}" if name in UNCONFIRMED else HUB
+    return Need("weights", reference, here, origin, fetchable=True)
 
 
 def is_place(reference: str) -> bool:
@@ -237,10 +257,15 @@ def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
 
 
 def needs_of_classification(part: RowPart, place: Workplace) -> list[Need]:
-    """The weights and the images of a part."""
+    """The weights and the images of a part; a linear probe needs a split for training, which not every set has."""
     name = place.corpora.get(part.data, part.data)
     where = Path(name.partition(":")[2] or name) if part.data in place.corpora else data_root(place.data_dir) / name
-    return [*needed_weights(part, place), Need("data", name, where.expanduser().exists(), ARCHIVE)]
+    where = where.expanduser()
+    needs = [*needed_weights(part, place), Need("data", name, where.exists(), ARCHIVE)]
+    if part.task == "linear-probe" and "train" not in CLASS_SETS[part.data].files:
+        how = "its authors fix no split; class folders in `train` and `test` of its folder are yours"
+        needs.append(Need("data", f"{name}, train", (where / "train").is_dir(), how, public=False))
+    return needs
 
 
 def cost_of_classification(part: RowPart, place: Workplace) -> PartCost | None:

@@ -15,9 +15,11 @@ A file has one entry per table, in the shape of the paper, so that a person can 
           "32": {encoder: vdr-crossmodal, checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}}
 
 Rows name systems and columns quantities; with `rows_are: quantities` it is the reverse. `unit` (%) and `status`
-(printed) hold for the table; `units`, `statuses` and `notes` have exceptions by row, column or "row | column". `terms`
-instead of `rows` lists terms and weights. `runs` says where published runs of the rows are. A table without numbers
-says in `missing` why.
+(printed) hold for the table; `units` and `statuses` have exceptions by row, column or "row | column". `notes` says at
+such places what is doubtful, and is printed beside the verdict; `uncompared` says why a number is no measure of the
+row's system, and such a cell gets no verdict. `terms` instead of `rows` lists terms and weights. `runs` says where
+published runs of the rows are, `data` in which corpus the items of `terms`. A table without numbers says in `missing`
+why.
 """
 
 from __future__ import annotations
@@ -144,9 +146,11 @@ class Headings(NamedTuple):
 class PublishedSystem(NamedTuple):
     """What this project runs for a row: an encoder, a published checkpoint (empty for none), and its options.
 
-    options  those of `--set`. `prompt` is of retrieval only: zero-shot classification has prompts of its own
-    rerank   documents of each list that the complete vectors score again; 0 for none
-    corpora  another corpus to read in the place of a collection, as stored vectors of its images and texts
+    options      those of `--set`. `prompt` is of retrieval only: zero-shot classification has prompts of its own
+    rerank       documents of each list that the complete vectors score again; 0 for none
+    corpora      another corpus to read in the place of a collection, as stored vectors of its images and texts
+    checkpoints  another checkpoint for a collection, of models that are trained on each collection
+    item         the id, in its corpus, of the image whose weights the source prints; empty where it prints none
     """
 
     encoder: str
@@ -154,6 +158,12 @@ class PublishedSystem(NamedTuple):
     options: Mapping[str, str] = {}
     rerank: int = 0
     corpora: Mapping[str, str] = {}
+    checkpoints: Mapping[str, str] = {}
+    item: str = ""
+
+    def checkpoint_of(self, data: str) -> str:
+        """The published checkpoint for a collection; empty for none."""
+        return self.checkpoints.get(data, self.checkpoint)
 
 
 class PublishedRuns(NamedTuple):
@@ -174,6 +184,7 @@ class TableEntry(NamedTuple):
 
     title: str
     protocol: str = ""
+    data: str = ""
     unit: UnitName = UnitName("%")
     status: StatusName = StatusName("printed")
     rows_are: AxisName = AxisName("systems")
@@ -183,6 +194,7 @@ class TableEntry(NamedTuple):
     units: Mapping[str, UnitName] = {}
     statuses: Mapping[str, StatusName] = {}
     notes: Mapping[str, str] = {}
+    uncompared: Mapping[str, str] = {}
     systems: Mapping[str, PublishedSystem] = {}
     runs: PublishedRuns | None = None
     missing: str = ""
@@ -205,13 +217,14 @@ def _number(word: str, spot: Spot) -> PrintedNumber:
 class PublishedCell(NamedTuple):
     """One published number.
 
-    table     name of the table, such as vdr-table4
-    row       its heading in the file, and `column`; one of them is the system's, see `label`
-    label     the system as the paper names it
-    system    what this project runs for it; None for other people's systems
-    decimals  that the source prints
-    unit      a key of `UNITS`; `status` one of `STATUSES`
-    protocol  how the paper measures, and `note`: what is doubtful (both may be empty)
+    table       name of the table, such as vdr-table4
+    row         its heading in the file, and `column`; one of them is the system's, see `label`
+    label       the system as the paper names it
+    system      what this project runs for it; None for other people's systems
+    decimals    that the source prints
+    unit        a key of `UNITS`; `status` one of `STATUSES`
+    protocol    how the paper measures, and `note`: what is doubtful (both may be empty)
+    uncompared  why the number is no measure of the system: another checkpoint, another measure; empty otherwise
     """
 
     table: str
@@ -226,6 +239,7 @@ class PublishedCell(NamedTuple):
     protocol: str
     note: str
     system: PublishedSystem | None
+    uncompared: str = ""
 
 
 class PublishedTable(NamedTuple):
@@ -282,7 +296,7 @@ def _cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:
                 yield _cell(name, entry, (row, column), of_row or quantities[column], number)
     for row, terms in entry.terms.items():
         for term, weight in terms.weights.items():
-            yield _cell(name, entry, (row, term), Quantity("weight", "", term), weight)
+            yield _cell(name, entry, (row, term), Quantity("weight", entry.data, term), weight)
 
 
 def _columns(entry: TableEntry, where: str) -> dict[str, Spot]:
@@ -317,15 +331,16 @@ def _cell(
         protocol=entry.protocol,
         note="; ".join(entry.notes[key] for key in keys if key in entry.notes),
         system=entry.systems.get(label),
+        uncompared="; ".join(entry.uncompared[key] for key in keys if key in entry.uncompared),
     )
 
 
 def _check_names(entry: TableEntry, cells: tuple[PublishedCell, ...], where: str) -> None:
-    """Every key of `units`, `statuses`, `notes` and `systems` is that of a cell."""
+    """Every key of `units`, `statuses`, `notes`, `uncompared` and `systems` is that of a cell."""
     places = {key for cell in cells for key in (cell.row, cell.column, f"{cell.row} | {cell.column}")}
     labels = {cell.label for cell in cells}
     for field, keys, known in (
-        *((field, getattr(entry, field), places) for field in ("units", "statuses", "notes")),
+        *((field, getattr(entry, field), places) for field in ("units", "statuses", "notes", "uncompared")),
         ("systems", entry.systems, labels),
     ):
         for key in keys:
@@ -339,8 +354,9 @@ def _check_systems(entry: TableEntry, where: str) -> None:
         if system.encoder not in CARDS:
             raise DataError(f"{where}: {label}: {UnknownName('encoder', system.encoder, CARDS)}")
         known = CARDS[system.encoder].checkpoints
-        if system.checkpoint and system.checkpoint not in known:
-            raise DataError(f"{where}: {label}: {UnknownName('checkpoint', system.checkpoint, known)}")
+        for checkpoint in filter(None, (system.checkpoint, *system.checkpoints.values())):
+            if checkpoint not in known:
+                raise DataError(f"{where}: {label}: {UnknownName('checkpoint', checkpoint, known)}")
 
 
 def _quantity(text: str, spot: Spot) -> Quantity:

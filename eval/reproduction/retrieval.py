@@ -40,7 +40,7 @@ from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
-from .prepared import Prepared, document_options, prepare
+from .prepared import Prepared, document_options, prepare, remarks_on
 from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
@@ -195,8 +195,9 @@ def found_or_made(
             result = {"request": request, **make(part, work, place)}
         result["seconds"] = round(time.perf_counter() - started, 1)
         write_json(stored, result)
-    remarks = ["" if work.weights.published else "other weights", f"--limit {place.limit}" if place.limit else ""]
-    return Finding(result["values"], TOLERANCES[result["quantised"]], ", ".join(filter(None, remarks)))
+    remark, note = remarks_on(work.weights, place.as_published)
+    remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
+    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note)
 
 
 def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:

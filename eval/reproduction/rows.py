@@ -84,11 +84,13 @@ class Finding(NamedTuple):
     values     measure -> its value: of retrieval from 0 to 1, of parameters in millions
     tolerance  a value that differs from the published one by no more agrees with it; 0 compares the printed digits
     remark     why the values cannot be compared with published ones; empty if they can
+    note       what the comparison assumes, printed beside the verdict
     """
 
     values: Mapping[str, float]
     tolerance: float
     remark: str = ""
+    note: str = ""
 
 
 class Need(NamedTuple):
@@ -128,11 +130,12 @@ class PartCost(NamedTuple):
 class Workplace:
     """Where the line of each row runs, and what the user has.
 
-    output       folder of shards, indexes, runs, results and values
-    data_dir     folder of the datasets; None for the default
-    checkpoints  a published checkpoint, or a row without one -> the folder, file or packaged name of weights
-    corpora      a collection -> the corpus that is read instead
-    limit        documents of each collection that are encoded; None for all
+    output        folder of shards, indexes, runs, results and values
+    data_dir      folder of the datasets; None for the default
+    checkpoints   a published checkpoint, or a row without one -> the folder, file or packaged name of weights
+    as_published  the folders and files of `checkpoints` are what their names say, by the user's word
+    corpora       a collection -> the corpus that is read instead
+    limit         documents of each collection that are encoded; None for all
     """
 
     output: Path
@@ -140,6 +143,7 @@ class Workplace:
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     corpora: Mapping[str, str] = field(default_factory=dict)
     limit: int | None = None
+    as_published: bool = False
     device: str = "auto"
     batch_size: int = 32
     overwrite: bool = False

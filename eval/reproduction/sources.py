@@ -67,11 +67,32 @@ IMAGE_SETS: Mapping[str, ImageSet] = {
     "svhn": ImageSet(26_032, 73_257),
 }
 
-# Checkpoints that are files, which no hub has.
+JOINT_FOLDER = "the authors' folder on Google Drive, which their repository names"
+
+# Checkpoints that are files, which no hub has. Where several models have one file name, the model precedes it.
 FILES: Mapping[str, str] = {
     "blip_coco_retrieval.pth": "GitHub: salesforce/LAVIS, models of image-text retrieval",
-    "checkpoint_best.ckpt": "the authors' folder on Google Drive, which their repository names",
-    "ckpt_<iteration>.pth.tar": "GitHub: yuxiaochen1103/FDT",
+    "ckpt_<iteration>.pth.tar": "the authors' folder on Google Drive, which GitHub: yuxiaochen1103/FDT names",
+    **{
+        f"joint-{model}-{corpus}/checkpoint_best.ckpt": JOINT_FOLDER
+        for model in ("blip", "albef")
+        for corpus in ("coco", "flickr30k")
+    },
+}
+
+# A published checkpoint -> SHA-256 of its weight file on the hub, where several independent sources agree on it.
+DIGESTS: Mapping[str, str] = {
+    "bert-base-uncased": "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+    "openai/clip-vit-base-patch32": "a63082132ba4f97a80bea76823f544493bffa8082296d62d71581a4feff1576f",
+}
+
+# An id of the hub that no source confirms -> what is confirmed.
+D2S_NAMES = "its README names lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001"
+UNCONFIRMED: Mapping[str, str] = {
+    "jzhoubu/vdr-msmarco": "its authors publish vsearch/svdr-msmarco, vsearch/vdr-nq and vsearch/vdr-cross-modal",
+    "lsr42/d2s_flickr30k-blip-dense_q_reg_0.001_d_reg_0.001": D2S_NAMES,
+    "lsr42/d2s_mscoco-albef-dense_q_reg_0.001_d_reg_0.001": D2S_NAMES,
+    "lsr42/d2s_flickr30k-albef-dense_q_reg_0.001_d_reg_0.001": D2S_NAMES,
 }
 
 

@@ -18,6 +18,7 @@ from .matrix import TablePlan, way_of
 from .published import PublishedCell
 from .quantities import MEANS, Quantity, combined, parts_of
 from .rows import Finding, Need, PublishedRow, RowPart, Workplace
+from .sources import UNCONFIRMED
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ LISTED = 3
 
 
 def cell_table(cells: Sequence[ReproducedCell]) -> Table:
-    """One row per cell; the reason follows a verdict that needs one."""
+    """One row per cell; the reason follows its verdict."""
     columns = (
         *(FieldColumn(name, name) for name in ("table", "row", "quantity")),
         FieldColumn("measured", lambda cell: in_decimals(cell, cell.measured), PLAIN),
@@ -86,7 +87,11 @@ def here(plan: TablePlan) -> str:
 
 def listed(plan: TablePlan, kind: str) -> str:
     """The first published needs of a kind; all collections of a mean are one name."""
-    names = [need.name for need in plan.needs if need.kind == kind and need.public]
+    names = [
+        f"{need.name} (unconfirmed)" if need.name in UNCONFIRMED else need.name
+        for need in plan.needs
+        if need.kind == kind and need.public
+    ]
     for mean, parts in reversed([*MEANS.items()]):
         if {*parts} <= {*names}:
             names = [mean, *(name for name in names if name not in parts)]
@@ -116,7 +121,7 @@ class ReproducedCell(NamedTuple):
     measured    in the unit of the published number; None if it was not measured
     difference  measured - published
     verdict     agrees, differs, not compared, skipped or not measured
-    reason      why it was not compared or not measured; empty otherwise
+    reason      why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
     """
 
     table: str
@@ -196,10 +201,15 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
         cell.quantity, [finding.values[name] for finding, name in zip(findings, names, strict=True)]
     )
     tolerance = scale * combined(cell.quantity, [finding.tolerance for finding in findings])
-    remark = next((finding.remark for finding in findings if finding.remark), "")
     difference = measured - cell.value
-    verdict = UNCOMPARED if remark else AGREES if agrees(measured, cell, tolerance) else DIFFERS
-    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, remark)
+    remarks = [cell.uncompared, *(finding.remark for finding in findings)]
+    if any(remarks):
+        verdict = UNCOMPARED
+    else:
+        verdict = AGREES if agrees(measured, cell, tolerance) else DIFFERS
+        remarks = [cell.note, *(finding.note for finding in findings)]
+    reason = "; ".join(dict.fromkeys(filter(None, remarks)))
+    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason)
 
 
 def agrees(measured: float, cell: PublishedCell, tolerance: float) -> bool:

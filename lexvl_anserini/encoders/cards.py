@@ -132,7 +132,12 @@ CARDS: Mapping[str, Card] = {
         loader="lexvl_anserini.encoders.families.d2s:load_d2s",
         paper="Nguyen et al., D2S, ECIR 2024 (arXiv 2402.17535)",
         modalities=CROSS_MODAL,
-        checkpoints=("lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",),
+        checkpoints=(
+            "lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
+            "lsr42/d2s_flickr30k-blip-dense_q_reg_0.001_d_reg_0.001",
+            "lsr42/d2s_mscoco-albef-dense_q_reg_0.001_d_reg_0.001",
+            "lsr42/d2s_flickr30k-albef-dense_q_reg_0.001_d_reg_0.001",
+        ),
         example="--corpus embeddings:lsr42/mscoco-blip-dense "
         "--checkpoint lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001",
     ),
@@ -177,8 +182,13 @@ CARDS: Mapping[str, Card] = {
         loader="lexvl_anserini.encoders.families.joint:load_joint",
         paper="Joint sparse-dense optimisation, CIKM 2025 (arXiv 2508.16707)",
         modalities=CROSS_MODAL,
-        checkpoints=("checkpoint_best.ckpt",),
-        example="--corpus embeddings:FOLDER,before_proj_blip --checkpoint checkpoint_best.ckpt",
+        checkpoints=(
+            "joint-blip-coco/checkpoint_best.ckpt",
+            "joint-blip-flickr30k/checkpoint_best.ckpt",
+            "joint-albef-coco/checkpoint_best.ckpt",
+            "joint-albef-flickr30k/checkpoint_best.ckpt",
+        ),
+        example="--corpus embeddings:FOLDER,before_proj_blip --checkpoint joint-blip-coco/checkpoint_best.ckpt",
     ),
     "lexlip": Card(
         loader="lexvl_anserini.encoders.families.lexlip:load_lexlip",

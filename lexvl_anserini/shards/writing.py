@@ -26,7 +26,7 @@ from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import OnError
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import Claim, report_finished
-from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import (
     atomic_write,
     disk_errors,
@@ -54,7 +54,8 @@ def check_arguments(dataset: Any, model: Any, output: Any, batch_size: Any) -> N
     """Refuses (UsageError) arguments of `write_impacts` that have another type."""
     check_count("batch_size", batch_size)
     check_type("dataset", dataset, Dataset, "what load_dataset returns")
-    check_type("model", model, Encoder, "what load_encoder returns")
+    if not hasattr(model, "document"):  # models of users are encoders too
+        raise UsageError(f"model is {model!r:.60}, expected what load_encoder returns")
     check_type("output", output, str | Path, "a folder")
 
 

@@ -135,6 +135,10 @@ class Optimisation(Settings):
                         texts of a batch have similar lengths; 1 for random batches
     learning_rates      the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
                         patterns the first counts
+    warmup              the learning rate of step n of W warm-up steps: n/W of the peak, or (n-1)/W as in the schedules
+                        of transformers, whose first step changes nothing
+    decayed             what `weight_decay` acts on: matrices alone (biases, norms and the temperature do not decay), or
+                        all weights
     average             decay of an exponential average of the weights, which validates and is saved; 0 for none
     piece               largest number of queries, and of documents, that pass a side together; the gradients are those
                         of the whole batch, for a second pass of each piece and the memory of one; 0 for all
@@ -153,7 +157,9 @@ class Optimisation(Settings):
     last_learning_rate: float = Field(default=0.0, ge=0)
     decay: Literal["cosine", "linear"] = "cosine"
     warmup_steps: PositiveInt = 100
+    warmup: Literal["n", "n-1"] = "n"
     weight_decay: float = Field(default=0.0, ge=0)
+    decayed: Literal["matrices", "all"] = "matrices"
     betas: tuple[Share, Share] = (0.9, 0.98)
     clip: PositiveFloat = 2.0
     average: Share = 0.0

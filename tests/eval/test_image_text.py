@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 import eval.coco
 from eval.image_text import with_judgements
 from eval.measures.averages import HEADINGS, rsum
-from eval.measures.inputs import RunCard
+from eval.measures.inputs import JudgementSource, RunCard
+from eval.measures.subsets import Subsets, measure_subsets
 from eval.report.tables import caption_table
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement
@@ -130,3 +132,46 @@ def test_a_system_with_both_directions_gets_their_sum():
         ("other", "coco/test text-to-image", "30.0"),
         ("vdr", "both directions", "225.0"),
     ]
+
+
+def asked(coco: Path, run: Path, *options: str) -> tuple[int, str]:
+    arguments = ["--run", str(run), "--data-dir", str(coco), "--format", "json", *options]
+    result = CliRunner().invoke(make_app(eval.coco.command), arguments)
+    return result.exit_code, result.stdout if result.exit_code == 0 else str(result.exception)
+
+
+def test_folds_are_searched_by_themselves(coco, tmp_path):
+    """Two folds of one image each: whatever the other image's place, every caption finds its image first."""
+    lists = {str(caption): ["0", "1"] for caption in range(10)}
+    run = write(tmp_path / "a.trec", lists)
+    assert measured(coco, run, "text-to-image")["HitRate@1"] == 0.5
+    code, text = asked(coco, run, "--folds", "2", "--direction", "text-to-image")
+    assert code == 0 and {row["measure"]: row["value"] for row in json.loads(text)}["HitRate@1"] == 1
+    captions = write(tmp_path / "b.trec", {"0": [*map(str, range(10))], "1": [*map(str, range(10))]})
+    assert measured(coco, captions, "image-to-text")["HitRate@5"] == 0.5
+    code, text = asked(coco, captions, "--folds", "2", "--direction", "image-to-text")
+    assert {row["measure"]: row["value"] for row in json.loads(text)}["HitRate@1"] == 1
+    assert "2 images, fewer than 3 folds" in asked(coco, run, "--folds", "3", "--direction", "text-to-image")[1]
+    assert "--results keeps" in asked(coco, run, "--folds", "2", "--results", str(tmp_path / "r"))[1]
+
+
+def test_only_the_first_captions_count(coco, tmp_path):
+    """The fifth caption of each image finds the other image; without it all are right."""
+    run = write(tmp_path / "a.trec", {str(c): [str((c // 5) ^ (c % 5 == 4))] for c in range(10)})
+    assert measured(coco, run, "text-to-image")["HitRate@1"] == pytest.approx(0.8)
+    code, text = asked(coco, run, "--captions", "4", "--direction", "text-to-image")
+    assert code == 0 and {row["measure"]: row["value"] for row in json.loads(text)}["HitRate@1"] == 1
+    # As documents they are left out too: image 1 finds caption 9 first, which does not count, then caption 5.
+    run = write(tmp_path / "b.trec", {"0": ["0"], "1": ["9", "0", "5"]})
+    values = {n: json.loads(asked(coco, run, "--captions", n, "--direction", "image-to-text")[1]) for n in ("4", "5")}
+    assert [{row["measure"]: row["value"] for row in values[n]}["RR@10"] for n in ("4", "5")] == [0.75, 1]
+
+
+def test_lists_that_are_too_short_for_a_fold(coco, tmp_path):
+    run = write(tmp_path / "a.trec", {str(caption): ["1"] for caption in range(10)})
+    card = RunCard(run, "x", hits=1)
+    source = JudgementSource(corpus=CorpusRef("coco", "test", str(coco), direction="text-to-image"))
+    with pytest.raises(
+        UsageError, match="a.trec: 5 lists of 1 hits hold fewer than 1 documents of a fold; search with"
+    ):
+        measure_subsets(card, source, ["HitRate@1"], Subsets(folds=2))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tiny_encoders import made_stair
+from embedding_tables import write_embeddings
+from tiny_encoders import WORDPIECES, made_stair
 from typer.testing import CliRunner
 
 from eval.analyses.class_words import class_word_shares, lexical_space
@@ -20,11 +23,11 @@ from eval.reproduce import command
 from eval.reproduction import retrieval
 from eval.reproduction.classification import some_of
 from eval.reproduction.matrix import TablePlan, plan_of
-from eval.reproduction.prepared import document_options, prepare, weights_of
+from eval.reproduction.prepared import document_options, is_file_name, prepare, remarks_on, weights_of
 from eval.reproduction.published import PublishedCell, PublishedSystem, published_tables, read_tables
 from eval.reproduction.quantities import Quantity, combined, parts_of
 from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, rows_of
-from eval.reproduction.sources import COLLECTIONS, DOCUMENT_COSTS, FILES, IMAGE_SETS
+from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, UNCONFIRMED
 from eval.reproduction.tables import agrees, reproduced, reproduced_rows
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
@@ -134,21 +137,68 @@ def part_of(system: PublishedSystem, data: str = "beir/scifact/test", task: str 
 
 
 def test_weights_are_published_or_the_users(tmp_path):
-    system = PublishedSystem("vdr", VDR, {"query_topk": "32"})
+    vdr = PublishedSystem("vdr", VDR, {"query_topk": "32"})
 
-    def chosen(given: dict[str, str], system: PublishedSystem = system):
-        return weights_of(part_of(system), system, Workplace(tmp_path, checkpoints=given))
-
-    assert chosen({})[::2] == (VDR, True)
-    assert chosen({VDR: str(tmp_path)})[::2] == (str(tmp_path), True), "a folder is believed"
-    assert chosen({VDR: "minilm"})[::2] == ("minilm", False)
-    assert chosen({VDR: "someone/else"})[::2] == ("someone/else", False)
-    assert chosen({}, PublishedSystem("stair")) is None
-    assert chosen({"a row": str(tmp_path)}, PublishedSystem("stair"))[::2] == (str(tmp_path), False)
-    assert chosen({}, PublishedSystem("bm25")) == (None, {}, True)
+    folder = str(tmp_path)
     two = PublishedSystem("dpr", "a/context", {"query_checkpoint": "a/question"})
-    assert chosen({"a/context": str(tmp_path)}, two) == (str(tmp_path), {"query_checkpoint": "a/question"}, True)
-    assert chosen({"a/question": "minilm"}, two) == ("a/context", {"query_checkpoint": "minilm"}, False)
+    other, word = ("other weights", ""), ("", "--as-published")
+    for given, system, reference, remarks, by_word in (
+        ({}, vdr, VDR, ("", ""), ("", "")),
+        ({VDR: folder}, vdr, folder, other, word),
+        ({VDR: "minilm"}, vdr, "minilm", other, other),
+        ({VDR: "someone/else"}, vdr, "someone/else", other, other),
+        ({"a row": folder}, PublishedSystem("stair"), folder, other, other),
+        ({}, PublishedSystem("bm25"), None, ("", ""), ("", "")),
+        ({"a/context": folder}, two, folder, other, word),
+        ({"a/question": "minilm"}, two, "a/context", other, other),
+    ):
+        weights = weights_of(part_of(system), system, Workplace(tmp_path, checkpoints=given))
+        assert weights.reference == reference
+        assert (remarks_on(weights, False), remarks_on(weights, True)) == (remarks, by_word)
+    assert weights_of(part_of(PublishedSystem("stair")), PublishedSystem("stair"), Workplace(tmp_path)) is None
+
+
+def test_a_known_digest_is_a_published_checkpoint(tmp_path, monkeypatch):
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    system = PublishedSystem("bertlex", "bert-base-uncased")
+    place = Workplace(tmp_path, checkpoints={"bert-base-uncased": str(tmp_path)})
+    weights = weights_of(part_of(system), system, place)
+    assert remarks_on(weights, False) == ("other weights", "")
+    digest = hashlib.sha256(b"weights").hexdigest()
+    monkeypatch.setitem(DIGESTS, "bert-base-uncased", digest)
+    assert remarks_on(weights, False) == ("", "")
+
+
+def test_a_model_of_each_collection_has_its_checkpoint(tmp_path):
+    [row] = rows_of(TABLES["joint-table1"], "Joint*")
+    names = {part.data: weights_of(part, part.system, Workplace(tmp_path)).reference for part in row.parts()}
+    assert names == {
+        "coco/test": "joint-blip-coco/checkpoint_best.ckpt",
+        "flickr30k/test": "joint-blip-flickr30k/checkpoint_best.ckpt",
+    }
+
+
+def test_a_probe_of_a_set_without_splits_needs_the_users(tmp_path):
+    """Three sets of STAIR's table 4 have no split for training; the plan names it, and class folders supply it."""
+    place = Workplace(tmp_path / "out", data_dir=str(tmp_path), checkpoints={"STAIR": str(tmp_path)})
+    plan = plan_of(TABLES["stair-table4"], place)
+    assert [need.name for need in plan.needs if need.name.endswith(", train")] == [
+        "caltech101, train",
+        "eurosat, train",
+        "resisc45, train",
+    ]
+    (tmp_path / "eurosat/train").mkdir(parents=True)
+    needs = {need.name: need.here for need in plan_of(TABLES["stair-table4"], place).needs}
+    assert needs["eurosat, train"] and not needs["resisc45, train"]
+
+
+def test_ids_that_no_source_confirms_are_marked(bare):
+    code, text, said = call("vdr-table4", "--dry-run")
+    assert code == 0 and "jzhoubu/vdr-msmarco (unconfirmed)" in text, said
+    assert "no source confirms the id, its authors publish vsearch/svdr-msmarco" in text
+    parts = [part for table in TABLES.values() for row in rows_of(table) for part in row.parts() if part.system]
+    used = {part.system.checkpoint_of(part.data) for part in parts}
+    assert used & UNCONFIRMED.keys() == {VDR, "lsr42/d2s_flickr30k-blip-dense_q_reg_0.001_d_reg_0.001"}
 
 
 def test_rows_that_differ_in_their_queries_share_documents(tmp_path):
@@ -223,7 +273,8 @@ def test_a_part_of_a_collection_keeps_relevant_documents(tmp_path):
 def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
     """Seven rows share one index; each has its own run; a second call finds them all."""
     results, out = tmp_path / "cells.jsonl", tmp_path / "out"
-    line = ["vdr-table4", "--checkpoint", f"{VDR}={golden / TINY}", "--data-dir", data, "--output", out]
+    line = ["vdr-table4", "--checkpoint", f"{VDR}={golden / TINY}", "--as-published", "--data-dir", data]
+    line += ["--output", out]
     code, text, said = call(*line, "--results", results)
     assert code == 0, said
     cells = cells_of(results.read_text())
@@ -236,7 +287,7 @@ def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
             evaluate(read_run(path), load_dataset("beir/scifact", None, str(data), True).qrels(), ["nDCG@10"])
         )
         assert measured[row]["measured"] == pytest.approx(100 * found["nDCG@10"])
-        assert measured[row]["verdict"] in ("agrees", "differs")
+        assert measured[row]["verdict"] == "differs" and "--as-published" in measured[row]["reason"]
     assert re.search(r"VDR k=32 +text-to-text beir/scifact/test nDCG@10 +[0-9.]+ +66.8 ", text)
     mean = cells["VDR k=32", "text-to-text beir-12 nDCG@10"]
     assert (mean["verdict"], mean["reason"]) == ("skipped", "missing: beir/arguana/test (11 of 12 parts)")
@@ -400,6 +451,51 @@ def test_the_published_runs_of_trec(shared):
     assert code == 0 and text.count("agrees") == 51, said
 
 
+WEIGHTS_OF_AN_IMAGE = """\
+paper: A
+tables:
+  readme:
+    title: terms of an image
+    data: tiny-dense
+    unit: "1"
+    terms: {{D2S: {terms}}}
+    systems:
+      D2S:
+        encoder: d2s
+        checkpoint: lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001
+        options: {{tokenizer: {tokenizer}}}
+        corpora: {{tiny-dense: "embeddings:{vectors}"}}
+        item: "7"
+"""
+
+
+@pytest.mark.shared
+def test_the_weights_of_an_image_come_out(shared, golden, tmp_path):
+    """Image 7 of stored vectors by the reference's head: the reference's own weights agree, and another's differ."""
+    arrays = np.load(shared / "golden/d2s/head.npz")
+    vectors = write_embeddings(
+        tmp_path / "vectors",
+        {"2": arrays["dense_imgs"][0], "7": arrays["dense_imgs"][1]},
+        {"1": arrays["dense_texts"][0]},
+    )
+    tokenizer, name = golden / WORDPIECES, "lsr42/d2s_mscoco-blip-dense_q_reg_0.001_d_reg_0.001"
+    terms = load_encoder(
+        "d2s", str(shared / "golden/d2s/ckpt"), tokenizer=str(tokenizer), device="cpu"
+    ).vocabulary.terms
+    heaviest = [n for n in np.argsort(-arrays["img_full"][1]) if re.fullmatch("[a-z]+", terms[n])][:5]
+    printed = [f"{terms[n]} {arrays['img_full'][1][n]:.4f}" for n in heaviest] + [f"{terms[n]} 9.0000" for n in (60,)]
+    (tmp_path / "paper.yaml").write_text(
+        WEIGHTS_OF_AN_IMAGE.format(terms=json.dumps(", ".join(printed)), tokenizer=tokenizer, vectors=vectors)
+    )
+    [table] = read_tables(tmp_path / "paper.yaml")
+    place = Workplace(tmp_path / "out", checkpoints={name: str(shared / "golden/d2s/ckpt")}, as_published=True)
+    [cells] = reproduced_rows(rows_of(table), place)
+    assert [(cell.verdict, cell.reason) for cell in cells] == [("agrees", "--as-published")] * 5 + [
+        ("differs", "--as-published")
+    ]
+    assert plan_of(table, place).runs == 6 and plan_of(TABLES["d2s-readme"], place).runs == 20
+
+
 # --- what is needed ---------------------------------------------------------------------------------------------------
 
 
@@ -428,7 +524,8 @@ def test_every_table_has_a_plan(bare):
     }
     assert by_name["stair-table1"][3:7] == (4, 2, 0, 0) and not by_name["stair-table1"].needs
     assert by_name["stair-table9"].own == 2 and not by_name["stair-table9"].lacking, "nobody publishes what it needs"
-    assert all(plan.bytes and plan.seconds for plan in found if plan.runs and plan.lacking and "trec" not in plan.table)
+    free = ("trec-runs-dl19", "trec-runs-covid", "d2s-readme")
+    assert all(plan.bytes and plan.seconds for plan in found if plan.runs and plan.lacking and plan.table not in free)
 
 
 def test_what_is_here_is_seen(data):
@@ -453,8 +550,8 @@ def test_facts_cover_what_is_run():
     assert {part.data for part in retrieved} == {*COLLECTIONS, "coco-1m"}
     assert {part.system.encoder for part in retrieved} <= DOCUMENT_COSTS.keys() <= CARDS.keys()
     assert IMAGE_SETS.keys() == CLASS_SETS.keys()
-    checkpoints = {part.system.checkpoint for part in parts if part.system.checkpoint}
-    assert {name for name in checkpoints if "/" not in name} == {*FILES, "bert-base-uncased"}
+    checkpoints = {part.system.checkpoint_of(part.data) for part in parts}
+    assert {name for name in checkpoints if is_file_name(name)} == FILES.keys()
     known = {f"beir/{name}" for name in BEIR_ARCHIVES}
     assert all(
         ("BEIR's archive" in COLLECTIONS[data].origin) == (data.rpartition("/")[0] in known) for data in COLLECTIONS

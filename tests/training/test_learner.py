@@ -10,13 +10,14 @@ import torch
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.learner import Temperatures, objective, penalty
+from lexvl_anserini.training.common.optimiser import learning_rate_shape, parameter_groups
 from lexvl_anserini.training.objectives import AUXILIARIES, LEXICAL, MISSING, OBJECTIVES, OF_TEXTS
 from lexvl_anserini.training.objectives.caption_terms import caption_gated, naming, v_splade
 from lexvl_anserini.training.objectives.contrastive import Encoded, fdt, stair, svdr
 from lexvl_anserini.training.objectives.joint_losses import d2s
 from lexvl_anserini.training.objectives.lexlip_losses import lexlip_momentum, masked_words
 from lexvl_anserini.training.objectives.ranking_losses import distil
-from lexvl_anserini.training.recipe import Recipe, read_recipe
+from lexvl_anserini.training.recipe import Optimisation, Recipe, read_recipe
 
 RECIPE = Path(__file__).parents[2] / "runs" / "recipes" / "demo-vdr.yaml"
 
@@ -46,6 +47,18 @@ def test_penalties_by_hand() -> None:
         1.5,
     ]
     assert penalty_of(recipe_of({**flops, "ramp": "n", "options": {"threshold": 1}}), BATCH) == 0
+
+
+@pytest.mark.parametrize(
+    "expanded, masked, expected", [(True, False, 3.0), (False, False, 2.0), (True, True, 2.0), (False, True, 2.0)]
+)
+def test_a_regulariser_sees_the_texts_that_the_objective_scores(expanded: bool, masked: bool, expected: float) -> None:
+    """The query has weights 1 and 2, and only its second token is its own; documents are as they are."""
+    own = BATCH._replace(query_bag=torch.tensor([[False, True]]), expanded=expanded)
+    stair_of = {"objective": {"name": "stair", "options": {"masked": masked}}}
+    for side, value in (("query", expected), ("positives", 3.0)):
+        recipe = recipe_of({"name": "l1", "side": side, "weight": 1.0, "ramp": "n"}, **stair_of)
+        assert penalty_of(recipe, own) == value
 
 
 def test_the_regulariser_of_splade_is_that_of_positives_and_of_negatives() -> None:
@@ -113,3 +126,15 @@ PAIRS = Encoded(torch.eye(2), torch.eye(2))
 def test_what_a_batch_lacks_is_named(function: Any, batch: Encoded, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         function(batch, **options)
+
+
+def test_what_decays_and_how_the_rate_grows() -> None:
+    """A matrix and a bias; four steps of warm-up, whose first is 1/4 of the peak, or nothing."""
+    pair = torch.nn.Linear(2, 3)
+    for decayed, counts in (("matrices", {0.1: 1, 0.0: 1}), ("all", {0.1: 2})):
+        plan = Optimisation(steps=8, warmup_steps=4, weight_decay=0.1, decay="linear", decayed=decayed)
+        groups = parameter_groups(pair, plan)
+        assert {group["weight_decay"]: len(group["params"]) for group in groups if group["params"]} == counts
+    for warmup, shares in (("n", [0.25, 0.5, 0.75, 1, 1, 0.75]), ("n-1", [0, 0.25, 0.5, 0.75, 1, 0.75])):
+        shape = learning_rate_shape(Optimisation(steps=8, warmup_steps=4, decay="linear", warmup=warmup))
+        assert [shape(step) for step in range(6)] == shares

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny_training import tensors
 from torch.nn.functional import normalize
 
+from lexvl_anserini.encoders.parts.tokens import columns_of_all, load_tokenizer
+from lexvl_anserini.training.images.lexlip_parts import MaskedWords
 from lexvl_anserini.training.objectives.contrastive import Encoded, Keys, Predicted
 from lexvl_anserini.training.objectives.lexlip_losses import (
     DECODER_SHARE,
@@ -219,3 +222,36 @@ def test_a_text_without_words_is_not_masked():
     ids = torch.tensor([[101, 102]])
     masked, labels = mask_words(ids, torch.full_like(ids, -1), 0.5, 103, 200, torch.Generator())
     assert masked.tolist() == [[101, 102]] and (labels == IGNORED).all()
+
+
+@pytest.mark.shared
+@torch.no_grad()
+def test_the_weak_decoder_is_the_references(shared):
+    """Two layers of BERT with the reference's weights give its states; a norm of another epsilon would not."""
+    state = torch.load(shared / "golden/lexlip/phase1_model.ckpt", weights_only=True)["state_dict"]
+    prefix = "text_transformer."
+    weights = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    reference = masked_lm(weights, "decoder_heads.")
+    tokenizer = load_tokenizer(shared / "golden/common/tokenizer_bert_tiny")
+    network = SimpleNamespace(bert=reference.bert, tokenizer=tokenizer, columns=columns_of_all(tokenizer))
+    ours = MaskedWords(network).decoder.eval()
+    for layer, theirs in zip(ours.layers, reference.bert.encoder.layer, strict=True):
+        attention = theirs.attention.self
+        parts = (attention.query, attention.key, attention.value)
+        layer.self_attn.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        layer.self_attn.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        for own, module in (
+            (layer.self_attn.out_proj, theirs.attention.output.dense),
+            (layer.norm1, theirs.attention.output.LayerNorm),
+            (layer.linear1, theirs.intermediate.dense),
+            (layer.linear2, theirs.output.dense),
+            (layer.norm2, theirs.output.LayerNorm),
+        ):
+            own.load_state_dict(module.state_dict())
+    # States of little variance, where the epsilon of a norm counts.
+    states = 1e-3 * torch.randn(2, 5, reference.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    expected = states
+    for theirs in reference.bert.encoder.layer:
+        computed = theirs(expected, None)
+        expected = computed[0] if isinstance(computed, tuple) else computed
+    torch.testing.assert_close(ours(states), expected, rtol=1e-5, atol=1e-6)

@@ -178,7 +178,7 @@ def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[s
     ("change", "message"),
     [
         ({"model": {"kind": "vdr-crossmodal", "text": {"checkpoint": "minilm"}}}, "both have a checkpoint, or neither"),
-        ({"stages": []}, "stages: Tuple should have at least 1 item"),
+        ({"stages": []}, r"stages: \[\], expected at least 1 entries"),
         ({"seeds": 1}, "seeds: unknown key; did you mean 'seed'"),
     ],
 )

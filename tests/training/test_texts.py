@@ -305,7 +305,7 @@ def test_ndcg_and_recall_by_hand() -> None:
         ({"model": {"kind": "sentence", "document": {}}}, "kind sentence has one network"),
         ({"model": {"kind": "splade", "query_topk": 5}}, "kind splade keeps one topk"),
         ({"data": {"corpus": []}}, "data.corpus"),
-        ({"model": {"kind": "bert"}}, "model: Input tag 'bert'"),
+        ({"model": {"kind": "bert"}}, "model: the key 'kind' is 'bert', expected one of "),
     ],
 )
 def test_a_recipe_that_does_not_fit_texts_raises(changes: dict[str, Any], message: str, texts: str) -> None:

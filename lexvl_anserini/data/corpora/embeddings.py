@@ -74,10 +74,7 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     without that file has documents (every row of the image or text table) but neither topics nor judgements. The
     direction is text-to-image (default) or image-to-text.
     """
-    where, _, features = ref.name.partition(":")[2].partition(",")
-    if not where:
-        raise UsageError(f"{ref.name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
-    tables = Tables(_folder(where), features, ref.escape_ids)
+    tables = _tables(ref)
     direction = checked_direction(ref, OFFERED, DEFAULT_DIRECTION)
     tables.table(IMAGES), tables.table(TEXTS)
     if not (tables.folder / CAPTIONS).is_file():
@@ -94,6 +91,18 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
     ref = replace(ref, split=split, direction=direction)
     dataset = viewed(ref, partial(_by_id, images), lambda: partial(tables.refer, IMAGES))
     return replace(dataset, documents=partial(_documents, tables, dataset), topics=partial(_topics, tables, dataset))
+
+
+def image_reference(ref: CorpusRef, image_id: str) -> str:
+    """The reference of the vector of an image, by the image's id in the table, whatever its split."""
+    return f"{_tables(ref).table(IMAGES)}::{image_id}"
+
+
+def _tables(ref: CorpusRef) -> Tables:
+    where, _, features = ref.name.partition(":")[2].partition(",")
+    if not where:
+        raise UsageError(f"{ref.name!r} names no folder; expected embeddings:<folder or hub id>[,<features>]")
+    return Tables(_folder(where), features, ref.escape_ids)
 
 
 def _documents(tables: Tables, dataset: Dataset) -> Iterator[Document]:

@@ -19,7 +19,7 @@ from lexvl_anserini.training.common.processes import make_accelerator
 from lexvl_anserini.training.common.tower_pair import DetailedSide, Temperatures, TowerPair
 from lexvl_anserini.training.model_settings import AnyModel
 from lexvl_anserini.training.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS
-from lexvl_anserini.training.objectives.contrastive import Dense, Encoded
+from lexvl_anserini.training.objectives.contrastive import Dense, Encoded, present
 from lexvl_anserini.training.objectives.regularisers import RAMPS, total_penalty
 from lexvl_anserini.training.recipe import Recipe, Regulariser, StageSettings
 
@@ -224,13 +224,24 @@ def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], 
     return Loss(total, parts)
 
 
+def scored(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
+    """The vectors of a side as the objective scores them, which are what a regulariser keeps sparse.
+
+    Texts have their own tokens alone in a batch without expansion (D2S) and where STAIR's objective masks them: its
+    equation 8 makes the masked vector the text's ENC, of which equation 6 is a sum.
+    """
+    weights: Tensor = getattr(encoded, side)
+    own = not encoded.expanded or bool(stage.objective.options.get("masked"))
+    return weights * present(encoded.query_bag) if own and side == "query" else weights
+
+
 def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
     """The weighted regularisers of a step, counted from 0 in its stage."""
 
     def term(regulariser: Regulariser) -> Tensor:
         function, share = REGULARISERS[regulariser.name], RAMPS[regulariser.ramp](step, regulariser.ramp_steps)
         try:
-            values = [function(getattr(encoded, regulariser.side), **regulariser.options) for encoded in rounds]
+            values = [function(scored(stage, encoded, regulariser.side), **regulariser.options) for encoded in rounds]
         except ValueError as error:
             raise UsageError(f"regulariser {regulariser.name} of {regulariser.side}: {error}") from error
         return regulariser.weight * share * torch.stack(values).mean()

@@ -71,7 +71,7 @@ def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Opt
 
 
 def parameter_groups(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
-    """Groups of weights by learning rate and decay: matrices decay; biases, norms and the temperature do not."""
+    """Groups of weights by learning rate and decay: matrices decay, or all weights (`plan.decayed`)."""
     trained = [(name, parameter) for name, parameter in pair.named_parameters() if parameter.requires_grad]
     for pattern in plan.learning_rates:
         if not any(fnmatch(name, pattern) for name, _ in trained):
@@ -80,7 +80,8 @@ def parameter_groups(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]
     groups: dict[tuple[float, bool], list[Tensor]] = {(plan.learning_rate, True): [], (plan.learning_rate, False): []}
     for name, parameter in trained:
         peak = next((peak for pattern, peak in plan.learning_rates.items() if fnmatch(name, pattern)), None)
-        groups.setdefault((peak or plan.learning_rate, parameter.dim() >= 2), []).append(parameter)
+        decays = plan.decayed == "all" or parameter.dim() >= 2
+        groups.setdefault((peak or plan.learning_rate, decays), []).append(parameter)
     return [
         {"params": parameters, "lr": rate, "weight_decay": plan.weight_decay if decays else 0.0}
         for (rate, decays), parameters in groups.items()
@@ -92,7 +93,7 @@ def learning_rate_shape(plan: Optimisation) -> Callable[[int], float]:
 
     def factor(step: int) -> float:
         if step < plan.warmup_steps:
-            return (step + 1) / plan.warmup_steps
+            return (step + (plan.warmup == "n")) / plan.warmup_steps
         progress = (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps)
         left = DECAYS[plan.decay](min(1.0, progress))
         return plan.last_learning_rate + (1 - plan.last_learning_rate) * left

@@ -53,6 +53,7 @@ class MaskedWords(TrainingPart):
             config.intermediate_size,
             dropout=0.0,
             activation="gelu",
+            layer_norm_eps=config.layer_norm_eps,
             batch_first=True,
         )
         self.decoder = nn.TransformerEncoder(layer, DECODER_LAYERS, enable_nested_tensor=False)
