@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import config
 
-from lexvl_anserini.engines.resident.compiling import kernel
+from lexvl_anserini.engines.resident.compiling import CodeFiles, KernelCache, kernel
 
 
 def total(numbers: Any) -> Any:
@@ -53,6 +53,12 @@ def test_a_file_of_another_signature_or_source_is_not_used(stored: Path) -> None
     fresh: Any = kernel(total)
     fresh._cache._cache_file._source_stamp = (0, 0)
     assert fresh(np.array([1], "i4")) == 2 and not fresh.stats.cache_hits
+
+
+def test_a_numba_of_another_build_keeps_its_own_files(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CodeFiles, "_data_path", property(lambda self: self.absent), raising=False)
+    fresh: Any = kernel(total)
+    assert not isinstance(fresh._cache, KernelCache)
 
 
 def test_a_disk_that_cannot_be_written_costs_time_only(stored: Path) -> None:

@@ -25,8 +25,12 @@ CHECKSUM_BYTES = 4
 def kernel(function: Function) -> Function:
     """Compiles a function at its first call, without Python's lock; keeps the code on disk where that is possible."""
     compiled: Any = njit(nogil=True, error_model="numpy")(function)
-    with suppress(RuntimeError):  # none of these folders can be written
+    try:
         compiled._cache = KernelCache(function)
+    except RuntimeError:  # none of these folders can be written
+        pass
+    except (AttributeError, TypeError):  # a numba whose cache is built in another way: its own files do
+        compiled.enable_caching()
     return cast("Function", compiled)
 
 
@@ -37,6 +41,7 @@ class KernelCache(FunctionCache):
         super().__init__(function)
         stamp = self._impl.locator.get_source_stamp()
         self._cache_file = CodeFiles(self._cache_path, self._impl.filename_base, stamp)
+        self._cache_file._path(None)  # raises here, and not in a search, where numba has no such names
 
 
 class CodeFiles(IndexDataCacheFile):
