@@ -227,7 +227,9 @@ class Quantiser:
 
 def row_max(matrix: sparse.csr_matrix) -> np.ndarray:
     """Largest stored value per row, 0 for an empty one; float64 [n]."""
-    return np.asarray(matrix.max(axis=1).todense(), dtype=np.float64).ravel() if matrix.shape[0] else np.empty(0)
+    if 0 in matrix.shape:
+        return np.zeros(matrix.shape[0])
+    return np.asarray(matrix.max(axis=1).todense(), dtype=np.float64).ravel()
 
 
 def row_sum(matrix: sparse.csr_matrix) -> np.ndarray:

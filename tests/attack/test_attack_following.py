@@ -36,8 +36,8 @@ NAMES = (
     "a.png", "b.png", "d.PNG", "a b.png", "é😀.png", "sub/x.png", "sub/deep/y.png", ".hidden.png", "new\nline.png",
     "#%3F?&.png", "-rf.png", "l" * 200 + ".png", "%.png", "x.jpg", "é.png", "é.png", "notes.txt", "a.txt",
 )  # fmt: skip
-# This picture stays, so that the scale of a new index is that of the first one.
-SCALE = "0.png"
+# This picture stays, and is the first of any part, so that the scale of an index is always 255 to 255.
+SCALE = "!.png"
 # Where the folder changes during a call: before or after one of the calls of these functions.
 PLACES: tuple[tuple[Any, str], ...] = (
     (FileDigests, "of"), (following, "open_image"), (following, "_encode"), (following, "_into_index"),

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import QuantiserEntry
-from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact
+from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact, row_max
 from lexvl_anserini.ground.records import SCORE_LIMIT
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
@@ -268,3 +268,8 @@ def test_a_request_does_not_hold_what_calibration_found():
     ]
     assert asked != ready and requested[0] == requested[1]
     assert requested[2]["scale"] == 2
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, 3)])
+def test_the_largest_weight_of_nothing_is_0(shape: tuple[int, int]) -> None:
+    assert row_max(sparse.csr_matrix(shape, dtype=np.float32)).tolist() == [0.0] * shape[0]
