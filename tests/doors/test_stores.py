@@ -336,7 +336,7 @@ def test_an_error_in_the_middle_leaves_nothing(url_of: UrlOf, tmp_path: Path) ->
 def test_an_answer_that_is_lost_after_publishing_leaves_the_new_index(
     url_of: UrlOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = url_of("lost")
+    where = url_of("unanswered")
     shards = small(tmp_path / "new", [("new", {"t1": 1})])
     build_index(small(tmp_path / "old", [("old", {"t1": 1})]), where)
     with opened(where) as store:
