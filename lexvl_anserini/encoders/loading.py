@@ -144,8 +144,6 @@ def load_by_torch(
     options: Mapping[str, Any],
 ) -> Encoder:
     """The runtime `torch`; arguments and errors as those of `load_encoder`."""
-    import torch
-
     card = card_of(name)
     check_model_libraries()
     loader = resolve("encoder", name, ENCODERS)
@@ -164,6 +162,8 @@ def load_by_torch(
     saved_tokenizer, saved_config = (places.pop(key, None) for key in ("tokenizer", "backbone_config"))
     weights = saved.weights_of(known) if known else None
     source = Source(weights, chosen, tokenizer or saved_tokenizer, backbone_config or saved_config)
+    import torch
+
     try:
         # Networks draw weights before they get those of the checkpoint; the user's random numbers go on as before.
         with _LOADING, torch.random.fork_rng(devices=()):

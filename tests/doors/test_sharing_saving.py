@@ -210,7 +210,7 @@ def test_what_cannot_be_saved_is_refused(golden, tmp_path):
         ({"file": "../x.pt"}, "expected a name inside"),
         ({"file": "x.pt"}, "names the weight file 'x.pt', which is not there"),
         ({"options": {"query_checkpoint": "evil/model"}}, "'query_checkpoint' among the options"),
-        ({"options": {"topk": "many"}}, "topk='many'"),
+        ({"options": {"topk": "many"}}, 'topk="many"'),
         ({"options": {"tpok": 3}}, "unknown option of encoder 'vdr' 'tpok'"),
         ({"options": 3}, "options is 3, expected an object"),
         ({"encoder": None}, "encoder is null, expected a text"),

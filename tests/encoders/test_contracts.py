@@ -349,7 +349,7 @@ def test_devices(name, tiny, fresh):
     assert tiny(name).device == "cpu"
     absent = ["nonsense", "meta", "cuda:99", "", *([] if cuda else ["cuda", "cuda:1"]), *([] if mps else ["mps"])]
     for device in absent:
-        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here .*--device cpu"):
+        with pytest.raises(UsageError, match=f"device '{device}' cannot be used here .*try the device cpu"):
             fresh(name, device=device)
     assert fresh(name, device="auto").device == ("cuda" if cuda else "cpu")
 

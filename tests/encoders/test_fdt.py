@@ -197,7 +197,7 @@ def test_refusals(folder, tmp_path):
         ({"topk": 0}, "topk 0"),
         ({"temperature": 0.0}, "temperature 0.0: expected a number above 0"),
         ({"space": "features", "dimensions": 33}, "dimensions 33: expected 1 to 32"),
-        ({"space": "images"}, "space='images'"),
+        ({"space": "images"}, 'space="images"'),
     ):
         with pytest.raises(UsageError, match=message):
             load(folder, **options)

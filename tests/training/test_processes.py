@@ -148,7 +148,7 @@ def test_objectives_of_the_whole_batch_train_in_one_process(name: str, monkeypat
 @pytest.mark.parametrize("name", OF_WHOLE)
 def test_objectives_of_the_whole_batch_have_no_pieces(name: str) -> None:
     """The key was read, and all rows passed together."""
-    with pytest.raises(UsageError, match=f"optimisation.piece: {name} reads whole batches; leave it out"):
+    with pytest.raises(UsageError, match=f"optimisation.piece: {name} reads a whole batch at once; leave piece out"):
         of_lexlip(name, piece=2)
 
 
