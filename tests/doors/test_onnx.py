@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -184,6 +185,7 @@ def test_an_export_with_other_options_than_the_index_is_refused(exported):
         (lambda folder: swap(folder, b"no graph"), "ONNX Runtime cannot load the graph"),
         (lambda folder: rewrite(folder, query={"reads": "images", "pixels": {"kind": "Odd"}}), "kind|resolution"),
         (lambda folder: (folder / "export.json").unlink(), "not exported for --runtime onnx"),
+        (lambda copy: piped(copy / "query.tokenizer.json"), "not a regular file"),
     ],
 )
 def test_damaged_exports_are_refused(change, message, exported, tmp_path):
@@ -194,6 +196,12 @@ def test_damaged_exports_are_refused(change, message, exported, tmp_path):
     with pytest.raises(CheckpointError, match=message) as error:
         load_encoder("splade", str(copy), runtime="onnx")
     assert "export" in str(error.value)
+
+
+def piped(path: Path) -> None:
+    """A pipe in the place of a file: reading it would wait for ever."""
+    path.unlink()
+    os.mkfifo(path)
 
 
 def edit(folder: Path, **values) -> None:

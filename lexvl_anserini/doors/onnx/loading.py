@@ -176,6 +176,8 @@ def read_file(folder: Path, export: Export, name: str) -> bytes:
     path = folder / name
     if name not in export.files or Path(name).name != name:
         raise CheckpointError(f"{folder / EXPORT}: names the file {name!r:.80} without its digest; {REMEDY}")
+    if path.exists() and not path.is_file():  # a pipe or a device may have no end
+        raise CheckpointError(f"{path}: not a regular file; {REMEDY}")
     try:
         data = path.read_bytes()
     except OSError as error:
