@@ -76,7 +76,7 @@ def gone(path: Path, random: Random) -> None:
 
 def odd(path: Path, random: Random) -> None:
     """A link, a pipe, a folder, or nothing to read of the name of a picture."""
-    targets = [path.parent / "a.png", path.parent / SCALE, path, path.parent, Path("/nowhere.png"), Path("/dev/zero")]
+    targets = [path.parent / "a.png", path.parent / "b.png", path, path.parent, Path("/nowhere.png"), Path("/dev/zero")]
     make = random.choice([os.mkfifo, os.mkdir, Path.touch, *[lambda path: path.symlink_to(random.choice(targets))] * 3])
     make(path)
 
