@@ -175,7 +175,11 @@ def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
     Raises:
         ArtefactError: there is no such index, or no manifest; or it is a partition of an index, or of a newer Lucene.
     """
-    if not index.is_dir():
+    try:
+        present = index.is_dir()
+    except OSError:  # a name that no file system takes
+        present = False
+    if not present:
         raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
     if (index / PARTITION).is_file():
         raise ArtefactError(
