@@ -238,5 +238,8 @@ def _named(expected: Any) -> str:
 
 def shown(value: Any, most: int = SHOWN) -> str:
     """A value as JSON, for an error message, of at most so many characters."""
-    text = orjson.dumps(value, default=str).decode()
+    try:
+        text = orjson.dumps(value, default=str).decode()
+    except TypeError:  # integers of more than 64 bits, keys that are no texts, lone surrogates
+        text = ascii(value)
     return text if len(text) <= most else text[: most - 3] + "..."

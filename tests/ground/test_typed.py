@@ -21,7 +21,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
-from lexvl_anserini.ground.typed import Entry, Key, check
+from lexvl_anserini.ground.typed import Entry, Key, check, shown
 from lexvl_anserini.queries.clauses import Boost, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.query_source import topic_source
@@ -272,3 +272,8 @@ def test_a_device_that_is_none(device: Any) -> None:
 def test_messages_of_loading_name_no_option_of_a_command() -> None:
     """`load_encoder` has parameters; the commands' options have their names."""
     assert re.findall(r"--[a-z-]+", inspect.getsource(loading)) == ["--verbose"]
+
+
+@pytest.mark.parametrize("value", [1 << 64, [{3: 4}], "\ud800"])
+def test_a_value_that_json_has_not_is_shown(value: Any) -> None:
+    assert shown(value) == ascii(value)
