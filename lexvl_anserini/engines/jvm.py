@@ -221,10 +221,14 @@ def _start() -> None:
 class _Leaving:
     """Detaches its thread from Java when the thread ends, which is when its `threading.local` drops this object.
 
-    Java would otherwise keep the thread for ever, with its stack, and its collector would read freed memory there.
+    Java would otherwise keep the thread for ever, with its stack, and its collector would read freed memory there. A
+    forked child drops the objects of all other threads, and has no Java machine: a call there waits for a lock that
+    nobody releases.
     """
 
     def __del__(self) -> None:
+        if _Started.pid != os.getpid():
+            return
         import jnius
 
         jnius.detach()

@@ -170,6 +170,44 @@ def test_a_forked_child_raises_instead_of_hanging() -> None:
     assert "this process was forked from one whose Java machine was running" in child.stdout
 
 
+FORKS = """
+import os, threading
+from lexvl_anserini.engines import jvm
+
+jvm.start()
+done = threading.Event()
+
+
+def call():
+    jvm.attend()
+    jvm.java_class("java.lang.System").nanoTime()
+    called.set()
+    done.wait()
+
+
+called = threading.Event()
+thread = threading.Thread(target=call)
+thread.start()
+called.wait()
+import jnius
+
+mine, leaves = os.getpid(), []
+detach = jnius.detach
+jnius.detach = lambda: (leaves.append(os.getpid()), detach() if os.getpid() == mine else None)
+if (child := os.fork()) == 0:  # drops what the other thread holds
+    os._exit(len(leaves))
+print("left in the child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+done.set()
+thread.join()
+print("left in the parent", len(leaves))
+"""
+
+
+def test_a_forked_child_does_not_leave_java_for_its_parents_threads() -> None:
+    """It would wait for a lock of the machine that nobody releases, between fork and exec of another program."""
+    assert python(FORKS).stdout.splitlines() == ["left in the child 0", "left in the parent 1"]
+
+
 def test_candidates_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = fake_java(tmp_path / "named", "23")
     home = fake_java(tmp_path / "home", "22.0.1")
