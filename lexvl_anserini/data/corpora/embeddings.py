@@ -94,8 +94,8 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
 
 
 def image_reference(ref: CorpusRef, image_id: str) -> str:
-    """The reference of the vector of an image, by the image's id in the table, whatever its split."""
-    return f"{_tables(ref).table(IMAGES)}::{image_id}"
+    """The reference of the vector of an image, by the image's id, whatever its split."""
+    return _tables(ref).refer(IMAGES, image_id)
 
 
 def _tables(ref: CorpusRef) -> Tables:
