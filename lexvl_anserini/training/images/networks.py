@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +29,7 @@ from lexvl_anserini.training.model_settings import (
 )
 from lexvl_anserini.training.words import (
     FIRST_WORD_ID,
+    Texts,
     learn_terms,
     learn_words,
     read_class_names,
@@ -68,9 +69,7 @@ class Networks(NamedTuple):
     image: ImageBackbone
 
 
-def load_text_network(
-    settings: PretrainedText, class_names: str | None, captions: Sequence[str], folder: Path
-) -> TextNetwork:
+def load_text_network(settings: PretrainedText, class_names: str | None, captions: Texts, folder: Path) -> TextNetwork:
     """A pretrained BERT and the terms of the training captions; writes the tokenizer into a folder."""
     checkpoint = find_checkpoint(settings.checkpoint)
     config = read_config(checkpoint.folder)
@@ -94,7 +93,7 @@ def cells_settings(image: AnyImage) -> PretrainedImage:
     return PretrainedImage(checkpoint="", grid=image.resolution // image.patch_size)
 
 
-def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -> Networks:
+def load_networks(model: ModelSettings, captions: Texts, folder: Path) -> Networks:
     """The networks of a model, and the terms of the training captions; writes the tokenizer into a folder.
 
     Weights of networks without a checkpoint are drawn from the random state of torch.
@@ -109,7 +108,7 @@ def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -
     return Networks(fresh_texts(text, captions, folder), images)
 
 
-def fresh_texts(settings: TextSettings, captions: Sequence[str], folder: Path) -> TextNetwork:
+def fresh_texts(settings: TextSettings, captions: Texts, folder: Path) -> TextNetwork:
     """A BERT with random weights over the words of the training captions, which are the terms."""
     import transformers
 
