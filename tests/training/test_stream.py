@@ -171,6 +171,22 @@ def test_few_shards_are_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(opened) == list(range(64))
 
 
+def test_a_buffer_over_too_many_shards_is_refused(corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pair would open a shard: here six shards of seven pairs, of which five can be open."""
+    monkeypatch.setattr(stream, "OPEN", 5)
+    with pytest.raises(UsageError, match=r"data\.buffer 16 is spread over 6 shards, of which 5 can be open at once"):
+        batches_of(corpus, tmp_path)
+
+
+def test_every_damaged_shard_is_named(tmp_path: Path) -> None:
+    for name in "abc":
+        path = write_tar(tmp_path / f"{name}.tar", pairs([0]))
+        if name != "b":
+            path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(DataError, match=r"a\.tar: cut off at byte 600 in member '000000000\.png'.*; .*c\.tar: cut off"):
+        StreamedImages.read(f"webdataset:{tmp_path}", None, [])
+
+
 def test_processes_share_a_batch(corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two reads its own rows, with the views that one process gives them."""
     changes = {"augmentation": {"zoom": 0.5, "shift": 1, "flip": True}}

@@ -244,10 +244,10 @@ def standardise(pair: TowerPair, material: Material) -> None:
     side, data = pair.encoder_p, material.data[TRAINING]
     if not isinstance(side, ImageOver) or not isinstance(material.model.image, PretrainedImage):
         return
-    some = data.at(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
     device, network = next(side.parameters()).device, side.frozen()
 
     def computed() -> Iterator[np.ndarray]:
+        some = data.at(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
         cells = [network(pixels) for pixels in normalised(some, material.prepare, device)]
         states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()

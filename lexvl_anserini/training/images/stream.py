@@ -29,8 +29,9 @@ from lexvl_anserini.data.pictures.archives import Archive, index_archive
 from lexvl_anserini.data.pictures.images import decode_image, usable_cores
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
+from lexvl_anserini.ground.progress import progress_bar
 from lexvl_anserini.training.common.batches import OwnImages, TextStore, TrainingBatch, of_one_part
 from lexvl_anserini.training.common.processes import of_all, own_rows
 from lexvl_anserini.training.images.captioned import CaptionedImages
@@ -77,21 +78,32 @@ class Survey(NamedTuple):
 
     @classmethod
     def of(cls, shards: Mapping[str, Path], limit: int | None) -> Survey:
-        """Indexes the shards one after the other, up to that which has the last of `limit` pairs."""
-        log.info("counting the pairs of %s shards", f"{len(shards):,}")
-        left_out, words = LeftOut(), Counter[str]()
+        """Indexes the shards one after the other, up to that which has the last of `limit` pairs.
+
+        Raises:
+            DataError: names all shards that are damaged.
+        """
+        left_out, words, problems = LeftOut(), Counter[str](), list[str]()
         counts: list[int] = []
         digests: list[str] = []
-        for name, path in shards.items():
-            shard = OpenShard.of(name, path, left_out)
-            room = None if limit is None else limit - sum(counts)
-            words.update(word_counts(pair.text or "" for pair in shard.pairs[:room]))
-            if len(words) > MOST_WORDS:
-                words = Counter({word: count for word, count in words.items() if count > 1})
-            counts.append(len(shard.pairs))
-            digests.append(shard.digest())
-            if room is not None and counts[-1] >= room:
-                break
+        with progress_bar("count pairs", len(shards), "shards") as advance:
+            for name, path in shards.items():
+                try:
+                    shard = OpenShard.of(name, path, left_out)
+                except DataError as problem:
+                    problems.append(str(problem))
+                    continue
+                room = None if limit is None else limit - sum(counts)
+                words.update(word_counts(pair.text or "" for pair in shard.pairs[:room]))
+                if len(words) > MOST_WORDS:
+                    words = Counter({word: count for word, count in words.items() if count > 1})
+                counts.append(len(shard.pairs))
+                digests.append(shard.digest())
+                advance(1)
+                if room is not None and counts[-1] >= room:
+                    break
+        if problems:
+            raise DataError("; ".join(problems))
         left_out.log(str(next(iter(shards.values())).parent))
         return cls(counts, digests, words)
 
@@ -322,8 +334,15 @@ class StreamedBatches:
         assert buffer is not None, "a stream has a buffer"
         self.order = ShardOrder(stream.used, size, buffer, recipe.seed)
         # Every lane has its shards open: those of its part of the buffer, and one at each end.
-        spanned = self.order.window // max(1, len(stream) // int((stream.used > 0).sum())) + 2
-        self._open = lru_cache(maxsize=min(self.order.lanes * spanned, OPEN))(stream.open)
+        shards = int((stream.used > 0).sum())
+        mean = len(stream) // shards
+        held = min(shards, self.order.lanes * (self.order.window // mean + 2))
+        if held > OPEN:
+            raise UsageError(
+                f"recipe {recipe.name}: data.buffer {buffer:,} is spread over {held:,} shards, of which {OPEN} can be "
+                f"open at once; lower it, or pack the pairs into larger shards (they have {mean:,} on average)"
+            )
+        self._open = lru_cache(maxsize=held)(stream.open)
         self.decoding = ThreadPoolExecutor(usable_cores(), thread_name_prefix="images")
         self.reading = ThreadPoolExecutor(1, thread_name_prefix="shards")
         self.ahead: tuple[int, Future[list[Loaded]]] | None = None
