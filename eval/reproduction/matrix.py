@@ -14,8 +14,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.encoders.encoder import as_lexical
-from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 
@@ -24,11 +22,20 @@ from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
 from .classification import measure_classification
-from .prepared import Prepared, cost_of_classification, cost_of_retrieval, needs_of_classification, needs_of_retrieval
+from .prepared import (
+    cost_of_classification,
+    cost_of_latency,
+    cost_of_retrieval,
+    needs_of_classification,
+    needs_of_latency,
+    needs_of_retrieval,
+    needs_of_weights,
+)
 from .published import PublishedTable
 from .quantities import parts_of
-from .retrieval import found_or_made, measure_retrieval
+from .retrieval import measure_retrieval
 from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, rows_of
+from .vectors import measure_latency, measure_sparsity, measure_weights
 
 
 def needed_files(part: RowPart, place: Workplace) -> list[Need]:
@@ -105,7 +112,7 @@ def count_parameters(part: RowPart, place: Workplace) -> Finding:
 class TablePlan(NamedTuple):
     """What this version does with a table.
 
-    cells     published numbers
+    cells     published numbers, and what the source draws without numbers
     runs      of these: it measures, with published weights and data, or without any
     own       of these: it measures with weights or data that the user names, because they are not published
     later     of these: of systems of this project, but it does not measure them
@@ -219,25 +226,12 @@ def no_cost(part: RowPart, place: Workplace) -> None:
     """For what takes seconds and writes nothing."""
 
 
-def measure_weights(part: RowPart, place: Workplace) -> Finding:
-    """The weights of one image's terms, or finds the result."""
-    return found_or_made(part, place, term_weights)
-
-
-def term_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """The weights that the model gives to the terms of an item of stored vectors, before they are quantised."""
-    from lexvl_anserini.data.corpora.embeddings import image_reference
-
-    model = load_encoder(work.system.encoder, work.weights.reference, device=place.device, **work.weights.options)
-    [terms] = model.decode(as_lexical(model.document).weights([image_reference(work.corpus, work.system.item)]))
-    weights = dict(terms)
-    return {"values": {term: weights.get(term, 0.0) for term in part.measures}, "quantised": False, "documents": 1}
-
-
 RETRIEVAL = Way(measure_retrieval, needs_of_retrieval, cost_of_retrieval)
 CLASSIFICATION = Way(measure_classification, needs_of_classification, cost_of_classification)
 PUBLISHED_RUN = Way(measure_published, needed_files, no_cost)
-WEIGHTS = Way(measure_weights, needs_of_retrieval, no_cost)
+SPARSITY = Way(measure_sparsity, needs_of_retrieval, cost_of_retrieval)
+LATENCY = Way(measure_latency, needs_of_latency, cost_of_latency)
+WEIGHTS = Way(measure_weights, needs_of_weights, no_cost)
 COUNT = Way(count_parameters, nothing_needed, no_cost)
 
 # Task -> how it is measured. Tasks that are no key are not measured by this version.
@@ -249,6 +243,8 @@ WAYS: Mapping[str, Way] = {
     "linear-probe": CLASSIFICATION,
     "words": CLASSIFICATION,
     "model": COUNT,
+    "sparsity": SPARSITY,
+    "latency": LATENCY,
     "weight": WEIGHTS,
 }
 
@@ -259,6 +255,8 @@ def way_of(part: RowPart) -> Way | None:
         return PUBLISHED_RUN
     if part.system is None or (part.task == "model" and not can_be_counted(part)):
         return None
-    if part.task == "weight" and not part.system.item:
+    if part.task == "weight" and not (part.system.item or part.system.text):
+        return None
+    if part.task == "latency" and not (part.system.protocol and part.system.dense):
         return None
     return WAYS.get(part.task)
