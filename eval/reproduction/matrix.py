@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.registry import import_home
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
-from .classification import measure_classification
 from .prepared import (
     cost_of_classification,
     cost_of_latency,
@@ -33,9 +33,7 @@ from .prepared import (
 )
 from .published import PublishedTable
 from .quantities import parts_of
-from .retrieval import measure_retrieval
 from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, rows_of
-from .vectors import measure_latency, measure_sparsity, measure_weights
 
 
 def needed_files(part: RowPart, place: Workplace) -> list[Need]:
@@ -207,14 +205,23 @@ def cost_of(parts: Iterable[RowPart], place: Workplace) -> tuple[float, float]:
 class Way(NamedTuple):
     """How a part of a row is measured.
 
-    measure  measures it; raises CheckpointError or DataError where weights or data are missing
-    needs    what it reads, without reading it
-    cost     what it costs; None where that is nothing, or not known
+    target  `module:function` that measures it, so that a plan imports nothing of what measures
+    needs   what it reads, without reading it
+    cost    what it costs; None where that is nothing, or not known
     """
 
-    measure: Callable[[RowPart, Workplace], Finding]
+    target: str
     needs: Callable[[RowPart, Workplace], list[Need]]
     cost: Callable[[RowPart, Workplace], PartCost | None]
+
+    def measure(self, part: RowPart, place: Workplace) -> Finding:
+        """Measures a part.
+
+        Raises:
+            CheckpointError, DataError: weights or data are missing.
+        """
+        finding: Finding = import_home(self.target)(part, place)
+        return finding
 
 
 def nothing_needed(part: RowPart, place: Workplace) -> list[Need]:
@@ -226,13 +233,15 @@ def no_cost(part: RowPart, place: Workplace) -> None:
     """For what takes seconds and writes nothing."""
 
 
-RETRIEVAL = Way(measure_retrieval, needs_of_retrieval, cost_of_retrieval)
-CLASSIFICATION = Way(measure_classification, needs_of_classification, cost_of_classification)
-PUBLISHED_RUN = Way(measure_published, needed_files, no_cost)
-SPARSITY = Way(measure_sparsity, needs_of_retrieval, cost_of_retrieval)
-LATENCY = Way(measure_latency, needs_of_latency, cost_of_latency)
-WEIGHTS = Way(measure_weights, needs_of_weights, no_cost)
-COUNT = Way(count_parameters, nothing_needed, no_cost)
+RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", needs_of_retrieval, cost_of_retrieval)
+CLASSIFICATION = Way(
+    f"{__package__}.classification:measure_classification", needs_of_classification, cost_of_classification
+)
+PUBLISHED_RUN = Way(f"{__name__}:measure_published", needed_files, no_cost)
+SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", needs_of_retrieval, cost_of_retrieval)
+LATENCY = Way(f"{__package__}.vectors:measure_latency", needs_of_latency, cost_of_latency)
+WEIGHTS = Way(f"{__package__}.vectors:measure_weights", needs_of_weights, no_cost)
+COUNT = Way(f"{__name__}:count_parameters", nothing_needed, no_cost)
 
 # Task -> how it is measured. Tasks that are no key are not measured by this version.
 WAYS: Mapping[str, Way] = {

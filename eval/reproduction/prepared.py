@@ -21,7 +21,7 @@ from lexvl_anserini.ground.installed import package_folder
 from lexvl_anserini.ground.manifest import CorpusRef
 
 from ..analyses.classes.class_sets import CLASS_SETS
-from ..efficiency.protocols import PROTOCOLS
+from ..efficiency.papers import PROTOCOLS
 from ..measures.result_files import slug
 from .published import PublishedSystem
 from .quantities import PRIVATE, direction_of

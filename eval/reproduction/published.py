@@ -36,7 +36,7 @@ from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 
-from ..efficiency.protocols import PROTOCOLS
+from ..efficiency.papers import PROTOCOLS
 from .quantities import Quantity, parse_quantity
 
 UNITS: Mapping[str, str] = {
@@ -171,7 +171,7 @@ class PublishedSystem(NamedTuple):
     weights      the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
     item         the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
     text         the text whose weights the source prints
-    protocol     the key, in `eval.efficiency.protocols`, of the rules by which latency is measured
+    protocol     the key, in `eval.efficiency.papers`, of the rules by which latency is measured
     dense        the model whose latency is compared
     """
 
