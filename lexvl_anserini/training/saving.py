@@ -57,7 +57,7 @@ class Saving:
         best, _ = best_of(self.output)
         # The folder of the last checkpoint appears at the end: it says that the run is finished.
         with new_folder(self.output / MODEL) as part:
-            self.write(pair, part, measured.get(max(measured, default=None)))
+            self.write(pair, part, measured.get(max(measured, default=0)))
             if best and best != max(measured):
                 log.info("%s: step %d validated best", self.output / BEST, best)
                 load_model(pair, self.output / BEST_WEIGHTS)
