@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,15 @@ from lexvl_anserini.training.run_folder import (
     rewind,
     tidy,
 )
-from lexvl_anserini.training.saving import PERIODS, AnyMaterial, Saving
+from lexvl_anserini.training.saving import PERIODS, Saving
 from lexvl_anserini.training.splits import TRAINING, Sources
 from lexvl_anserini.training.texts.material import TextMaterial
 from lexvl_anserini.training.watching import Watch
 
 log = logging.getLogger(__name__)
 
-# What reads the data, by the settings of the model.
+# What a run reads and writes, by the settings of its model.
+AnyMaterial = Material | HeadMaterial | TextMaterial
 READERS: Mapping[type, Callable[[Recipe, Path, Sources], AnyMaterial]] = {
     ModelSettings: Material.read,
     HeadSettings: HeadMaterial.read,
@@ -83,8 +84,7 @@ def train(
         hours: stop with the first step that ends so many hours after the data were read.
         cache: folder of decoded images and of what frozen networks make of images and texts, which runs over the same
             data and networks share; the folder of the run if None, which deletes them at its end.
-        keep_every: epoch or stage: the folder of the run keeps a checkpoint of each, `kept/epoch-1` or `kept/stage-1`,
-            which loads as the last one does.
+        keep_every: epoch or stage: the folder of the run keeps a checkpoint of each, `kept/epoch-1` or `kept/stage-1`.
 
     Returns:
         The folder of the checkpoint; if the run stopped before its end, the folder of the state.
@@ -94,16 +94,9 @@ def train(
         UsageError: the recipe and its data do not fit, the device does not exist, or `keep_every` is another word.
         MissingExtra: a package of the extra [train] is not installed.
     """
-    require("accelerate", "matplotlib")
     if keep_every not in (None, *PERIODS):
         raise UnknownName("--keep-every", str(keep_every), PERIODS)
-    keep_freed_memory()
-    chosen = choose_device(device)
-    processes = Processes.of(chosen)
-    processes.check(recipe)
-    for folder in (output, cache or output):
-        with disk_errors(folder):
-            make_folder(folder)
+    chosen, processes = prepare(recipe, device, (output, cache or output))
     with processes.folder(output) as own, disk_errors(output), own_random_numbers(chosen):
         entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
@@ -121,9 +114,20 @@ def train(
         pair = material.make_pair(recipe, chosen)
         saving = Saving(recipe, output, material, sources.digests, keep_every)
         run = Training(recipe, (output, own), processes, chosen, material, pair, saving)
-        if run.all_stages(stop_after or recipe.steps, hours) < recipe.steps:
-            return output / STATE
-        return saving.last(pair) if processes.first else output / MODEL
+        return run.to_the_end(stop_after or recipe.steps, hours)
+
+
+def prepare(recipe: Recipe, device: str, folders: Iterable[Path]) -> tuple[torch.device, Processes]:
+    """The device and the processes of a run, after checking packages and recipe; makes the folders."""
+    require("accelerate", "matplotlib")
+    keep_freed_memory()
+    chosen = choose_device(device)
+    processes = Processes.of(chosen)
+    processes.check(recipe)
+    for folder in folders:
+        with disk_errors(folder):
+            make_folder(folder)
+    return chosen, processes
 
 
 class Training:
@@ -142,6 +146,12 @@ class Training:
         self.recipe, self.processes, self.device, self.material, self.pair = recipe, processes, device, material, pair
         self.output, self.own = folders
         self.saving = saving
+
+    def to_the_end(self, last: int, hours: float | None) -> Path:
+        """Runs the stages and returns the folder of the last checkpoint, or of the state where they stop before."""
+        if self.all_stages(last, hours) < self.recipe.steps:
+            return self.output / STATE
+        return self.saving.last(self.pair) if self.processes.first else self.output / MODEL
 
     def all_stages(self, last: int, hours: float | None) -> int:
         """Runs the stages from the last state on up to a step or for some hours, and returns the steps done."""

@@ -35,6 +35,7 @@ from typing import Any
 import orjson
 import torch
 import yaml
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -270,3 +271,13 @@ def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) 
 def step_of(state: Path) -> int:
     """The number of steps of a state."""
     return int(read_json(state / STATE_FILE, "training state")["step"])
+
+
+def best_of(output: Path) -> tuple[int, float]:
+    """The step and the score of the best weights; step 0 if there are none."""
+    path = output / BEST_WEIGHTS
+    if not path.is_file():
+        return 0, float("-inf")
+    with safe_open(path, "pt") as stored:
+        metadata = stored.metadata()
+    return int(metadata["step"]), float(metadata["score"])

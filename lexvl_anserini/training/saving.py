@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import platform
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import torch
@@ -17,20 +17,28 @@ from safetensors.torch import load_model
 from lexvl_anserini.ground.files import make_folder, new_folder, write_json
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.training.common.tower_pair import TowerPair
-from lexvl_anserini.training.images.dense_heads import HeadMaterial
-from lexvl_anserini.training.images.material import Material
+from lexvl_anserini.training.curve import draw_curve
 from lexvl_anserini.training.recipe import Recipe
-from lexvl_anserini.training.run_folder import BEST, BEST_WEIGHTS, CURVE, KEPT, LOG, MODEL, tidy
+from lexvl_anserini.training.run_folder import BEST, BEST_WEIGHTS, CURVE, KEPT, LOG, MODEL, best_of, tidy
 from lexvl_anserini.training.splits import TRAINING
-from lexvl_anserini.training.texts.material import TextMaterial
-from lexvl_anserini.training.watching import best_of, draw_curve
 
 log = logging.getLogger(__name__)
 
-# What a run reads and writes, by the settings of its model.
-AnyMaterial = Material | HeadMaterial | TextMaterial
 # What may end with a checkpoint of its own: an epoch is as many steps of a stage as pass all training items once.
 PERIODS = EPOCH, STAGE = "epoch", "stage"
+
+
+class Saves(Protocol):
+    """What a run reads, of which its pair is saved."""
+
+    @property
+    def data(self) -> Mapping[str, Sized]:
+        """The items by role."""
+        ...
+
+    def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
+        """Writes a pair into an empty folder, in the layout of its encoder."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Saving:
 
     recipe: Recipe
     output: Path
-    material: AnyMaterial
+    material: Saves
     digests: Mapping[str, str]
     keep_every: str | None = None
 
