@@ -197,9 +197,12 @@ def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
         return []
     weights = weights_of(part, part.system, place)
     if weights is None:
-        name = own_name(part, part.system)
-        how = f"--checkpoint '{name}'=FOLDER names yours"
-        return [Need("weights", name, False, f"not published; {how}", public=False)]
+        others = (value for name, value in part.system.options.items() if name.endswith(OTHERS))
+        how = f"train --recipe runs/recipes/{part.system.recipe}; " if part.system.recipe else ""
+        return [
+            Need("weights", name, False, f"not published; {how}--checkpoint '{name}'=FOLDER names yours", public=False)
+            for name in (own_name(part, part.system), *others)
+        ]
     names = [weights.reference, *(value for name, value in weights.options.items() if name.endswith(OTHERS))]
     return [checkpoint_need(name) for name in names if name]
 
@@ -228,8 +231,8 @@ def is_place(reference: str) -> bool:
 
 
 def is_file_name(reference: str) -> bool:
-    """True for the name of a weight file, which is no hub id."""
-    return reference.endswith(WEIGHT_SUFFIXES) or reference.startswith(("/", ".", "~"))
+    """True for the name of a weight file or of a row, which is no hub id."""
+    return reference.endswith(WEIGHT_SUFFIXES) or reference.startswith(("/", ".", "~")) or " " in reference
 
 
 # Encoders that read stored vectors of images and captions.

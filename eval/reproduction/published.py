@@ -173,6 +173,7 @@ class PublishedSystem(NamedTuple):
     text         the text whose weights the source prints
     protocol     the key, in `eval.efficiency.papers`, of the rules by which latency is measured
     dense        the model whose latency is compared
+    recipe       how `train` makes such weights: the name of a recipe and options; empty where no recipe does
     """
 
     encoder: str
@@ -186,6 +187,7 @@ class PublishedSystem(NamedTuple):
     text: str = ""
     protocol: str = ""
     dense: DenseTwin | None = None
+    recipe: str = ""
 
     def checkpoint_of(self, data: str) -> str:
         """The published checkpoint for a collection; empty for none."""
