@@ -15,7 +15,8 @@ A file has one entry per table, in the shape of the paper, so that a person can 
           "32": {encoder: vdr-crossmodal, checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}}
 
 Rows name systems and columns quantities; with `rows_are: quantities` it is the reverse. `unit` (%) and `status`
-(printed) hold for the table; `units` and `statuses` have exceptions by row, column or "row | column". `notes` says at
+(printed) hold for the table; `units` and `statuses` have exceptions by row, column or "row | column". `source`, of a
+table or of the file, says where numbers are from that are not read in the paper. `notes` says at
 such places what is doubtful, and is printed beside the verdict; `uncompared` says why a number is no measure of the
 row's system, and such a cell gets no verdict. `terms` instead of `rows` lists terms and weights. `runs` says where
 published runs of the rows are, `data` in which corpus the items of `terms`. A table without numbers says in `missing`
@@ -151,6 +152,7 @@ class PublishedSystem(NamedTuple):
     corpora      another corpus to read in the place of a collection, as stored vectors of its images and texts
     checkpoints  another checkpoint for a collection, of models that are trained on each collection
     item         the id, in its corpus, of the image whose weights the source prints; empty where it prints none
+    recipe       how `train` makes such weights: the name of a recipe and options; empty where no recipe does
     """
 
     encoder: str
@@ -160,6 +162,7 @@ class PublishedSystem(NamedTuple):
     corpora: Mapping[str, str] = {}
     checkpoints: Mapping[str, str] = {}
     item: str = ""
+    recipe: str = ""
 
     def checkpoint_of(self, data: str) -> str:
         """The published checkpoint for a collection; empty for none."""
@@ -187,6 +190,7 @@ class TableEntry(NamedTuple):
     data: str = ""
     unit: UnitName = UnitName("%")
     status: StatusName = StatusName("printed")
+    source: str = ""
     rows_are: AxisName = AxisName("systems")
     columns: tuple[Headings, ...] = ()
     rows: Mapping[str, PrintedRow] = {}
@@ -201,10 +205,11 @@ class TableEntry(NamedTuple):
 
 
 class PaperEntry(NamedTuple):
-    """A file: the paper, what its tables here lack, and its tables."""
+    """A file: the paper, what its tables here lack, its tables, and the source of those that have none."""
 
     paper: str
     tables: Mapping[str, TableEntry]
+    source: str = ""
     missing: tuple[str, ...] = ()
 
 
@@ -225,6 +230,7 @@ class PublishedCell(NamedTuple):
     unit        a key of `UNITS`; `status` one of `STATUSES`
     protocol    how the paper measures, and `note`: what is doubtful (both may be empty)
     uncompared  why the number is no measure of the system: another checkpoint, another measure; empty otherwise
+    source      where the number is from, if its status is not printed; empty otherwise
     """
 
     table: str
@@ -240,6 +246,7 @@ class PublishedCell(NamedTuple):
     note: str
     system: PublishedSystem | None
     uncompared: str = ""
+    source: str = ""
 
 
 class PublishedTable(NamedTuple):
@@ -278,7 +285,8 @@ def published_tables() -> Mapping[str, PublishedTable]:
 def read_tables(path: Path) -> Iterator[PublishedTable]:
     """The tables of one file; their names begin with the name of the file."""
     content: PaperEntry = read_yaml(path, PaperEntry)
-    for key, entry in content.tables.items():
+    for key, own in content.tables.items():
+        entry = own._replace(source=own.source or content.source)
         name, where = f"{path.stem}-{key}", f"{path.name} (tables: {key})"
         cells = tuple(_cells(name, entry, where))
         if not cells and not entry.missing:
@@ -323,6 +331,7 @@ def _cell(
     row, column = place
     label = column if entry.rows_are == "quantities" else row
     keys = (f"{row} | {column}", row, column)
+    status = next((entry.statuses[key] for key in keys if key in entry.statuses), entry.status)
     return PublishedCell(
         table=name,
         row=row,
@@ -332,16 +341,19 @@ def _cell(
         value=number.value,
         decimals=number.decimals,
         unit=next((entry.units[key] for key in keys if key in entry.units), entry.unit),
-        status=next((entry.statuses[key] for key in keys if key in entry.statuses), entry.status),
+        status=status,
         protocol=entry.protocol,
         note="; ".join(entry.notes[key] for key in keys if key in entry.notes),
         system=entry.systems.get(label),
         uncompared="; ".join(entry.uncompared[key] for key in keys if key in entry.uncompared),
+        source="" if status == "printed" else entry.source,
     )
 
 
 def _check_names(entry: TableEntry, cells: tuple[PublishedCell, ...], where: str) -> None:
-    """Every key of `units`, `statuses`, `notes`, `uncompared` and `systems` is that of a cell."""
+    """Every key is that of a cell, and every number that the paper was not read for names its source."""
+    if without := next((cell for cell in cells if cell.status != "printed" and not cell.source), None):
+        raise DataError(f"{where}: {without.row} | {without.column} is {without.status}; name its `source`")
     places = {key for cell in cells for key in (cell.row, cell.column, f"{cell.row} | {cell.column}")}
     labels = {cell.label for cell in cells}
     for field, keys, known in (

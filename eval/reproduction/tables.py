@@ -207,7 +207,8 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
         verdict = UNCOMPARED
     else:
         verdict = AGREES if agrees(measured, cell, tolerance) else DIFFERS
-        remarks = [cell.note, *(finding.note for finding in findings)]
+        source = cell.source and f"source: {cell.source}"
+        remarks = [cell.note, source, *(finding.note for finding in findings)]
     reason = "; ".join(dict.fromkeys(filter(None, remarks)))
     return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason)
 
