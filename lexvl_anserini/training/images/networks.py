@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.families.fdt import SPECIALS, PatchStates
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
+from lexvl_anserini.encoders.parts.clip_bpe import ClipBpe
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
+from lexvl_anserini.encoders.parts.images.pixels import one_crop
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
@@ -19,12 +23,15 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_ascii, co
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.training.images.fdt_run import clip_texts, merges_of, patch_network
 from lexvl_anserini.training.model_settings import (
     AnyImage,
+    BpeTextSettings,
     ImageSettings,
     ModelSettings,
     PretrainedImage,
     PretrainedText,
+    SwinSettings,
     TextSettings,
 )
 from lexvl_anserini.training.words import (
@@ -91,7 +98,7 @@ def cells_settings(image: AnyImage) -> PretrainedImage:
     """How a head reads the cells of images: of a network with random weights, every patch and their mean."""
     if isinstance(image, PretrainedImage):
         return image
-    return PretrainedImage(checkpoint="", grid=image.resolution // image.patch_size)
+    return PretrainedImage(checkpoint="", grid=image.grid)
 
 
 def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -> Networks:
@@ -100,6 +107,10 @@ def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -
     Weights of networks without a checkpoint are drawn from the random state of torch.
     """
     text, image = model.text, model.image
+    if isinstance(text, BpeTextSettings):
+        assert not isinstance(image, PretrainedImage)
+        return Networks(bpe_texts(text, model.codebook.width), fresh_patches(image, model.codebook.width))
+    assert not isinstance(image, SwinSettings)
     images = load_image_backbone(image.checkpoint) if isinstance(image, PretrainedImage) else fresh_images(image)
     names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
     if names and images.classifier is None:
@@ -116,6 +127,19 @@ def fresh_texts(settings: TextSettings, captions: Sequence[str], folder: Path) -
     tokenizer = save_tokenizer(learn_words(captions, settings.words), folder, settings.max_length)
     bert = transformers.BertModel(bert_config(settings, len(tokenizer)), add_pooling_layer=False).eval()
     return TextNetwork(None, "", bert, tokenizer, columns_ascii(tokenizer, FIRST_WORD_ID), {})
+
+
+def bpe_texts(settings: BpeTextSettings, joint: int) -> TextNetwork:
+    """CLIP's texts with random weights over the tokens of a merges file, which are no terms."""
+    tokenizer = ClipBpe(merges_of(settings), SPECIALS)
+    columns = TokenColumns(Vocabulary((), settings.merges), np.full(len(tokenizer), -1, dtype=np.int64))
+    return TextNetwork(None, "", clip_texts(settings, len(tokenizer), joint), tokenizer, columns, {})
+
+
+def fresh_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:
+    """CLIP's images or a Swin transformer with random weights, up to the states that FDT reads."""
+    network = PatchStates(patch_network(settings, joint))
+    return ImageBackbone("", network, one_crop(settings.resolution), network.width, "")
 
 
 def fresh_images(settings: ImageSettings) -> ImageBackbone:
@@ -141,6 +165,8 @@ def network_digests(model: ModelSettings) -> dict[str, str]:
     digests = {}
     if isinstance(model.text, PretrainedText):
         digests["text network"] = find_checkpoint(model.text.checkpoint).digest()
+    if isinstance(model.text, BpeTextSettings):
+        digests["merges"] = file_sha256(merges_of(model.text))
     if model.start:
         digests["start"] = find_checkpoint(model.start).digest()
     if isinstance(model.image, PretrainedImage):
