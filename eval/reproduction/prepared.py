@@ -165,8 +165,12 @@ def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
         return []
     weights = weights_of(part, part.system, place)
     if weights is None:
-        how = f"--checkpoint '{part.label}'=FOLDER names yours"
-        return [Need("weights", part.label, False, f"not published; {how}", public=False)]
+        others = (value for name, value in part.system.options.items() if name.endswith(OTHERS))
+        how = f"train --recipe runs/recipes/{part.system.recipe}; " if part.system.recipe else ""
+        return [
+            Need("weights", name, False, f"not published; {how}--checkpoint '{name}'=FOLDER names yours", public=False)
+            for name in (part.label, *others)
+        ]
     names = [weights.reference, *(value for name, value in weights.options.items() if name.endswith(OTHERS))]
     return [checkpoint_need(name) for name in names if name]
 
@@ -195,8 +199,8 @@ def is_place(reference: str) -> bool:
 
 
 def is_file_name(reference: str) -> bool:
-    """True for the name of a weight file, which is no hub id."""
-    return reference.endswith(WEIGHT_SUFFIXES) or reference.startswith(("/", ".", "~"))
+    """True for the name of a weight file or of a row, which is no hub id."""
+    return reference.endswith(WEIGHT_SUFFIXES) or reference.startswith(("/", ".", "~")) or " " in reference
 
 
 # Encoders that read stored vectors of images and captions.

@@ -152,6 +152,7 @@ class PublishedSystem(NamedTuple):
     corpora      another corpus to read in the place of a collection, as stored vectors of its images and texts
     checkpoints  another checkpoint for a collection, of models that are trained on each collection
     item         the id, in its corpus, of the image whose weights the source prints; empty where it prints none
+    recipe       how `train` makes such weights: the name of a recipe and options; empty where no recipe does
     """
 
     encoder: str
@@ -161,6 +162,7 @@ class PublishedSystem(NamedTuple):
     corpora: Mapping[str, str] = {}
     checkpoints: Mapping[str, str] = {}
     item: str = ""
+    recipe: str = ""
 
     def checkpoint_of(self, data: str) -> str:
         """The published checkpoint for a collection; empty for none."""

@@ -374,12 +374,15 @@ class HeadSettings(ImagePairSettings):
     pair   checkpoint of a `dense-crossmodal` pair: a folder, a hub id, or a packaged name such as photos-dense
     words  instead of a pair, for stored vectors: the checkpoint whose tokens are the terms, a masked-LM DistilBERT or
            BERT for d2s, a BLIP or ALBEF for joint, which trains its projections
+    head   words: terms begin as the embeddings of their words, for d2s with the masked LM's LayerNorm and bias; random:
+           the matrix of terms begins at random (Glorot and Bengio, 2010)
     least  smallest number of training captions with a word that is a term of a pair
     """
 
     kind: Literal["d2s", "joint"]
     pair: str | None = None
     words: str | None = None
+    head: Literal["words", "random"] = "words"
     least: PositiveInt = 3
 
     @model_validator(mode="after")
@@ -416,6 +419,8 @@ class TextPairSettings(Settings):
     document    the tower of documents; None for the same network, or for the other one of a checkpoint that has two
     topk        dimensions that a lexical checkpoint keeps of a document; None for the encoder's default
     query_topk  the same of a query; None for `topk`
+    projection  of vdr with two towers: tied, terms are the input embeddings of each tower; own, documents have a matrix
+                of terms that begins at random, as VDRproj's (Zhou et al., ICLR 2024, appendix C)
     saved       whole; or changed, of vdr and svdr over a packaged network: only the weights that training changed
     """
 
@@ -427,6 +432,7 @@ class TextPairSettings(Settings):
     document: AnyTower | None = None
     topk: PositiveInt | None = None
     query_topk: PositiveInt | None = None
+    projection: Literal["tied", "own"] = "tied"
     saved: Literal["whole", "changed"] = "whole"
 
     @model_validator(mode="after")
@@ -436,6 +442,10 @@ class TextPairSettings(Settings):
             raise ValueError("saved changed: only vdr and svdr over packaged networks (minilm) can leave these out")
         if self.kind == "sentence" and self.document is not None:
             raise ValueError("kind sentence has one network for queries and documents; leave document out")
+        if self.projection == "own" and (self.kind != "vdr" or self.document is None):
+            raise ValueError(
+                "projection own: the documents of kind vdr alone have such a matrix; name model.document too"
+            )
         if self.kind == "splade" and self.query_topk is not None:
             raise ValueError("kind splade keeps one topk; leave query_topk out")
         return self

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +19,13 @@ from eval.reproduction.quantities import MEANS, Quantity, parse_quantity, parts_
 from eval.reproduction.rows import Finding
 from eval.reproduction.sources import FILES
 from eval.reproduction.tables import reproduced
+from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import options_of
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.train import command as train_command
+from lexvl_anserini.train import read_changes
+from lexvl_anserini.training.recipe import read_recipe
 
 PAPER = """\
 paper: A et al., B, C 2024
@@ -356,6 +362,17 @@ def test_a_file_name_is_one_model():
     for cell in CELLS:
         if cell.system and cell.system.encoder == "joint" and (name := cell.system.checkpoint_of(cell.quantity.data)):
             assert cell.quantity.data in ("", trained_on[name.partition("/")[0].rpartition("-")[2]]), cell
+
+
+def test_a_recipe_of_a_row_is_read_with_its_options():
+    """Every `recipe` is a file and options of `train`, whose kind is the encoder of the row."""
+    recipes = {cell.system.recipe: cell.system.encoder for cell in CELLS if cell.system and cell.system.recipe}
+    assert len(recipes) >= 8
+    for text, encoder in recipes.items():
+        name, *options = shlex.split(text)
+        parsed = typer.main.get_command(make_app(train_command)).make_context("train", ["--recipe", name, *options])
+        recipe = read_recipe(expected_folder().parent / "recipes" / name, read_changes(parsed.params["settings"]))
+        assert recipe.model.kind == encoder
 
 
 def test_captions_have_the_prompt_of_the_protocol():

@@ -41,7 +41,15 @@ def flops(query: float, document: float) -> list[tuple[str, str, float]]:
 LAMB = {"optimiser": "lamb", "weight_decay": 0.01}
 STAIR_FLOPS = flops(1e-3, 1e-3)
 # VDR, appendix A, and its repository: AdamW without decay, gradients of norm 2.
-VDR_TEXT = {"negatives": 1, "last_learning_rate": 1e-7, "betas": (0.9, 0.999), "weight_decay": 0.0, "clip": 2.0}
+VDR_TEXT: dict[str, Any] = {
+    "negatives": 1,
+    "last_learning_rate": 1e-7,
+    "betas": (0.9, 0.999),
+    "weight_decay": 0.0,
+    "clip": 2.0,
+}
+# Joint's code: one rate for all, every parameter decays.
+JOINT: dict[str, Any] = {"warmup": "n-1", "weight_decay": 0.05, "decayed": "all", "clip": 1.0, "betas": (0.9, 0.999)}
 # LexLIP's code: AdamW and the linear schedule of transformers, 10 % warm-up.
 LEXLIP = {"warmup": "n-1", "weight_decay": 0.01, "decayed": "matrices", "betas": (0.9, 0.999), "clip": 1.0}
 LEXLIP_FLOPS = flops(0.002, 0.002)
@@ -69,14 +77,14 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     ),
     # D2S's code: L1 of 1e-3, halved; 200 epochs of 283 batches; a larger rate for the new layer than for the head.
     "d2s": (
-        {"kind": "d2s"},
+        {"kind": "d2s", "words": "distilbert-base-uncased", "head": "words"},
         [
             (
                 "d2s",
                 0.07,  # not read: the teacher has a temperature of its own
                 [("l1", "query", 5e-4), ("l1", "document", 5e-4)],
                 plan(56_600, 512, 1e-3, 11_320, warmup="n-1", weight_decay=0.0, betas=(0.9, 0.999))
-                | {"learning_rates": {"*.vocab_*": 5e-5}},
+                | {"learning_rates": {"*.vocab_*": 5e-5}, "clip": 1e6},  # its code does not clip
             )
         ],
     ),
@@ -84,6 +92,11 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     "dpr": (
         {"kind": "dpr", "query": {**BERT, "max_length": 128}, "document": {**BERT, "max_length": 256}},
         [("dpr", 1.0, [], plan(36_800, 128, 2e-5, 460, **VDR_TEXT))],
+    ),
+    # VDR, table 1 and figure 1: DPR† with the numbers of VDR's text-to-text column.
+    "dpr-msmarco": (
+        {"kind": "dpr", "query": {**BERT, "max_length": 256}, "document": {**BERT, "max_length": 256}},
+        [("dpr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
     ),
     # FDT's configuration of CC3M: 32 epochs of 2,705 batches; scale from e^3 = 20.1.
     "fdt": ({**FDT_MODEL, "image": {**VIT_B, "patch_size": 32}}, [FDT_STAGE]),
@@ -105,14 +118,18 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     ),
     # Joint's configuration blip-flickr: L1 of 1e-4 and 2e-5, halved; every parameter decays.
     "joint": (
-        {"kind": "joint"},
+        {"kind": "joint", "words": "blip_flickr_retrieval.pth", "head": "words"},
+        [("joint", 0.07, [("l1", "query", 5e-5), ("l1", "document", 1e-5)], plan(113_200, 256, 1e-5, 22_640, **JOINT))],
+    ),
+    # Its configuration albef-coco: L1 of 1e-5 and 3e-5, halved; 200 epochs of 2,213 batches.
+    "joint-albef": (
+        {"kind": "joint", "words": "albef_coco_retrieval_lavis.pt", "head": "words"},
         [
             (
                 "joint",
                 0.07,
-                [("l1", "query", 5e-5), ("l1", "document", 1e-5)],
-                plan(113_200, 256, 1e-5, 22_640, warmup="n-1", weight_decay=0.05, decayed="all", clip=1.0)
-                | {"betas": (0.9, 0.999)},
+                [("l1", "query", 5e-6), ("l1", "document", 1.5e-5)],
+                plan(442_600, 256, 5e-5, 88_520, **JOINT),
             )
         ],
     ),
@@ -191,6 +208,29 @@ def test_hyper_parameters_are_the_papers(name: str) -> None:
         assert (stage.objective.name, stage.objective.temperature) == (objective, temperature)
         assert [(part.name, part.side, part.weight) for part in stage.regularisers] == regularisers
         assert [*contained(optimisation, stage.optimisation)] == []
+
+
+def test_options_of_texts_and_heads() -> None:
+    """VDR's repository trains DPR in both directions; D2S controls expansion, and Joint's published runs do not."""
+    assert {name: recipe_of(name).stages[0].objective.options for name in ("dpr", "dpr-msmarco")} == {
+        "dpr": {"symmetric": True},
+        "dpr-msmarco": {"symmetric": True},
+    }
+    heads = {name: recipe_of(name) for name in ("d2s", "joint", "joint-albef")}
+    assert {name: recipe.data.corpora for name, recipe in heads.items()} == {
+        "d2s": ("embeddings:lsr42/flickr30k-blip-dense",),
+        "joint": ("embeddings:flickr30k-blip-dense,before_proj_blip",),
+        "joint-albef": ("embeddings:mscoco-albef-dense,before_proj_albef",),
+    }
+    assert [recipe.stages[0].expansion for recipe in heads.values()] == ["controlled", "always", "always"]
+    options = [recipe.stages[0].objective.options for recipe in heads.values()]
+    assert options == [{"teacher_temperature": 0.001}, {"mix": "blip-flickr"}, {"mix": "albef-coco"}]
+    assert [recipe.stages[0].objective.learn_temperature for recipe in heads.values()] == [False, True, True]
+    # The weight of L1 grows with the square of the steps before, over the warm-up.
+    for recipe in heads.values():
+        [stage] = recipe.stages
+        ramps = {(part.ramp, part.ramp_steps) for part in stage.regularisers}
+        assert ramps == {("n-1", stage.optimisation.warmup_steps)}
 
 
 def test_stages_of_stair_and_lexlip() -> None:
