@@ -12,14 +12,13 @@ from tiny_training import losses_of, same_weights, weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
-from lexvl_anserini.encoders.families.fdt import SPECIALS
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.clip_bpe import ClipBpe
+from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_anserini.training.common.batches import TextBatch
 from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
 from lexvl_anserini.training.images.captioned import read_captioned
-from lexvl_anserini.training.images.fdt_run import clip_texts
+from lexvl_anserini.training.images.fdt_networks import clip_texts
 from lexvl_anserini.training.images.material import Validation
 from lexvl_anserini.training.images.networks import TextNetwork, load_networks
 from lexvl_anserini.training.images.sides import SIDES, BpeFdtText, Codebook

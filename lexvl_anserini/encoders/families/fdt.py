@@ -31,9 +31,9 @@ from lexvl_anserini.encoders.checkpoints.swin_layout import build_swin, is_swin
 from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, one_crop
-from lexvl_anserini.encoders.parts.images.vision import ImageTower
+from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchStates
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, decayed, masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
@@ -52,8 +52,6 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # Folder and files of the weights of a training run.
 RUN_FOLDER, RUN_FILES = "checkpoints", "ckpt_*.pth.tar"
-
-SPECIALS = (MASK, START, END)
 
 # Keys outside of the two towers; the reference does not use `logit_scale_sd`.
 CODEBOOK = "space_dict"
@@ -227,44 +225,6 @@ class FdtModel:
 def text_states(clip: Any) -> Callable[..., Tensor]:
     """Token states after the last LayerNorm, [B, L, D]; causal attention makes them independent of padding."""
     return lambda input_ids, attention: clip.text_model(input_ids).last_hidden_state
-
-
-class PatchStates(nn.Module):
-    """A network of images: pixels [B, 3, R, R] to states [B, P, D] before its last LayerNorm.
-
-    model  transformers' CLIP, whose class token is no patch, or Swinv2ForImageClassification
-    """
-
-    def __init__(self, model: Any):
-        super().__init__()
-        self.model = model
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        """States [B, P, D]."""
-        if (swin := getattr(self.model, "swinv2", None)) is not None:
-            cells: Tensor = swin.encoder(*swin.embeddings(pixels)).last_hidden_state
-            return cells
-        states: Tensor = self.model.vision_model(pixels).last_hidden_state
-        return states[:, 1:]
-
-    @property
-    def width(self) -> int:
-        """D."""
-        config = self.model.config
-        return int(getattr(config, "vision_config", config).hidden_size)
-
-    @property
-    def resolution(self) -> int:
-        """R."""
-        config = self.model.config
-        return int(getattr(config, "vision_config", config).image_size)
-
-    @property
-    def grid(self) -> int:
-        """The square root of P."""
-        config = self.model.config
-        halvings = len(config.depths) - 1 if hasattr(config, "depths") else 0
-        return self.resolution // (getattr(config, "vision_config", config).patch_size << halvings)
 
 
 def load_fdt(

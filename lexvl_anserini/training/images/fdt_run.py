@@ -1,8 +1,4 @@
-"""FDT's own networks with random weights, and a pair over them in the layout of the published code's runs.
-
-The networks have the unused projections of the published ones, so that a checkpoint has all their weights. Initial
-weights are those of transformers' classes.
-"""
+"""A pair over FDT's own networks in the layout of the published code's runs."""
 
 from __future__ import annotations
 
@@ -12,87 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from lexvl_anserini.encoders.checkpoints import swin_layout
-from lexvl_anserini.encoders.checkpoints.clip_layout import HIGHEST_ID, find_merges, name_in_file, stored
+from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file, stored
 from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.training.common.tower_pair import TowerPair
+from lexvl_anserini.training.images.fdt_networks import merges_of
 from lexvl_anserini.training.model_settings import (
     BpeTextSettings,
-    ImageSettings,
     ModelSettings,
     PretrainedImage,
     SwinSettings,
 )
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import write_weights
-
-# The activation of CLIP's MLPs.
-ACTIVATION = "quick_gelu"
-
-
-def merges_of(settings: BpeTextSettings) -> Path:
-    """The file of the merges.
-
-    Raises:
-        CheckpointError: it is not there.
-    """
-    path = find_merges(settings.merges, Path(), {})
-    assert path is not None, "it is named"
-    return path
-
-
-def clip_texts(settings: BpeTextSettings, tokens: int, joint: int) -> Any:
-    """A CLIPTextModelWithProjection, whose projection to `joint` dimensions has a bias, as DeCLIP's."""
-    import transformers
-
-    config = transformers.CLIPTextConfig(
-        vocab_size=tokens,
-        hidden_size=settings.width,
-        intermediate_size=4 * settings.width,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.heads,
-        max_position_embeddings=settings.max_length,
-        hidden_act=ACTIVATION,
-        projection_dim=joint,
-        bos_token_id=None,
-        eos_token_id=HIGHEST_ID,
-    )
-    texts = transformers.CLIPTextModelWithProjection(config)
-    texts.text_projection = nn.Linear(settings.width, joint)
-    return texts
-
-
-def patch_network(settings: ImageSettings | SwinSettings, joint: int) -> Any:
-    """A CLIPVisionModelWithProjection, or a Swinv2ForImageClassification of `joint` classes."""
-    import transformers
-
-    if isinstance(settings, SwinSettings):
-        config = transformers.Swinv2Config(
-            image_size=settings.resolution,
-            patch_size=settings.patch_size,
-            embed_dim=settings.width,
-            depths=list(settings.depths),
-            num_heads=list(settings.heads),
-            window_size=settings.window,
-            drop_path_rate=settings.drop_path,
-        )
-        config.num_labels = joint
-        return transformers.Swinv2ForImageClassification(config)
-    return transformers.CLIPVisionModelWithProjection(
-        transformers.CLIPVisionConfig(
-            image_size=settings.resolution,
-            patch_size=settings.patch_size,
-            hidden_size=settings.width,
-            intermediate_size=4 * settings.width,
-            num_hidden_layers=settings.layers,
-            num_attention_heads=settings.heads,
-            hidden_act=ACTIVATION,
-            projection_dim=joint,
-        )
-    )
 
 
 def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path) -> None:

@@ -11,19 +11,18 @@ import torch
 from torch import nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.families.fdt import SPECIALS, PatchStates
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
-from lexvl_anserini.encoders.parts.clip_bpe import ClipBpe
+from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
 from lexvl_anserini.encoders.parts.images.pixels import one_crop
-from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
+from lexvl_anserini.encoders.parts.images.vision import PatchStates, PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, columns_ascii, columns_of_terms, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_anserini.training.images.fdt_run import clip_texts, merges_of, patch_network
+from lexvl_anserini.training.images.fdt_networks import clip_texts, merges_of, patch_network
 from lexvl_anserini.training.model_settings import (
     AnyImage,
     BpeTextSettings,
