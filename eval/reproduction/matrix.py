@@ -25,7 +25,7 @@ from ..measures.metrics import means
 from ..measures.names import parse_measure
 from .classification import measure_classification
 from .prepared import Prepared, cost_of_classification, cost_of_retrieval, needs_of_classification, needs_of_retrieval
-from .published import PublishedTable
+from .published import PublishedTable, shipped_folder
 from .quantities import parts_of
 from .retrieval import found_or_made, measure_retrieval
 from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, rows_of
@@ -57,15 +57,27 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
 TOLERANCE = 0.05
 
 
-def stair_part(side: str) -> float:
-    """A transformer of STAIR with its head, in the shapes of the paper; the text side has the embeddings."""
+# The tokens of BERT's uncased vocabulary, whose tokenizer the recipes name.
+BERT_TOKENS = 30_522
+
+
+def stair_side(number: int) -> float:
+    """The side of texts (0, with the embeddings) or of images (1) that `train` makes of the recipe of STAIR's paper."""
+    import numpy as np
     import torch
 
-    from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
+    from lexvl_anserini.encoders.parts.tokens import TokenColumns
+    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.training.images.sides import SIDES
+    from lexvl_anserini.training.model_settings import ModelSettings
+    from lexvl_anserini.training.recipe import read_recipe
 
+    model = read_recipe(shipped_folder("recipes") / "stair-paper.yaml").model
+    assert isinstance(model, ModelSettings)
+    terms = Vocabulary(map(str, range(BERT_TOKENS)), "the numbers of tokens")
     with torch.device("meta"):
-        model = Stair(StairConfig())
-    return millions(getattr(model, side), getattr(model, f"{side}_head"))
+        sides = SIDES[model.kind](model, TokenColumns(terms, np.arange(BERT_TOKENS)), None)
+    return millions(sides[number])
 
 
 def d2s_head() -> float:
@@ -75,7 +87,7 @@ def d2s_head() -> float:
     from lexvl_anserini.encoders.families.d2s import D2SHead
 
     with torch.device("meta"):
-        return millions(D2SHead(256, 768, 30522))
+        return millions(D2SHead(256, 768, BERT_TOKENS))
 
 
 def millions(*modules: Any) -> float:
@@ -85,7 +97,7 @@ def millions(*modules: Any) -> float:
 
 # Encoder -> what papers count -> the function that counts it.
 COUNTS: Mapping[str, Mapping[str, Callable[[], float]]] = {
-    "stair": {"text parameters": partial(stair_part, "text"), "image parameters": partial(stair_part, "image")},
+    "stair": {"text parameters": partial(stair_side, 0), "image parameters": partial(stair_side, 1)},
     "d2s": {"parameters": d2s_head},
 }
 

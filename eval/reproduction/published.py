@@ -264,11 +264,16 @@ class PublishedTable(NamedTuple):
     runs: PublishedRuns | None = None
 
 
-def expected_folder() -> Path:
-    """The folder of the files: `expected` within the installed package, `runs/expected` in a checkout."""
+def shipped_folder(name: str) -> Path:
+    """A folder of `runs` that a wheel has too: `name` within the installed package, `runs/name` in a checkout."""
     package = Path(__file__).parents[1]
-    installed = package / "expected"
-    return installed if installed.is_dir() else package.parent / "runs" / "expected"
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / "runs" / name
+
+
+def expected_folder() -> Path:
+    """The folder of the published numbers."""
+    return shipped_folder("expected")
 
 
 @cache

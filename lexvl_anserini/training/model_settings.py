@@ -36,12 +36,15 @@ def _heads_fit(side: TextSettings | BpeTextSettings | ImageSettings) -> None:
 
 
 class TextSettings(Settings):
-    """The text side: a BERT with random weights, over a vocabulary learned from the training captions.
+    """The text side: a network with random weights, over a vocabulary learned from the training captions.
 
-    words       largest number of tokens of the vocabulary
+    tokenizer   instead of a learned vocabulary: the checkpoint whose tokenizer it reads (minilm, a folder or a hub id);
+                its tokens are the dimensions of a lexical pair (`TextNetwork` says which)
+    words       largest number of tokens of a learned vocabulary
     max_length  tokens read of a text, special tokens included
     """
 
+    tokenizer: str | None = None
     words: PositiveInt = 2000
     max_length: PositiveInt = 32
     width: PositiveInt = 128
@@ -62,6 +65,10 @@ class TextSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> TextSettings:
+        if self.tokenizer is not None and self.words != TextSettings.model_fields["words"].default:
+            raise ValueError(
+                f"words {self.words}: the tokenizer of {self.tokenizer} has its own tokens; leave words out"
+            )
         _heads_fit(self)
         return self
 
@@ -165,15 +172,18 @@ class SwinSettings(Settings):
 
 
 class PretrainedText(Settings):
-    """The text side: a pretrained BERT whose tokens gain the whole words of the training captions.
+    """The text side: a pretrained BERT.
 
     checkpoint  minilm, a folder or a hub id
+    terms       the dimensions of a lexical pair: words, the whole words of the training captions, which become tokens;
+                or tokens, those of its tokenizer as they are
     least       smallest number of training captions with a word that is a term; function words are none
     max_length  tokens read of a text, special tokens included
     dropout     of the numbers of its states
     """
 
     checkpoint: str
+    terms: Literal["words", "tokens"] = "words"
     least: PositiveInt = 3
     max_length: PositiveInt = 64
     dropout: Share = 0.0
@@ -271,10 +281,6 @@ IMAGE_KINDS: Mapping[str, ImageKind] = {
 }
 
 
-# Families with fresh towers of their own; all others are heads over any networks.
-OWN_TOWERS = frozenset({"vdr-crossmodal", "dense-crossmodal"})
-
-
 class ImagePairSettings(Settings):
     """A pair of towers, one for texts and one for images; subclasses have its keys.
 
@@ -339,32 +345,44 @@ class ModelSettings(ImagePairSettings):
     @model_validator(mode="after")
     def _fits(self) -> ModelSettings:
         texts, images = isinstance(self.text, PretrainedText), isinstance(self.image, PretrainedImage)
-        if texts != images and self.kind in OWN_TOWERS:
+        if self.kind == "vdr-crossmodal" and texts and not images and not self.of_tokens:
+            raise ValueError("a pretrained text beside a new image has the tokens of its tokenizer: text.terms: tokens")
+        if (texts < images and self.kind == "vdr-crossmodal") or (texts != images and self.kind == "dense-crossmodal"):
             raise ValueError("text and image both have a checkpoint, or neither has")
         if isinstance(self.text, BpeTextSettings):
-            if self.kind != "fdt" or images or self.start or getattr(self.image, "stem", None):
-                raise ValueError(
-                    "text.merges is for kind fdt from random weights: image has no checkpoint and no stem, and no start"
-                )
+            if self.kind != "fdt" or images or getattr(self.image, "stem", None):
+                raise ValueError("text.merges is for kind fdt beside a new image, a ViT without stem or a Swin")
         elif isinstance(self.image, SwinSettings):
             raise ValueError("image.depths (Swin) is for kind fdt beside text.merges (CLIP's texts)")
-        if (
-            isinstance(self.image, PretrainedImage)
-            and self.image.class_names
-            and self.kind in ("stair", "lexlip", "fdt")
-        ):
-            raise ValueError(f"class_names: kind {self.kind} has no class words; vdr-crossmodal has")
+        if self.start is not None and not (texts and images):
+            raise ValueError(f"start {self.start}: only a pair over two pretrained networks begins with another")
+        if isinstance(self.image, PretrainedImage) and self.image.class_names:
+            if self.kind in ("stair", "lexlip", "fdt"):
+                raise ValueError(f"class_names: kind {self.kind} has no class words; vdr-crossmodal has")
+            if self.of_tokens:
+                raise ValueError("class_names: class words are beside words of captions; set text.terms: words")
         return self
 
     @property
-    def pretrained(self) -> bool:
-        """Whether both sides are pretrained networks."""
-        return isinstance(self.text, PretrainedText) and isinstance(self.image, PretrainedImage)
+    def of_tokens(self) -> bool:
+        """Whether the dimensions of a lexical pair are the tokens of a tokenizer that was not learned here."""
+        if isinstance(self.text, PretrainedText):
+            return self.text.terms == "tokens"
+        return isinstance(self.text, TextSettings) and self.text.tokenizer is not None
+
+    @property
+    def whole(self) -> bool:
+        """Whether new towers are the family's own, whose checkpoint has all weights in the family's own layout."""
+        if isinstance(self.image, PretrainedImage):
+            return False
+        return self.kind == "vdr-crossmodal" or (
+            self.kind in ("dense-crossmodal", "stair") and isinstance(self.text, TextSettings)
+        )
 
     @property
     def registers(self) -> int:
         """Dimensions before the words that training uses and the checkpoint drops (see `words`)."""
-        return len(CHARACTERS) if self.kind == "vdr-crossmodal" and not self.pretrained else 0
+        return len(CHARACTERS) if self.kind == "vdr-crossmodal" and self.whole and not self.of_tokens else 0
 
 
 class HeadSettings(ImagePairSettings):

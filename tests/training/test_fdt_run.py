@@ -185,9 +185,9 @@ def test_padding_has_the_relevance_0(merges: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "stair"}, "model: text.merges is for kind fdt from random weights"),
-        ({"image": {"checkpoint": "efficientnet-lite2"}}, "image has no checkpoint and no stem"),
-        ({"start": "elsewhere"}, "no start"),
+        ({"kind": "stair"}, "model: text.merges is for kind fdt beside a new image"),
+        ({"image": {"checkpoint": "efficientnet-lite2"}}, "beside a new image, a ViT without stem or a Swin"),
+        ({"start": "elsewhere"}, "only a pair over two pretrained networks"),
         ({"text": {"words": 9}, "image": SWIN}, r"model: image.depths \(Swin\) is for kind fdt beside text.merges"),
         ({"image": {**SWIN, "heads": [1]}}, "model.image: 2 depths and 1 heads"),
         ({"image": {**SWIN, "heads": [1, 3]}}, "model.image: width 16 of stage 1 is no multiple of its heads"),
