@@ -333,6 +333,7 @@ class StreamedBatches:
         size, buffer = self.stage.optimisation.batch_size, recipe.data.buffer
         assert buffer is not None, "a stream has a buffer"
         self.order = ShardOrder(stream.used, size, buffer, recipe.seed)
+        self.per_epoch = self.order.per_epoch
         # Every lane has its shards open: those of its part of the buffer, and one at each end.
         shards = int((stream.used > 0).sum())
         mean = len(stream) // shards
