@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -248,6 +249,12 @@ class Recipe(Settings):
     def steps(self) -> int:
         """The steps of all stages."""
         return sum(stage.optimisation.steps for stage in self.stages)
+
+    def until(self, step: int) -> Recipe:
+        """The recipe of the stages that began before a step, as they decide how a checkpoint of this step is saved."""
+        ends = accumulate(stage.optimisation.steps for stage in self.stages)
+        begun = 1 + sum(end < step for end in ends)
+        return self.model_copy(update={"stages": self.stages[:begun]})
 
 
 def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:

@@ -48,6 +48,7 @@ def flops(query: float, document: float) -> list[tuple[str, str, float]]:
 LAMB = {"optimiser": "lamb", "weight_decay": 0.01}
 STAIR_FLOPS = flops(1e-3, 1e-3)
 # VDR, appendix A, and its repository: AdamW without decay, gradients of norm 2.
+VDR_SIDES = {"query": {**BERT, "max_length": 256}, "document": {**BERT, "max_length": 256}, "padding": "max_length"}
 VDR_TEXT: dict[str, Any] = {
     "negatives": 1,
     "last_learning_rate": 1e-7,
@@ -151,7 +152,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     ),
     "stair-single": (STAIR_MODEL, [("stair", 0.07, STAIR_FLOPS, plan(600_000, 16_384, 1e-3, 10_000, **LAMB))]),
     "svdr-text": (
-        {"kind": "svdr", "query": {**BERT, "max_length": 256}, "document": {**BERT, "max_length": 256}},
+        {"kind": "svdr", **VDR_SIDES},
         [("svdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
     ),
     # V-SPLADE's code; the paper prints neither steps nor rate.
@@ -168,7 +169,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     ),
     # VDR, table 1, text-to-text: 20 epochs of 1,566 batches of MS MARCO's 400,782 questions.
     "vdr-text": (
-        {"kind": "vdr", "query": {**BERT, "max_length": 256}, "document": {**BERT, "max_length": 256}},
+        {"kind": "vdr", **VDR_SIDES},
         [("vdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
     ),
 }
