@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import plain
@@ -229,7 +237,8 @@ class Recipe(Settings):
     data: DataSettings
     model: AnyModel
     stages: tuple[StageSettings, ...] = Field(min_length=1)
-    precision: Literal["no", "bf16", "fp16"] = "no"
+    # YAML reads a bare `no` as false.
+    precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(lambda v: "no" if v is False else v)] = "no"
     weights: Literal["float32", "float16"] = "float32"
     state_every: PositiveInt = 200
     validate_every: PositiveInt = 500
