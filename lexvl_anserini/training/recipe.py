@@ -21,9 +21,8 @@ from pydantic import (
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import plain
 from lexvl_anserini.training.model_settings import (
-    FRESH,
+    FORMS,
     KINDS,
-    PRETRAINED,
     TEXT_KINDS,
     AnyModel,
     HeadSettings,
@@ -313,7 +312,7 @@ def _keys_of(settings: type[Settings]) -> set[str]:
 
 def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
     """The key of a recipe at which pydantic found a problem, as the file has it."""
-    parts = [str(part) for part in location if part not in (FRESH, PRETRAINED, *KINDS)]
+    parts = [str(part) for part in location if part not in (*FORMS, *KINDS)]
     return ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts)
 
 
