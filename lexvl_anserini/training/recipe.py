@@ -55,6 +55,7 @@ class DataSettings(Settings):
     held_out       instead of a validation split: every n-th training item validates and does not train, so that
                    choices leave the validation split unseen; None for none
     others         passages without judgement that validation of texts ranks beside those of its queries
+    titles         passages are read with their titles
     """
 
     corpus: str | Annotated[tuple[str, ...], Field(min_length=1)]
@@ -63,6 +64,7 @@ class DataSettings(Settings):
     images: PositiveInt | None = None
     held_out: Annotated[int, Field(ge=2)] | None = None
     others: NonNegativeInt = 1000
+    titles: bool = True
 
     @property
     def corpora(self) -> tuple[str, ...]:
@@ -338,6 +340,7 @@ def _check_items(recipe: Recipe, where: str) -> None:
     else:
         set_keys = {
             "negatives": any(plan.negatives for plan in plans),
+            "data.titles": not recipe.data.titles,
             "bucket": any(plan.bucket > 1 for plan in plans),
             "data.corpus as a list": not isinstance(recipe.data.corpus, str),
         }

@@ -236,6 +236,9 @@ def test_options_of_texts_and_heads() -> None:
         "dpr": {"symmetric": True},
         "dpr-msmarco": {"symmetric": True},
     }
+    # The repository's option train_insert_title.
+    titled = {name: recipe_of(name).data.titles for name in ("dpr", "dpr-msmarco", "vdr-text", "svdr-text")}
+    assert [name for name, titles in titled.items() if titles] == ["dpr"]
     heads = {name: recipe_of(name) for name in ("d2s", "joint", "joint-albef")}
     assert {name: recipe.data.corpora for name, recipe in heads.items()} == {
         "d2s": ("embeddings:lsr42/flickr30k-blip-dense",),
