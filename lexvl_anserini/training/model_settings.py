@@ -30,7 +30,7 @@ class Settings(BaseModel):
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _heads_fit(side: TextSettings | ImageSettings) -> None:
+def _heads_fit(side: TextSettings | BpeTextSettings | ImageSettings) -> None:
     if side.width % side.heads:
         raise ValueError(f"width {side.width} is no multiple of heads {side.heads}")
 
@@ -73,6 +73,26 @@ class TextSettings(Settings):
         return self
 
 
+class BpeTextSettings(Settings):
+    """The text side: CLIP's causal transformer with random weights, over the tokens of a BPE merges file, as FDT's.
+
+    merges      the file: OpenAI's bpe_simple_vocab_16e6.txt.gz gives 49,409 tokens
+    max_length  positions of the model, and tokens read of a text, special tokens included
+    """
+
+    merges: str
+    max_length: PositiveInt = 77
+    width: PositiveInt = 512
+    layers: PositiveInt = 12
+    heads: PositiveInt = 8
+    dropout: ClassVar[float] = 0.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> BpeTextSettings:
+        _heads_fit(self)
+        return self
+
+
 class StemSettings(Settings):
     """A convolutional stem: channels and residual blocks of each stage; each stage halves the grid."""
 
@@ -101,6 +121,11 @@ class ImageSettings(Settings):
         """The arguments of a PatchTransformer, as config.json stores them."""
         return {key: value for key, value in self.model_dump(mode="json").items() if value is not None}
 
+    @property
+    def grid(self) -> int:
+        """The patches of a side of the image."""
+        return self.resolution // self.patch_size
+
     @model_validator(mode="after")
     def _fits(self) -> ImageSettings:
         if self.resolution % self.patch_size:
@@ -108,6 +133,41 @@ class ImageSettings(Settings):
         _heads_fit(self)
         if self.stem and (stride := 2 ** len(self.stem.widths)) != self.patch_size:
             raise ValueError(f"a stem of {len(self.stem.widths)} stages has stride {stride}, not {self.patch_size}")
+        return self
+
+
+class SwinSettings(Settings):
+    """The image side: a Swin transformer V2 with random weights, for FDT beside CLIP's texts.
+
+    width      of the states of the first stage; each further stage doubles it and halves the grid
+    depths     blocks of each stage
+    heads      of each stage
+    window     side of the windows of attention
+    drop_path  largest share of the blocks that a step of training leaves out; it grows from block to block
+    """
+
+    resolution: PositiveInt = 224
+    patch_size: PositiveInt = 4
+    width: PositiveInt = 128
+    depths: tuple[PositiveInt, ...] = Field(min_length=1)
+    heads: tuple[PositiveInt, ...] = (4, 8, 16, 32)
+    window: PositiveInt = 7
+    drop_path: Share = 0.5
+
+    @property
+    def grid(self) -> int:
+        """The cells of a side of the last stage."""
+        return self.resolution // (self.patch_size << (len(self.depths) - 1))
+
+    @model_validator(mode="after")
+    def _fits(self) -> SwinSettings:
+        stages = len(self.depths)
+        if len(self.heads) != stages:
+            raise ValueError(f"{stages} depths and {len(self.heads)} heads; expected one of each per stage")
+        if wrong := [n for n, heads in enumerate(self.heads) if (self.width << n) % heads]:
+            raise ValueError(f"width {self.width << wrong[0]} of stage {wrong[0]} is no multiple of its heads")
+        if self.resolution % (cell := self.patch_size << (stages - 1)):
+            raise ValueError(f"resolution {self.resolution} is no multiple of {cell} pixels, a cell of the last stage")
         return self
 
 
@@ -146,19 +206,33 @@ class PretrainedImage(Settings):
     cells: Share = 0.0
 
 
-def _is_pretrained(value: Any) -> str:
-    named = value.get("checkpoint") if isinstance(value, Mapping) else getattr(value, "checkpoint", None)
-    return FRESH if named is None else PRETRAINED
+# The names by which pydantic tells the settings of a side apart, each by a key that the side has; they are no part of a
+# key. A side with none of the keys is fresh.
+FRESH, PRETRAINED, OF_BPE, OF_SWIN = FORMS = ("(fresh)", "(pretrained)", "(bpe)", "(swin)")
+TOLD_BY: Mapping[str, str] = {"checkpoint": PRETRAINED, "merges": OF_BPE, "depths": OF_SWIN}
 
 
-# The names by which pydantic tells the settings of a side apart; they are no part of a key.
-FRESH, PRETRAINED = "(fresh)", "(pretrained)"
+def _by(*keys: str) -> Discriminator:
+    def form_of(value: Any) -> str:
+        for key in keys:
+            if (value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)) is not None:
+                return TOLD_BY[key]
+        return FRESH
+
+    return Discriminator(form_of)
+
 
 AnyText = Annotated[
-    Annotated[TextSettings, Tag(FRESH)] | Annotated[PretrainedText, Tag(PRETRAINED)], Discriminator(_is_pretrained)
+    Annotated[TextSettings, Tag(FRESH)]
+    | Annotated[BpeTextSettings, Tag(OF_BPE)]
+    | Annotated[PretrainedText, Tag(PRETRAINED)],
+    _by("checkpoint", "merges"),
 ]
 AnyImage = Annotated[
-    Annotated[ImageSettings, Tag(FRESH)] | Annotated[PretrainedImage, Tag(PRETRAINED)], Discriminator(_is_pretrained)
+    Annotated[ImageSettings, Tag(FRESH)]
+    | Annotated[SwinSettings, Tag(OF_SWIN)]
+    | Annotated[PretrainedImage, Tag(PRETRAINED)],
+    _by("checkpoint", "depths"),
 ]
 
 
@@ -275,6 +349,11 @@ class ModelSettings(ImagePairSettings):
             raise ValueError("a pretrained text beside a new image has the tokens of its tokenizer: text.terms: tokens")
         if (texts < images and self.kind == "vdr-crossmodal") or (texts != images and self.kind == "dense-crossmodal"):
             raise ValueError("text and image both have a checkpoint, or neither has")
+        if isinstance(self.text, BpeTextSettings):
+            if self.kind != "fdt" or images or getattr(self.image, "stem", None):
+                raise ValueError("text.merges is for kind fdt beside a new image, a ViT without stem or a Swin")
+        elif isinstance(self.image, SwinSettings):
+            raise ValueError("image.depths (Swin) is for kind fdt beside text.merges (CLIP's texts)")
         if self.start is not None and not (texts and images):
             raise ValueError(f"start {self.start}: only a pair over two pretrained networks begins with another")
         if isinstance(self.image, PretrainedImage) and self.image.class_names:
@@ -289,7 +368,7 @@ class ModelSettings(ImagePairSettings):
         """Whether the dimensions of a lexical pair are the tokens of a tokenizer that was not learned here."""
         if isinstance(self.text, PretrainedText):
             return self.text.terms == "tokens"
-        return self.text.tokenizer is not None
+        return isinstance(self.text, TextSettings) and self.text.tokenizer is not None
 
     @property
     def whole(self) -> bool:
@@ -344,9 +423,7 @@ class TowerSettings(Settings):
     dropout: Share | None = None
 
 
-AnyTower = Annotated[
-    Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], Discriminator(_is_pretrained)
-]
+AnyTower = Annotated[Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], _by("checkpoint")]
 
 # Dimensions that a loaded encoder keeps of a text where the recipe says nothing; None for all positive ones.
 DEFAULT_TOPK: Mapping[str, int | None] = {"vdr": 768, "svdr": 768, "splade": None}

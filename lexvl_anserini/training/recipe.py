@@ -9,14 +9,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import plain
 from lexvl_anserini.training.model_settings import (
-    FRESH,
+    FORMS,
     KINDS,
-    PRETRAINED,
     TEXT_KINDS,
     AnyModel,
     HeadSettings,
@@ -49,6 +56,7 @@ class DataSettings(Settings):
     held_out       instead of a validation split: every n-th training item validates and does not train, so that
                    choices leave the validation split unseen; None for none
     others         passages without judgement that validation of texts ranks beside those of its queries
+    titles         passages are read with their titles
     """
 
     corpus: str | Annotated[tuple[str, ...], Field(min_length=1)]
@@ -57,6 +65,7 @@ class DataSettings(Settings):
     images: PositiveInt | None = None
     held_out: Annotated[int, Field(ge=2)] | None = None
     others: NonNegativeInt = 1000
+    titles: bool = True
 
     @property
     def corpora(self) -> tuple[str, ...]:
@@ -230,7 +239,8 @@ class Recipe(Settings):
     data: DataSettings
     model: AnyModel
     stages: tuple[StageSettings, ...] = Field(min_length=1)
-    precision: Literal["no", "bf16", "fp16"] = "no"
+    # YAML reads a bare `no` as false.
+    precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(lambda v: "no" if v is False else v)] = "no"
     weights: Literal["float32", "float16"] = "float32"
     state_every: PositiveInt = 200
     validate_every: PositiveInt = 500
@@ -311,7 +321,7 @@ def _keys_of(settings: type[Settings]) -> set[str]:
 
 def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
     """The key of a recipe at which pydantic found a problem, as the file has it."""
-    parts = [str(part) for part in location if part not in (FRESH, PRETRAINED, *KINDS)]
+    parts = [str(part) for part in location if part not in (*FORMS, *KINDS)]
     return ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts)
 
 
@@ -337,6 +347,7 @@ def _check_items(recipe: Recipe, where: str) -> None:
     else:
         set_keys = {
             "negatives": any(plan.negatives for plan in plans),
+            "data.titles": not recipe.data.titles,
             "bucket": any(plan.bucket > 1 for plan in plans),
             "data.corpus as a list": not isinstance(recipe.data.corpus, str),
         }

@@ -109,7 +109,7 @@ def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
         validates = bool(recipe.data.held_out)
         others = {TRAINING: recipe.data.others * validates, VALIDATION: recipe.data.others}
         texts = {
-            role: join([read_query_passages(dataset, others[role]) for dataset in parts])
+            role: join([read_query_passages(dataset, others[role], recipe.data.titles) for dataset in parts])
             for role, parts in by_role.items()
         }
         return held_apart(texts, recipe.data.held_out)

@@ -62,6 +62,19 @@ JOINT: dict[str, Any] = {"warmup": "n-1", "weight_decay": 0.05, "decayed": "all"
 LEXLIP = {"warmup": "n-1", "weight_decay": 0.01, "decayed": "matrices", "betas": (0.9, 0.999), "clip": 1.0}
 LEXLIP_FLOPS = flops(0.002, 0.002)
 
+# FDT, section 4.1: 16,384 tokens of 512 dimensions; its code: CLIP's text tower, and T = 1000 throughout.
+FDT_MODEL = {
+    "kind": "fdt",
+    "text": {"merges": "bpe_simple_vocab_16e6.txt.gz", "max_length": 77, "width": 512, "layers": 12, "heads": 8},
+    "codebook": {"terms": 16_384, "width": 512, "attention": "sparsemax", "temperature": 1000.0, "decay": 1.0},
+}
+FDT_STAGE = (
+    "fdt",
+    0.0498,
+    [],
+    plan(86_560, 1024, 1e-3, 2500, "cosine", weight_decay=0.1, betas=(0.9, 0.98), decayed="matrices"),
+)
+
 # Recipe -> what its model is, and per stage its objective, temperature, regularisers, and optimisation.
 PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, str, float]], dict[str, Any]]]]] = {
     # No training of the paper: BERT with the new head, before its first step.
@@ -94,16 +107,22 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
         [("dpr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
     ),
     # FDT's configuration of CC3M: 32 epochs of 2,705 batches; scale from e^3 = 20.1.
-    "fdt": (
-        {"kind": "fdt", "text": {**TEXT_512, "max_length": 77}, "image": {**VIT_B, "patch_size": 32}},
-        [
-            (
-                "fdt",
-                0.0498,
-                [],
-                plan(86_560, 1024, 1e-3, 2500, "cosine", weight_decay=0.1, betas=(0.9, 0.98), decayed="matrices"),
-            )
-        ],
+    "fdt": ({**FDT_MODEL, "image": {**VIT_B, "patch_size": 32}}, [FDT_STAGE]),
+    # FDT's swinv2_base_patch4_window7_224.
+    "fdt-swin": (
+        {
+            **FDT_MODEL,
+            "image": {
+                "resolution": 224,
+                "patch_size": 4,
+                "width": 128,
+                "depths": (2, 2, 18, 2),
+                "heads": (4, 8, 16, 32),
+                "window": 7,
+                "drop_path": 0.5,
+            },
+        },
+        [FDT_STAGE],
     ),
     # Joint's configuration blip-flickr: L1 of 1e-4 and 2e-5, halved; every parameter decays.
     "joint": (
@@ -218,6 +237,9 @@ def test_options_of_texts_and_heads() -> None:
         "dpr": {"symmetric": True},
         "dpr-msmarco": {"symmetric": True},
     }
+    # The repository's option train_insert_title.
+    titled = {name: recipe_of(name).data.titles for name in ("dpr", "dpr-msmarco", "vdr-text", "svdr-text")}
+    assert [name for name, titles in titled.items() if titles] == ["dpr"]
     heads = {name: recipe_of(name) for name in ("d2s", "joint", "joint-albef")}
     assert {name: recipe.data.corpora for name, recipe in heads.items()} == {
         "d2s": ("embeddings:lsr42/flickr30k-blip-dense",),

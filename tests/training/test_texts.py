@@ -356,6 +356,9 @@ def test_relevance_and_hard_negatives_of_a_dataset(tmp_path: Path) -> None:
     data = read_query_passages(load_dataset(f"beir:{tmp_path}", "train"))
     assert (data.ids, data.positives, data.negatives) == (["q0", "q1"], [{0: 1}, {2: 2}], [[], [1]])
     assert [passage.doc_id for passage in data.passages] == ["d0", "d1", "d2"]
+    bare = read_query_passages(load_dataset(f"beir:{tmp_path}", "train"), titles=False)
+    assert {passage.title for passage in data.passages} == {"T"} and bare.passages[0].contents == "text 0"
+    assert bare.digest() != data.digest()
     more = read_query_passages(load_dataset(f"beir:{tmp_path}", "train"), others=1)
     assert len(more.passages) == 4 and more.digest() != data.digest()
     (tmp_path / "qrels/train.tsv").write_text("q1 d9 1\n")

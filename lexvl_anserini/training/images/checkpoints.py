@@ -30,9 +30,10 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.tower_pair import TowerPair
+from lexvl_anserini.training.images.fdt_run import save_run
 from lexvl_anserini.training.images.networks import Networks, cells_settings, stair_config, token_columns
 from lexvl_anserini.training.images.sides import FdtImage
-from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, PretrainedImage
+from lexvl_anserini.training.model_settings import BpeTextSettings, ImageSettings, ModelSettings, PretrainedImage
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import TEXT_FOLDER, write_weights
 from lexvl_anserini.training.words import FIRST_WORD_ID
@@ -73,6 +74,9 @@ def save_pair(
     Of the dimensions of a fresh lexical pair, only words are saved (see `words`). Of pretrained networks, only what was
     added or changed is saved, and those that no package installs are copied; new networks are saved whole.
     """
+    if isinstance(model.text, BpeTextSettings):
+        save_run(pair, recipe, model, folder)
+        return
     tokenizer.save_pretrained(str(folder / TEXT_FOLDER))
     config: Any = pair.encoder_q.config
     config.save_pretrained(str(folder / TEXT_FOLDER))

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
+from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone, load_image_backbone
-from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
+from lexvl_anserini.encoders.parts.images.pixels import one_crop
+from lexvl_anserini.encoders.parts.images.vision import PatchStates, PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stage, Stair, StairConfig, TextShape
@@ -27,12 +30,15 @@ from lexvl_anserini.encoders.parts.tokens import (
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.training.images.fdt_networks import clip_texts, merges_of, patch_network
 from lexvl_anserini.training.model_settings import (
     AnyImage,
+    BpeTextSettings,
     ImageSettings,
     ModelSettings,
     PretrainedImage,
     PretrainedText,
+    SwinSettings,
     TextSettings,
 )
 from lexvl_anserini.training.words import (
@@ -94,6 +100,7 @@ def tokens_and_columns(model: ModelSettings, captions: Sequence[str], folder: Pa
         checkpoint = find_checkpoint(text.checkpoint)
         tokenizer = copied_tokenizer(checkpoint.folder, folder, read_config(checkpoint.folder).vocab_size)
     else:
+        assert isinstance(text, TextSettings)
         tokenizer = fresh_tokenizer(text.tokenizer, captions, text.words, folder, text.max_length)
     if model.of_tokens or (model.kind == "stair" and model.whole):
         return tokenizer, token_columns(model.kind, tokenizer)
@@ -103,6 +110,7 @@ def tokens_and_columns(model: ModelSettings, captions: Sequence[str], folder: Pa
 def load_text_network(model: ModelSettings, captions: Sequence[str], folder: Path) -> TextNetwork:
     """The network of the texts, and its dimensions; writes the tokenizer into a folder."""
     settings, image = model.text, model.image
+    assert not isinstance(settings, BpeTextSettings)
     if isinstance(settings, TextSettings) or model.of_tokens:
         tokenizer, columns = tokens_and_columns(model, captions, folder)
         if isinstance(settings, TextSettings):
@@ -129,7 +137,7 @@ def cells_settings(image: AnyImage) -> PretrainedImage:
     """How a head reads the cells of images: of a network with random weights, every patch and their mean."""
     if isinstance(image, PretrainedImage):
         return image
-    return PretrainedImage(checkpoint="", grid=image.resolution // image.patch_size)
+    return PretrainedImage(checkpoint="", grid=image.grid)
 
 
 def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -> Networks:
@@ -138,6 +146,10 @@ def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -
     Weights of networks without a checkpoint are drawn from the random state of torch.
     """
     image = model.image
+    if isinstance(model.text, BpeTextSettings):
+        assert not isinstance(image, PretrainedImage)
+        return Networks(bpe_texts(model.text, model.codebook.width), fresh_patches(image, model.codebook.width))
+    assert not isinstance(image, SwinSettings)
     images = load_image_backbone(image.checkpoint) if isinstance(image, PretrainedImage) else fresh_images(image)
     names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
     if names and images.classifier is None:
@@ -158,6 +170,19 @@ def pretrained_bert(settings: PretrainedText) -> Any:
     weights, _ = bert_weights(checkpoint)
     where = str(checkpoint.folder)
     return bert_from_weights(read_config(checkpoint.folder), weights, where, torch.device("cpu"))
+
+
+def bpe_texts(settings: BpeTextSettings, joint: int) -> TextNetwork:
+    """CLIP's texts with random weights over the tokens of a merges file, which are no terms."""
+    tokenizer = ClipBpe(merges_of(settings), SPECIALS)
+    columns = TokenColumns(Vocabulary((), settings.merges), np.full(len(tokenizer), -1, dtype=np.int64))
+    return TextNetwork(None, "", clip_texts(settings, len(tokenizer), joint), tokenizer, columns, {})
+
+
+def fresh_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:
+    """CLIP's images or a Swin transformer with random weights, up to the states that FDT reads."""
+    network = PatchStates(patch_network(settings, joint))
+    return ImageBackbone("", network, one_crop(settings.resolution), network.width, "")
 
 
 def fresh_images(settings: ImageSettings) -> ImageBackbone:
@@ -206,6 +231,8 @@ def network_digests(model: ModelSettings) -> dict[str, str]:
     digests = {}
     if isinstance(model.text, PretrainedText):
         digests["text network"] = find_checkpoint(model.text.checkpoint).digest()
+    elif isinstance(model.text, BpeTextSettings):
+        digests["merges"] = file_sha256(merges_of(model.text))
     elif model.text.tokenizer is not None:
         digests["tokenizer"] = find_checkpoint(model.text.tokenizer, weights=False).digest()
     if model.start:

@@ -46,6 +46,7 @@ from lexvl_anserini.training.images.networks import (
     pretrained_bert,
 )
 from lexvl_anserini.training.model_settings import (
+    BpeTextSettings,
     CodebookSettings,
     ImageSettings,
     ModelSettings,
@@ -340,9 +341,17 @@ class Codebook(nn.Module):
         chosen = self.settings
         return relevance_temperature(int(self.done), chosen.temperature, chosen.decay, chosen.every, chosen.least)
 
-    def forward(self, head: QueryMap, states: Tensor, left_out: Tensor | None = None) -> Tensor:
-        """Weights [B, K] of states [B, L, D]; positions that `left_out`, bool [B, L], marks do not count."""
+    def forward(
+        self, head: QueryMap, states: Tensor, left_out: Tensor | None = None, floored: Tensor | None = None
+    ) -> Tensor:
+        """Weights [B, K] of states [B, L, D].
+
+        Positions that `left_out`, bool [B, L], marks do not count. Items that `floored`, bool [B], marks have one more
+        position, whose relevances are 0.
+        """
         relevances = max_logits(Head(head, self.rows), states, left_out)
+        if floored is not None:
+            relevances = torch.where(floored[:, None], relevances.clamp(min=0), relevances)
         scaled = relevances / self.rows.shape[1] ** 0.5 / self.temperature
         return ATTENTIONS[self.settings.attention](scaled)
 
@@ -376,6 +385,33 @@ class FdtImage(ImageOver):
         return weights
 
 
+class BpeFdtText(FdtText):
+    """`FdtText` over CLIP's texts, whose padding has the relevance 0, as in the published code; the paper has none."""
+
+    def __init__(self, text: TextNetwork, codebook: Codebook):
+        super().__init__(text, 0.0, codebook)
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Weights [B, K]."""
+        padded = batch.attention.sum(dim=1) < self.config.max_position_embeddings
+        weights: Tensor = self.shared[0](self.head, self.states(batch), batch.attention == 0, padded)
+        return weights
+
+
+class PatchFdtImage(FdtImage):
+    """`FdtImage` over patches alone, without their mean."""
+
+    def train(self, mode: bool = True) -> PatchFdtImage:
+        """With the network, which leaves out blocks in training."""
+        nn.Module.train(self, mode)
+        return self
+
+    def states(self, batch: ImageBatch) -> Tensor:
+        """Patch states [B, P, D]."""
+        states: Tensor = self.network(batch.values)
+        return states
+
+
 # The sides of texts and of images, whose new weights are drawn from the random state of torch in this order.
 Sides = tuple[nn.Module, nn.Module]
 
@@ -383,7 +419,7 @@ Sides = tuple[nn.Module, nn.Module]
 def vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR: over networks, the sides share the rows of the vocabulary."""
     if networks is None:
-        assert isinstance(model.image, ImageSettings)
+        assert isinstance(model.image, ImageSettings) and not isinstance(model.text, BpeTextSettings)
         return VdrText(model.text, columns), VdrImage(model.image, len(columns.vocabulary), INITIAL_STD)
     images = VdrImageOver(networks.image, cells_settings(model.image), word_embeddings(networks.text))
     return VdrTextOver(networks.text, model.text.dropout, images.proj), images
@@ -411,9 +447,11 @@ def lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Network
 def fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """FDT: one codebook for both sides."""
     assert networks is not None
-    codebook = Codebook(model.codebook)
+    codebook, cells = Codebook(model.codebook), cells_settings(model.image)
+    if isinstance(model.text, BpeTextSettings):
+        return BpeFdtText(networks.text, codebook), PatchFdtImage(networks.image, cells, codebook)
     texts = FdtText(networks.text, model.text.dropout, codebook)
-    return texts, FdtImage(networks.image, cells_settings(model.image), codebook)
+    return texts, FdtImage(networks.image, cells, codebook)
 
 
 def word_embeddings(text: TextNetwork) -> Tensor:
