@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from lexvl_anserini.data.corpora.webdataset import FAMILY
 from lexvl_anserini.ground.errors import UsageError
@@ -50,6 +59,7 @@ class DataSettings(Settings):
     buffer         of shards (webdataset:), which are streamed: the pairs that are shuffled together, at least a batch;
                    None reads all pairs before the training, as those of other corpora
     others         passages without judgement that validation of texts ranks beside those of its queries
+    titles         passages are read with their titles
     """
 
     corpus: str | Annotated[tuple[str, ...], Field(min_length=1)]
@@ -59,6 +69,7 @@ class DataSettings(Settings):
     held_out: Annotated[int, Field(ge=2)] | None = None
     buffer: PositiveInt | None = None
     others: NonNegativeInt = 1000
+    titles: bool = True
 
     @property
     def corpora(self) -> tuple[str, ...]:
@@ -232,7 +243,8 @@ class Recipe(Settings):
     data: DataSettings
     model: AnyModel
     stages: tuple[StageSettings, ...] = Field(min_length=1)
-    precision: Literal["no", "bf16", "fp16"] = "no"
+    # YAML reads a bare `no` as false.
+    precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(lambda v: "no" if v is False else v)] = "no"
     weights: Literal["float32", "float16"] = "float32"
     state_every: PositiveInt = 200
     validate_every: PositiveInt = 500
@@ -252,6 +264,12 @@ class Recipe(Settings):
     def steps(self) -> int:
         """The steps of all stages."""
         return sum(stage.optimisation.steps for stage in self.stages)
+
+    def until(self, step: int) -> Recipe:
+        """The recipe of the stages that began before a step, as they decide how a checkpoint of this step is saved."""
+        ends = accumulate(stage.optimisation.steps for stage in self.stages)
+        begun = 1 + sum(end < step for end in ends)
+        return self.model_copy(update={"stages": self.stages[:begun]})
 
 
 def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
@@ -335,6 +353,7 @@ def _check_items(recipe: Recipe, where: str) -> None:
     else:
         set_keys = {
             "negatives": any(plan.negatives for plan in plans),
+            "data.titles": not recipe.data.titles,
             "bucket": any(plan.bucket > 1 for plan in plans),
             "data.corpus as a list": not isinstance(recipe.data.corpus, str),
         }

@@ -122,7 +122,7 @@ def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
         validates = bool(recipe.data.held_out)
         others = {TRAINING: recipe.data.others * validates, VALIDATION: recipe.data.others}
         texts = {
-            role: join([read_query_passages(dataset, others[role]) for dataset in parts])
+            role: join([read_query_passages(dataset, others[role], recipe.data.titles) for dataset in parts])
             for role, parts in by_role.items()
         }
         return held_apart(texts, recipe.data.held_out)
@@ -165,12 +165,13 @@ def model_digests(recipe: Recipe) -> dict[str, str]:
     """Digests of the networks that a recipe starts from."""
     model = recipe.model
     if isinstance(model, TextPairSettings):
-        named = dict(zip(("query", "document"), model.towers, strict=False))
-        return {
-            f"network of {role}": find_checkpoint(tower.checkpoint).digest()
-            for role, tower in named.items()
-            if isinstance(tower, TowerSettings)
-        }
+        digests = {}
+        for role, tower in zip(("query", "document"), model.towers, strict=False):
+            if isinstance(tower, TowerSettings):
+                digests[f"network of {role}"] = find_checkpoint(tower.checkpoint).digest()
+            elif tower.tokenizer is not None:
+                digests[f"tokenizer of {role}"] = find_checkpoint(tower.tokenizer, weights=False).digest()
+        return digests
     if isinstance(model, HeadSettings):
         what, name = ("dense pair", model.pair) if model.pair else ("words", str(model.words))
         return {what: find_checkpoint(name).digest()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from lexvl_anserini.encoders.parts.images.pixels import one_crop
 from lexvl_anserini.encoders.parts.images.vision import PatchStates, PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
-from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape
+from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stage, Stair, StairConfig, TextShape
 from lexvl_anserini.encoders.parts.tokens import (
     TokenColumns,
     columns_ascii,
@@ -193,7 +193,7 @@ def fresh_images(settings: ImageSettings) -> ImageBackbone:
     return fresh_image_backbone(network, settings.resolution)
 
 
-def stair_config(model: ModelSettings, tokens: int, stage: Literal["single", "1", "3"] = "single") -> StairConfig:
+def stair_config(model: ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
     """The shapes of a new STAIR over so many tokens. Texts are trained without a prompt."""
     text, image = model.text, model.image
     assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
