@@ -12,7 +12,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 
-from ..analyses.completeness import completeness, sentence_pairs
+from ..analyses.sentence_pairs import completeness, sentence_pairs
 from ..efficiency.protocols import measure
 from ..efficiency.suite import Options
 from ..measures.flops import sparsity_of
