@@ -8,8 +8,8 @@ OUT/
   examples.jsonl  one line per validation and example of a lexical pair: step, side, name, active terms, heaviest terms
   curve.png     losses, validation figures and active terms over the steps; drawn at the end
   words/        the tokenizer, learned from the training captions
-  stored-*.npy  decoded images, and what frozen networks made of images and texts, unless a cache has them; deleted
-                at the end
+  stored-*      decoded images (.npy), what frozen networks made of images and texts, what is known of shards (.json),
+                unless a cache has them; deleted at the end
   state/        the newest state from which the run can resume; state.old/ is the state before it, in case of damage
   best.safetensors  the weights that validated best, with step and score; deleted at the end
   failed-batch.json  the batch at which loss or gradients were not finite, if the run stopped there
@@ -54,8 +54,8 @@ from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)
 
-# Names of arrays that are computed once; `images/stores.py` fills in what they are.
-STORED = "stored-*.npy"
+# Names of what is computed once; `images/stores.py` fills in what they are.
+STORED = "stored-*"
 # The folder of a checkpoint with the tokenizer and the configuration of a text network.
 TEXT_FOLDER = "text"
 RECIPE, DATA, LOG, WORDS = "recipe.yaml", "data.json", "log.jsonl", "words"
