@@ -345,6 +345,7 @@ def test_every_note_is_read():
     assert {(c.table, c.label, str(c.quantity)) for c in CELLS if c.uncompared and c.system} == {
         ("vdr-figure1", "DPR", "text-to-text beir/msmarco/dev MRR@10"),
         ("joint-table3", "complete", "text-to-image flickr30k/test R@1"),
+        ("stair-table1", "STAIR", "model image parameters"),
         ("stair-table9", "STAIR", "latency coco-1m queries per second"),
         ("stair-table9", "STAIR", "text-to-image coco-1m R@10"),
         ("stair-table9", "STAIR", "text-to-image coco-1m R@25"),
