@@ -78,9 +78,7 @@ def command(
     ] = None,
     images: Annotated[str | None, options.CLASSIFIED_IMAGES] = None,
     classes: options.ClassFile = None,
-    vocabulary: Annotated[
-        str, typer.Option(help="Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name.")
-    ] = VOCABULARY,
+    vocabulary: options.Words = VOCABULARY,
     data_dir: DataDir = None,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
@@ -116,9 +114,14 @@ class NamedWords(NamedTuple):
     words_in_10: float
 
 
+def words_in(text: str) -> list[str]:
+    """The words of a caption without function words, in their order."""
+    return [word for word in _LETTERS.findall(text.lower()) if word not in function_words()]
+
+
 def words_of(text: str) -> Words:
     """The words of a caption without function words."""
-    return frozenset(_LETTERS.findall(text.lower())) - function_words()
+    return frozenset(words_in(text))
 
 
 def caption_words(dataset: Dataset) -> dict[str, Words]:

@@ -1,0 +1,118 @@
+"""Sheets by which people judge the terms of documents, alone or beside a caption of the same picture (VDR, appendix H).
+
+There, a first group sees no picture: it marks which of a picture's 5 heaviest terms it understands, and takes up to 5
+words from a caption that BLIP writes. A second group sees the picture and both sets of words, and says whether each set
+captures the key concepts, and which set describes the picture better. Which set comes first is drawn for each picture,
+and only the first sheet says whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.ground.errors import DataError, UsageError
+
+from .classes.labelled import LISTS, read_rows
+from .interpretability import words_in
+
+if TYPE_CHECKING:
+    from .terms import DocumentTerm
+
+# Words of a caption's set.
+JUDGED = 5
+
+COLUMNS = ("document", "caption")
+
+
+class JudgedTerm(NamedTuple):
+    """One of the first terms of a document, and whether a person understands it: empty until then."""
+
+    document: str
+    rank: int
+    term: str
+    weight: float
+    understandable: str = ""
+
+
+class JudgedWord(NamedTuple):
+    """One word of a set: the model's terms, or words of a caption, in their order there and without a weight.
+
+    set   A or B: the place of the set in the question of preference
+    side  model or caption
+    """
+
+    document: str
+    set: str
+    side: str
+    rank: int
+    term: str
+    weight: float
+    understandable: str = ""
+
+
+class Preference(NamedTuple):
+    """The questions about one picture and its two sets of words; answers are empty until a person gives them."""
+
+    document: str
+    a: str
+    b: str
+    a_captures_the_key_concepts: str = ""
+    b_captures_the_key_concepts: str = ""
+    better: str = ""
+
+
+def terms_to_judge(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> list[JudgedTerm]:
+    """The first terms of some documents, for people to judge."""
+    return [JudgedTerm(*term) for _, terms in documents for term in terms]
+
+
+def words_to_judge(
+    documents: Iterable[tuple[str, Sequence[DocumentTerm]]], captions: Mapping[str, str]
+) -> tuple[list[JudgedWord], list[Preference]]:
+    """The first terms of some documents beside the first words of their captions, and the questions of preference.
+
+    Raises:
+        DataError: a document has no caption, or one of the two sets has no word.
+    """
+    words: list[JudgedWord] = []
+    preferences = []
+    for document, terms in documents:
+        if document not in captions:
+            raise DataError(f"no caption for document {document!r}; the list has {len(captions):,}")
+        of_caption = list(dict.fromkeys(words_in(captions[document])))[:JUDGED]
+        if not of_caption:
+            raise DataError(f"the caption of document {document!r} has no word: {captions[document][:80]!r}")
+        if not terms:
+            raise DataError(f"document {document!r} has no term; nothing can be preferred to its caption")
+        sets = {"model": [(term.term, term.weight) for term in terms], "caption": [(w, np.nan) for w in of_caption]}
+        order = ("model", "caption") if sha256(document.encode()).digest()[0] % 2 else ("caption", "model")
+        for name, side in zip("AB", order, strict=True):
+            words += [JudgedWord(document, name, side, rank, *word) for rank, word in enumerate(sets[side], start=1)]
+        preferences.append(Preference(document, *(", ".join(word for word, _ in sets[side]) for side in order)))
+    return words, preferences
+
+
+def read_captions(path: Path) -> dict[str, str]:
+    """One caption per document, of a list (document, caption).
+
+    Raises:
+        UsageError: the file has no suffix of a list.
+        DataError: a line is damaged, or a document is there twice.
+    """
+    if path.suffix.lower() not in LISTS:
+        raise UsageError(f"--captions {path}: expected a list, {' or '.join(LISTS)}, with columns {', '.join(COLUMNS)}")
+    captions: dict[str, str] = {}
+    for where, (document, caption) in read_rows(path, COLUMNS):
+        if captions.setdefault(document, caption) is not caption:
+            raise DataError(f"{where}: a second caption for document {document!r}; expected one")
+    return captions
+
+
+def preferences_path(path: Path) -> Path:
+    """The file of the questions beside that of the words: `labels.preferences.csv`."""
+    return path.with_name(f"{path.stem}.preferences{path.suffix}")
