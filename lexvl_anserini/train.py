@@ -60,6 +60,10 @@ def command(
         str | None,
         typer.Option(help="Folder in which runs share what frozen networks make of the data; default: the run's own."),
     ] = None,
+    keep_every: Annotated[
+        str | None,
+        typer.Option(help="epoch or stage: keep a checkpoint of each, kept/epoch-1 in the folder of the run."),
+    ] = None,
     overwrite: Overwrite = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check recipe, data and device, and print what would be done.")
@@ -88,7 +92,8 @@ def command(
         return
     if threads:
         torch.set_num_threads(threads)
-    written = train(request, target, data_dir, device, overwrite, stop_after, hours, Path(cache) if cache else None)
+    stored = Path(cache) if cache else None
+    written = train(request, target, data_dir, device, overwrite, stop_after, hours, stored, keep_every)
     if os.environ.get("RANK", "0") != "0":  # the first of several processes prints
         return
     print_rows(

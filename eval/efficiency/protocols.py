@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
@@ -24,6 +24,7 @@ from lexvl_anserini.ground.records import ScoredDoc
 from ..measures.inputs import JudgementSource, read_judgements
 from ..measures.metrics import evaluate, means
 from .collection import working_folder
+from .papers import PROTOCOLS, Protocol
 from .processes import Ready, Stopwatch, Worker, run_once, take_turns
 from .suite import Options, Ratio, Report, median, mib, ratio
 
@@ -36,28 +37,6 @@ ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS"), "1"
 )
 
-
-class Protocol(NamedTuple):
-    """What a paper says about its measurement, None for nothing; `tokens` is the most that a query has."""
-
-    paper: str
-    items: int | None
-    queries: int | None
-    tokens: int | None
-    measures: Mapping[str, Sequence[str]]
-
-    @property
-    def depth(self) -> int:
-        """Hits per query: the largest cut of the measures."""
-        return max(int(name.partition("@")[2]) for names in self.measures.values() for name in names)
-
-
-RATES = ("HitRate@10", "HitRate@25")
-PROTOCOLS: Mapping[str, Protocol] = {
-    "vdr-g": Protocol("VDR, appendix G", 100_000, 1000, 77, {"image": ("HitRate@1",), "text": ("nDCG@10",)}),
-    "stair-9": Protocol("STAIR, table 9", 1_000_000, None, None, {"image": RATES, "text": RATES}),
-    "lexlip": Protocol("LexLIP, ICCV 2023", None, None, None, {"image": ("HitRate@1", "HitRate@10"), "text": RATES}),
-}
 
 # Where a protocol says nothing.
 QUERIES = 1000

@@ -14,20 +14,25 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.encoders.encoder import as_lexical
-from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.registry import import_home
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
-from .classification import measure_classification
-from .prepared import Prepared, cost_of_classification, cost_of_retrieval, needs_of_classification, needs_of_retrieval
-from .published import PublishedTable
+from .prepared import (
+    cost_of_classification,
+    cost_of_latency,
+    cost_of_retrieval,
+    needs_of_classification,
+    needs_of_latency,
+    needs_of_retrieval,
+    needs_of_weights,
+)
+from .published import PublishedTable, shipped_folder
 from .quantities import parts_of
-from .retrieval import found_or_made, measure_retrieval
 from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, rows_of
 
 
@@ -57,15 +62,27 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
 TOLERANCE = 0.05
 
 
-def stair_part(side: str) -> float:
-    """A transformer of STAIR with its head, in the shapes of the paper; the text side has the embeddings."""
+# The tokens of BERT's uncased vocabulary, whose tokenizer the recipes name.
+BERT_TOKENS = 30_522
+
+
+def stair_side(number: int) -> float:
+    """The side of texts (0, with the embeddings) or of images (1) that `train` makes of the recipe of STAIR's paper."""
+    import numpy as np
     import torch
 
-    from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
+    from lexvl_anserini.encoders.parts.tokens import TokenColumns
+    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.training.images.sides import SIDES
+    from lexvl_anserini.training.model_settings import ModelSettings
+    from lexvl_anserini.training.recipe import read_recipe
 
+    model = read_recipe(shipped_folder("recipes") / "stair-paper.yaml").model
+    assert isinstance(model, ModelSettings)
+    terms = Vocabulary(map(str, range(BERT_TOKENS)), "the numbers of tokens")
     with torch.device("meta"):
-        model = Stair(StairConfig())
-    return millions(getattr(model, side), getattr(model, f"{side}_head"))
+        sides = SIDES[model.kind](model, TokenColumns(terms, np.arange(BERT_TOKENS)), None)
+    return millions(sides[number])
 
 
 def d2s_head() -> float:
@@ -75,7 +92,7 @@ def d2s_head() -> float:
     from lexvl_anserini.encoders.families.d2s import D2SHead
 
     with torch.device("meta"):
-        return millions(D2SHead(256, 768, 30522))
+        return millions(D2SHead(256, 768, BERT_TOKENS))
 
 
 def millions(*modules: Any) -> float:
@@ -85,7 +102,7 @@ def millions(*modules: Any) -> float:
 
 # Encoder -> what papers count -> the function that counts it.
 COUNTS: Mapping[str, Mapping[str, Callable[[], float]]] = {
-    "stair": {"text parameters": partial(stair_part, "text"), "image parameters": partial(stair_part, "image")},
+    "stair": {"text parameters": partial(stair_side, 0), "image parameters": partial(stair_side, 1)},
     "d2s": {"parameters": d2s_head},
 }
 
@@ -105,7 +122,7 @@ def count_parameters(part: RowPart, place: Workplace) -> Finding:
 class TablePlan(NamedTuple):
     """What this version does with a table.
 
-    cells     published numbers
+    cells     published numbers, and what the source draws without numbers
     runs      of these: it measures, with published weights and data, or without any
     own       of these: it measures with weights or data that the user names, because they are not published
     later     of these: of systems of this project, but it does not measure them
@@ -200,14 +217,23 @@ def cost_of(parts: Iterable[RowPart], place: Workplace) -> tuple[float, float]:
 class Way(NamedTuple):
     """How a part of a row is measured.
 
-    measure  measures it; raises CheckpointError or DataError where weights or data are missing
-    needs    what it reads, without reading it
-    cost     what it costs; None where that is nothing, or not known
+    target  `module:function` that measures it, so that a plan imports nothing of what measures
+    needs   what it reads, without reading it
+    cost    what it costs; None where that is nothing, or not known
     """
 
-    measure: Callable[[RowPart, Workplace], Finding]
+    target: str
     needs: Callable[[RowPart, Workplace], list[Need]]
     cost: Callable[[RowPart, Workplace], PartCost | None]
+
+    def measure(self, part: RowPart, place: Workplace) -> Finding:
+        """Measures a part.
+
+        Raises:
+            CheckpointError, DataError: weights or data are missing.
+        """
+        finding: Finding = import_home(self.target)(part, place)
+        return finding
 
 
 def nothing_needed(part: RowPart, place: Workplace) -> list[Need]:
@@ -219,26 +245,15 @@ def no_cost(part: RowPart, place: Workplace) -> None:
     """For what takes seconds and writes nothing."""
 
 
-def measure_weights(part: RowPart, place: Workplace) -> Finding:
-    """The weights of one image's terms, or finds the result."""
-    return found_or_made(part, place, term_weights)
-
-
-def term_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """The weights that the model gives to the terms of an item of stored vectors, before they are quantised."""
-    from lexvl_anserini.data.corpora.embeddings import image_reference
-
-    model = load_encoder(work.system.encoder, work.weights.reference, device=place.device, **work.weights.options)
-    [terms] = model.decode(as_lexical(model.document).weights([image_reference(work.corpus, work.system.item)]))
-    weights = dict(terms)
-    return {"values": {term: weights.get(term, 0.0) for term in part.measures}, "quantised": False, "documents": 1}
-
-
-RETRIEVAL = Way(measure_retrieval, needs_of_retrieval, cost_of_retrieval)
-CLASSIFICATION = Way(measure_classification, needs_of_classification, cost_of_classification)
-PUBLISHED_RUN = Way(measure_published, needed_files, no_cost)
-WEIGHTS = Way(measure_weights, needs_of_retrieval, no_cost)
-COUNT = Way(count_parameters, nothing_needed, no_cost)
+RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", needs_of_retrieval, cost_of_retrieval)
+CLASSIFICATION = Way(
+    f"{__package__}.classification:measure_classification", needs_of_classification, cost_of_classification
+)
+PUBLISHED_RUN = Way(f"{__name__}:measure_published", needed_files, no_cost)
+SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", needs_of_retrieval, cost_of_retrieval)
+LATENCY = Way(f"{__package__}.vectors:measure_latency", needs_of_latency, cost_of_latency)
+WEIGHTS = Way(f"{__package__}.vectors:measure_weights", needs_of_weights, no_cost)
+COUNT = Way(f"{__name__}:count_parameters", nothing_needed, no_cost)
 
 # Task -> how it is measured. Tasks that are no key are not measured by this version.
 WAYS: Mapping[str, Way] = {
@@ -249,6 +264,8 @@ WAYS: Mapping[str, Way] = {
     "linear-probe": CLASSIFICATION,
     "words": CLASSIFICATION,
     "model": COUNT,
+    "sparsity": SPARSITY,
+    "latency": LATENCY,
     "weight": WEIGHTS,
 }
 
@@ -259,6 +276,8 @@ def way_of(part: RowPart) -> Way | None:
         return PUBLISHED_RUN
     if part.system is None or (part.task == "model" and not can_be_counted(part)):
         return None
-    if part.task == "weight" and not part.system.item:
+    if part.task == "weight" and not (part.system.item or part.system.text):
+        return None
+    if part.task == "latency" and not (part.system.protocol and part.system.dense):
         return None
     return WAYS.get(part.task)

@@ -21,9 +21,10 @@ from lexvl_anserini.ground.installed import package_folder
 from lexvl_anserini.ground.manifest import CorpusRef
 
 from ..analyses.classes.class_sets import CLASS_SETS
+from ..efficiency.papers import PROTOCOLS
 from ..measures.result_files import slug
 from .published import PublishedSystem
-from .quantities import PRIVATE
+from .quantities import PRIVATE, direction_of
 from .rows import Need, PartCost, PublishedRow, RowPart, Workplace
 from .sources import ARCHIVE, COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, HUB, IMAGE_SETS, TEXTS_PER_S, UNCONFIRMED
 
@@ -58,7 +59,15 @@ def corpus_of(part: RowPart, place: Workplace) -> CorpusRef:
     """The corpus of a part. Its ids are escaped, because those of LIMIT have white space."""
     name, _, split = part.data.rpartition("/") if "/" in part.data else (part.data, "", "test")
     own = part.system.corpora.get(part.data) if part.system else None
-    return CorpusRef(place.corpora.get(part.data) or own or name, split, place.data_dir, True, part.task)
+    direction = direction_of(part.task, part.data)
+    return CorpusRef(place.corpora.get(part.data) or own or name, split, place.data_dir, True, direction)
+
+
+def limit_of(part: RowPart, place: Workplace) -> int | None:
+    """How many documents are encoded: the user's limit, or that of the protocol of a latency; None for all."""
+    protocol = part.system.protocol if part.system and part.task == "latency" else ""
+    limits = [place.limit, PROTOCOLS[protocol].items if protocol else None]
+    return min((limit for limit in limits if limit), default=None)
 
 
 def document_options(encoder: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,15 +85,20 @@ def names_of(part: RowPart, system: PublishedSystem, weights: Weights, place: Wo
     """Names of everything that a user may vary: `beir-nq-test.vdr.vdr-msmarco` and, of the run, `.query_topk-32`."""
     shared = document_options(system.encoder, weights.options)
     own = {name: value for name, value in weights.options.items() if name not in shared}
+    direction, limit = direction_of(part.task, part.data), limit_of(part, place)
     fields = [
         part.data,
-        "" if part.task == "text-to-text" else part.task,
-        f"first={place.limit}" if place.limit else "",
+        "" if direction == "text-to-text" else direction,
+        f"first={limit}" if limit else "",
         system.encoder,
         Path(weights.reference).name if weights.reference else "",
         *map("=".join, shared.items()),
     ]
-    of_run = [*map("=".join, own.items()), f"rerank={system.rerank}" if system.rerank else ""]
+    of_run = [
+        *map("=".join, own.items()),
+        f"rerank={system.rerank}" if system.rerank else "",
+        part.task if direction != part.task else "",
+    ]
     return Names(_joined(fields), _joined([*fields, *of_run]))
 
 
@@ -118,8 +132,26 @@ def checkpoints_of(row: PublishedRow) -> Iterator[str]:
     """The names by which `--checkpoint` gives weights for a row: published checkpoints, or the row without one."""
     if row.system is None or is_without_weights(row.system):
         return
-    yield from dict.fromkeys(row.system.checkpoint_of(part.data) or row.label for part in row.parts())
-    yield from (value for name, value in row.system.options.items() if name.endswith(OTHERS))
+    for part in row.parts():
+        for model in (part, twin_of(part)):
+            if model and model.system:
+                yield model.system.checkpoint_of(model.data) or own_name(model, model.system)
+                yield from (value for name, value in model.system.options.items() if name.endswith(OTHERS))
+
+
+def own_name(part: RowPart, system: PublishedSystem) -> str:
+    """The name by which `--checkpoint` gives weights that nobody publishes."""
+    return system.weights or part.label
+
+
+def twin_of(part: RowPart) -> RowPart | None:
+    """The part of the dense model whose latency is compared; None where none is."""
+    if part.task != "latency" or part.system is None or part.system.dense is None:
+        return None
+    encoder, checkpoint, options, weights = part.system.dense
+    return part._replace(
+        system=PublishedSystem(encoder, checkpoint, options, weights=weights, protocol=part.system.protocol)
+    )
 
 
 def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weights | None:
@@ -130,7 +162,7 @@ def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weig
     if is_without_weights(system):
         return Weights(None, options, {})
     published = system.checkpoint_of(part.data)
-    reference = checkpoints.get(published or part.label, published)
+    reference = checkpoints.get(published or own_name(part, system), published)
     if not reference:
         return None
     named = {published: reference, **{system.options[name]: value for name, value in others.items()}}
@@ -165,8 +197,12 @@ def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
         return []
     weights = weights_of(part, part.system, place)
     if weights is None:
-        how = f"--checkpoint '{part.label}'=FOLDER names yours"
-        return [Need("weights", part.label, False, f"not published; {how}", public=False)]
+        others = (value for name, value in part.system.options.items() if name.endswith(OTHERS))
+        how = f"train --recipe runs/recipes/{part.system.recipe}; " if part.system.recipe else ""
+        return [
+            Need("weights", name, False, f"not published; {how}--checkpoint '{name}'=FOLDER names yours", public=False)
+            for name in (own_name(part, part.system), *others)
+        ]
     names = [weights.reference, *(value for name, value in weights.options.items() if name.endswith(OTHERS))]
     return [checkpoint_need(name) for name in names if name]
 
@@ -195,8 +231,8 @@ def is_place(reference: str) -> bool:
 
 
 def is_file_name(reference: str) -> bool:
-    """True for the name of a weight file, which is no hub id."""
-    return reference.endswith(WEIGHT_SUFFIXES) or reference.startswith(("/", ".", "~"))
+    """True for the name of a weight file or of a row, which is no hub id."""
+    return reference.endswith(WEIGHT_SUFFIXES) or reference.startswith(("/", ".", "~")) or " " in reference
 
 
 # Encoders that read stored vectors of images and captions.
@@ -207,6 +243,35 @@ STORED = "embeddings:"
 def needs_of_retrieval(part: RowPart, place: Workplace) -> list[Need]:
     """The weights and the corpus of a part."""
     return [*needed_weights(part, place), needed_corpus(part, place)]
+
+
+def needs_of_latency(part: RowPart, place: Workplace) -> list[Need]:
+    """The weights of both models, and the corpus."""
+    twin = twin_of(part)
+    return [*needed_weights(part, place), *(needed_weights(twin, place) if twin else ()), needed_corpus(part, place)]
+
+
+def needs_of_weights(part: RowPart, place: Workplace) -> list[Need]:
+    """The weights, and what they are of: nothing more for a text, a stored vector, or a picture of the user's."""
+    assert part.system is not None, "its weights are measured"
+    needs, ref = needed_weights(part, place), corpus_of(part, place)
+    if part.system.text:
+        return needs
+    if ref.name.startswith(STORED):
+        return [*needs, needed_corpus(part, place)]
+    if part.data in place.corpora:
+        here = picture_of(part.system, ref.name) is not None
+        return [
+            *needs,
+            Need("data", f"{ref.name}/{part.system.item}.*", here, f"--corpus {part.data} names the folder"),
+        ]
+    how = f"--corpus {part.data}=FOLDER has yours, named {part.system.item}.jpg and so on"
+    return [*needs, Need("data", part.data, False, f"pictures of the paper, not published; {how}", public=False)]
+
+
+def picture_of(system: PublishedSystem, folder: str) -> Path | None:
+    """The picture of an item in the user's folder: the file with its name and any suffix; None if it is not there."""
+    return next((path for path in sorted(Path(folder).expanduser().glob("*")) if path.stem == system.item), None)
 
 
 def needed_corpus(part: RowPart, place: Workplace) -> Need:
@@ -250,10 +315,20 @@ def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     cost = DOCUMENT_COSTS["vdr" if options.get("mode") == "full" else work.system.encoder]
     sizes = (collection.documents, collection.topics)
     documents, topics = reversed(sizes) if part.task == "image-to-text" else sizes
-    documents = min(documents, place.limit or documents)
+    documents = min(documents, limit_of(part, place) or documents)
     size = documents * int(options.get("topk", cost.numbers)) * cost.bytes
     topics_s = topics / (cost.topics_per_s or cost.documents_per_s) + topics * work.system.rerank / TEXTS_PER_S
     return PartCost(work.names.documents, size, documents / cost.documents_per_s, topics_s)
+
+
+def cost_of_latency(part: RowPart, place: Workplace) -> PartCost | None:
+    """Disk and time of both models, whose documents no other part shares."""
+    twin = twin_of(part)
+    costs = [cost_of_retrieval(model, place) for model in (part, twin) if model]
+    if None in costs or not costs:
+        return None
+    name, size, encoding_s, topics_s = zip(*(cost for cost in costs if cost), strict=True)
+    return PartCost(" ".join(name), sum(size), sum(encoding_s), sum(topics_s))
 
 
 def needs_of_classification(part: RowPart, place: Workplace) -> list[Need]:

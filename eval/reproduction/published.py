@@ -10,16 +10,18 @@ A file has one entry per table, in the shape of the paper, so that a person can 
         columns:
           - text-to-image coco/test [R@1, R@5, R@10]     # three columns
         rows:
-          "32": 15.8 35.7 46.8                           # a dash is a cell that the paper leaves out
+          "32": 15.8 35.7 46.8                           # a dash is a cell that the paper leaves out, a question mark
+                                                         # one that it draws without a number; <512: it is below 512
         systems:
           "32": {encoder: vdr-crossmodal, checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}}
 
 Rows name systems and columns quantities; with `rows_are: quantities` it is the reverse. `unit` (%) and `status`
-(printed) hold for the table; `units` and `statuses` have exceptions by row, column or "row | column". `notes` says at
+(printed) hold for the table; `units` and `statuses` have exceptions by row, column or "row | column". `source`, of a
+table or of the file, says where numbers are from that are not read in the paper. `notes` says at
 such places what is doubtful, and is printed beside the verdict; `uncompared` says why a number is no measure of the
-row's system, and such a cell gets no verdict. `terms` instead of `rows` lists terms and weights. `runs` says where
-published runs of the rows are, `data` in which corpus the items of `terms`. A table without numbers says in `missing`
-why.
+row's system, and such a cell gets no verdict. `terms` instead of `rows` lists terms and weights, and `data` names the
+corpus, or the user's folder of pictures, that has their items. `runs` says where published runs of the rows are. A
+table without numbers says in `missing` why.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 
+from ..efficiency.papers import PROTOCOLS
 from .quantities import Quantity, parse_quantity
 
 UNITS: Mapping[str, str] = {
@@ -45,6 +48,7 @@ UNITS: Mapping[str, str] = {
     "tokens": "tokens of a text",
     "words": "words of a text",
     "queries/s": "queries per second",
+    "ms": "milliseconds",
     "GHz": "clock of a processor",
     "hours": "hours",
     "GB": "gigabytes",
@@ -90,10 +94,15 @@ class AxisName(KnownName):
 
 
 class PrintedNumber(NamedTuple):
-    """A number and how many decimals the source prints."""
+    """A number and how many decimals the source prints.
 
-    value: float
+    value   None for a point or a bar that the source draws without a number
+    below   the source says only that the quantity is below this number
+    """
+
+    value: float | None
     decimals: int
+    below: bool = False
 
 
 class PrintedRow(NamedTuple):
@@ -143,6 +152,15 @@ class Headings(NamedTuple):
         return cls(tuple(f"{before}{word.strip()}{after}" for word in inside.split(",")), spot)
 
 
+class DenseTwin(NamedTuple):
+    """The dense model whose latency is compared with a system's; fields as those of `PublishedSystem`."""
+
+    encoder: str
+    checkpoint: str = ""
+    options: Mapping[str, str] = {}
+    weights: str = ""
+
+
 class PublishedSystem(NamedTuple):
     """What this project runs for a row: an encoder, a published checkpoint (empty for none), and its options.
 
@@ -150,7 +168,12 @@ class PublishedSystem(NamedTuple):
     rerank       documents of each list that the complete vectors score again; 0 for none
     corpora      another corpus to read in the place of a collection, as stored vectors of its images and texts
     checkpoints  another checkpoint for a collection, of models that are trained on each collection
-    item         the id, in its corpus, of the image whose weights the source prints; empty where it prints none
+    weights      the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
+    item         the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
+    text         the text whose weights the source prints
+    protocol     the key, in `eval.efficiency.papers`, of the rules by which latency is measured
+    dense        the model whose latency is compared
+    recipe       how `train` makes such weights: the name of a recipe and options; empty where no recipe does
     """
 
     encoder: str
@@ -159,7 +182,12 @@ class PublishedSystem(NamedTuple):
     rerank: int = 0
     corpora: Mapping[str, str] = {}
     checkpoints: Mapping[str, str] = {}
+    weights: str = ""
     item: str = ""
+    text: str = ""
+    protocol: str = ""
+    dense: DenseTwin | None = None
+    recipe: str = ""
 
     def checkpoint_of(self, data: str) -> str:
         """The published checkpoint for a collection; empty for none."""
@@ -187,6 +215,7 @@ class TableEntry(NamedTuple):
     data: str = ""
     unit: UnitName = UnitName("%")
     status: StatusName = StatusName("printed")
+    source: str = ""
     rows_are: AxisName = AxisName("systems")
     columns: tuple[Headings, ...] = ()
     rows: Mapping[str, PrintedRow] = {}
@@ -201,17 +230,21 @@ class TableEntry(NamedTuple):
 
 
 class PaperEntry(NamedTuple):
-    """A file: the paper, what its tables here lack, and its tables."""
+    """A file: the paper, what its tables here lack, its tables, and the source of those that have none."""
 
     paper: str
     tables: Mapping[str, TableEntry]
+    source: str = ""
     missing: tuple[str, ...] = ()
 
 
 def _number(word: str, spot: Spot) -> PrintedNumber:
-    if not re.fullmatch(r"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?", word):
+    if word == "?":
+        return PrintedNumber(None, 1)
+    number = re.fullmatch(r"(<?)(-?[0-9]+(?:\.([0-9]+))?(?:e-?[0-9]+)?)", word)
+    if not number:
         raise DataError(f"{spot}: {word!r} is no number; a dash is a cell that the paper leaves out")
-    return PrintedNumber(float(word), len(word.partition("e")[0].partition(".")[2]))
+    return PrintedNumber(float(number[2]), len(number[3] or ""), below=bool(number[1]))
 
 
 class PublishedCell(NamedTuple):
@@ -221,10 +254,12 @@ class PublishedCell(NamedTuple):
     row         its heading in the file, and `column`; one of them is the system's, see `label`
     label       the system as the paper names it
     system      what this project runs for it; None for other people's systems
+    value       None if the source draws it without a number; `below`: the source says only that it is below this
     decimals    that the source prints
     unit        a key of `UNITS`; `status` one of `STATUSES`
     protocol    how the paper measures, and `note`: what is doubtful (both may be empty)
     uncompared  why the number is no measure of the system: another checkpoint, another measure; empty otherwise
+    source      where the number is from, if its status is not printed; empty otherwise
     """
 
     table: str
@@ -232,7 +267,7 @@ class PublishedCell(NamedTuple):
     column: str
     label: str
     quantity: Quantity
-    value: float
+    value: float | None
     decimals: int
     unit: str
     status: str
@@ -240,6 +275,8 @@ class PublishedCell(NamedTuple):
     note: str
     system: PublishedSystem | None
     uncompared: str = ""
+    source: str = ""
+    below: bool = False
 
 
 class PublishedTable(NamedTuple):
@@ -257,11 +294,16 @@ class PublishedTable(NamedTuple):
     runs: PublishedRuns | None = None
 
 
-def expected_folder() -> Path:
-    """The folder of the files: `expected` within the installed package, `runs/expected` in a checkout."""
+def shipped_folder(name: str) -> Path:
+    """A folder of `runs` that a wheel has too: `name` within the installed package, `runs/name` in a checkout."""
     package = Path(__file__).parents[1]
-    installed = package / "expected"
-    return installed if installed.is_dir() else package.parent / "runs" / "expected"
+    installed = package / name
+    return installed if installed.is_dir() else package.parent / "runs" / name
+
+
+def expected_folder() -> Path:
+    """The folder of the published numbers."""
+    return shipped_folder("expected")
 
 
 @cache
@@ -273,7 +315,8 @@ def published_tables() -> Mapping[str, PublishedTable]:
 def read_tables(path: Path) -> Iterator[PublishedTable]:
     """The tables of one file; their names begin with the name of the file."""
     content: PaperEntry = read_yaml(path, PaperEntry)
-    for key, entry in content.tables.items():
+    for key, own in content.tables.items():
+        entry = own._replace(source=own.source or content.source)
         name, where = f"{path.stem}-{key}", f"{path.name} (tables: {key})"
         cells = tuple(_cells(name, entry, where))
         if not cells and not entry.missing:
@@ -318,6 +361,7 @@ def _cell(
     row, column = place
     label = column if entry.rows_are == "quantities" else row
     keys = (f"{row} | {column}", row, column)
+    status = next((entry.statuses[key] for key in keys if key in entry.statuses), entry.status)
     return PublishedCell(
         table=name,
         row=row,
@@ -327,16 +371,20 @@ def _cell(
         value=number.value,
         decimals=number.decimals,
         unit=next((entry.units[key] for key in keys if key in entry.units), entry.unit),
-        status=next((entry.statuses[key] for key in keys if key in entry.statuses), entry.status),
+        status=status,
         protocol=entry.protocol,
         note="; ".join(entry.notes[key] for key in keys if key in entry.notes),
         system=entry.systems.get(label),
         uncompared="; ".join(entry.uncompared[key] for key in keys if key in entry.uncompared),
+        source="" if status == "printed" else entry.source,
+        below=number.below,
     )
 
 
 def _check_names(entry: TableEntry, cells: tuple[PublishedCell, ...], where: str) -> None:
-    """Every key of `units`, `statuses`, `notes`, `uncompared` and `systems` is that of a cell."""
+    """Every key is that of a cell, and every number that the paper was not read for names its source."""
+    if without := next((cell for cell in cells if cell.status != "printed" and not cell.source), None):
+        raise DataError(f"{where}: {without.row} | {without.column} is {without.status}; name its `source`")
     places = {key for cell in cells for key in (cell.row, cell.column, f"{cell.row} | {cell.column}")}
     labels = {cell.label for cell in cells}
     for field, keys, known in (
@@ -349,14 +397,19 @@ def _check_names(entry: TableEntry, cells: tuple[PublishedCell, ...], where: str
 
 
 def _check_systems(entry: TableEntry, where: str) -> None:
-    """Every system is an encoder of this project and one of its published checkpoints."""
+    """Every system, and its dense twin, is an encoder of this project and one of its published checkpoints."""
     for label, system in entry.systems.items():
-        if system.encoder not in CARDS:
-            raise DataError(f"{where}: {label}: {UnknownName('encoder', system.encoder, CARDS)}")
-        known = CARDS[system.encoder].checkpoints
-        for checkpoint in filter(None, (system.checkpoint, *system.checkpoints.values())):
-            if checkpoint not in known:
-                raise DataError(f"{where}: {label}: {UnknownName('checkpoint', checkpoint, known)}")
+        if system.protocol and system.protocol not in PROTOCOLS:
+            raise DataError(f"{where}: {label}: {UnknownName('protocol', system.protocol, PROTOCOLS)}")
+        models = [(system.encoder, (system.checkpoint, *system.checkpoints.values()))]
+        models += [(system.dense.encoder, (system.dense.checkpoint,))] if system.dense else []
+        for encoder, checkpoints in models:
+            if encoder not in CARDS:
+                raise DataError(f"{where}: {label}: {UnknownName('encoder', encoder, CARDS)}")
+            known = CARDS[encoder].checkpoints
+            for checkpoint in filter(None, checkpoints):
+                if checkpoint not in known:
+                    raise DataError(f"{where}: {label}: {UnknownName('checkpoint', checkpoint, known)}")
 
 
 def _quantity(text: str, spot: Spot) -> Quantity:

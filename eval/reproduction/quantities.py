@@ -6,9 +6,12 @@
     captions                                     both directions of a caption set: rsum, the sum of its six R@k
     zero-shot, linear-probe                      classification of images: top-k accuracy
     words                                        the class word among all terms of an image (STAIR, section 5.1): top-k
+    sparsity                                     terms of queries and documents, and FLOPS, of a lexical model
+    latency                                      of a lexical model and its dense twin, by a paper's protocol
+    weight                                       the weights of an image's or a text's terms
     answers                                      passages that contain an answer: top-k
     vqa                                          visual question answering: accuracy by kind of question
-    model, training, probe, speed, claim, weight numbers of other kinds; their names are free
+    model, training, probe, speed, claim         numbers of other kinds; their names are free
 """
 
 from __future__ import annotations
@@ -44,6 +47,13 @@ MEANS_OF_CLASSES: Mapping[str, tuple[str, ...]] = {
 MEANS: Mapping[str, tuple[str, ...]] = {**MEANS_OF_TEXTS, **MEANS_OF_CLASSES}
 
 
+# Measures of tasks over the documents of a collection.
+OF_DOCUMENTS: Mapping[str, tuple[str, ...]] = {
+    "sparsity": ("query terms", "document terms", "FLOPS"),
+    "latency": ("queries per second", "ms per query", "dense ms per query", "times faster", "times smaller"),
+}
+
+
 class Quantity(NamedTuple):
     """A task, the data (empty where the task has none) and a measure."""
 
@@ -74,6 +84,17 @@ def parts_of(quantity: Quantity) -> tuple[Quantity, ...]:
 def combined(quantity: Quantity, values: Sequence[float]) -> float:
     """The value of a quantity from those of its parts."""
     return sum(values) if quantity.measure == "rsum" else sum(values) / len(values)
+
+
+def direction_of(task: str, data: str) -> str:
+    """The direction in which a task reads a collection; a task that is no retrieval over documents is its own.
+
+    >>> direction_of("sparsity", "coco/test"), direction_of("image-to-text", "coco/test")
+    ('text-to-image', 'image-to-text')
+    """
+    if task not in OF_DOCUMENTS:
+        return task
+    return "text-to-text" if data.startswith("beir/") else "text-to-image"
 
 
 class PublishedTask(NamedTuple):
@@ -153,5 +174,6 @@ TASKS: Mapping[str, PublishedTask] = {
     "words": PublishedTask(_CLASSES, _check_top),
     "answers": PublishedTask(_one_of("question set", ("nq-open/test",)), _check_top),
     "vqa": PublishedTask(_one_of("question set", ("vqa-v2",)), _one_of("kind", ("yes/no", "number", "other", "all"))),
+    **{task: PublishedTask(_check_corpus, _one_of("measure", names)) for task, names in OF_DOCUMENTS.items()},
     **{task: PublishedTask(None, _any) for task in ("model", "training", "probe", "speed", "claim", "weight")},
 }

@@ -26,6 +26,7 @@ from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
 from lexvl_anserini.ground.claims import same_request
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder, read_json, write_json
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.query_source import TopicSource
@@ -40,7 +41,7 @@ from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
-from .prepared import Prepared, document_options, prepare, remarks_on
+from .prepared import Prepared, document_options, limit_of, prepare, remarks_on, twin_of
 from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
@@ -60,11 +61,9 @@ def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
 
 def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Encodes, indexes, searches and measures; each step is skipped where it is finished."""
-    dataset = dataset_of(work.corpus)
+    dataset = dataset_for(part, work, place)
     with disk_errors(place.output):
         make_folder(place.output / "runs")
-    if place.limit:
-        dataset = limited(dataset, place.limit)
     index = indexed(work, dataset, place)
     run = searched(index, work, dataset, place)
     if work.system.rerank:
@@ -83,8 +82,14 @@ def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     }
 
 
-def indexed(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
-    """The index of the encoded documents."""
+def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
+    """The collection of a part, with as many documents as are encoded."""
+    dataset, limit = dataset_of(work.corpus), limit_of(part, place)
+    return limited(dataset, limit) if limit else dataset
+
+
+def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
+    """The folder of the encoded documents."""
     from lexvl_anserini.shards.layout import Layout
     from lexvl_anserini.shards.writing import write_impacts
 
@@ -92,12 +97,18 @@ def indexed(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
     model = load_encoder(
         name, work.weights.reference, device=place.device, **direction_option(name, dataset.direction), **options
     )
-    shards, folder = (place.output / room / work.names.documents for room in ("impacts", "indexes"))
-    layout, size, replacing = Layout("parquet", SHARD_SIZE), place.batch_size, place.overwrite
+    shards, layout = place.output / "impacts" / work.names.documents, Layout("parquet", SHARD_SIZE)
     with place.bars(f"encode {shards.name}", None, "documents") as progress:
-        manifest = write_impacts(dataset, model, shards, None, layout, size, replacing, progress)
-    with place.bars(f"index {shards.name}", manifest.counts.documents, "documents") as progress:
-        return build_index(shards, folder, overwrite=replacing, progress=progress)
+        write_impacts(dataset, model, shards, None, layout, place.batch_size, place.overwrite, progress)
+    return shards
+
+
+def indexed(work: Prepared, dataset: Dataset, place: Workplace) -> Index:
+    """The index of the encoded documents."""
+    shards = encoded(work, dataset, place)
+    folder, documents = place.output / "indexes" / shards.name, read_manifest(shards).counts.documents
+    with place.bars(f"index {shards.name}", documents, "documents") as progress:
+        return build_index(shards, folder, overwrite=place.overwrite, progress=progress)
 
 
 def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -> Path:
@@ -204,6 +215,9 @@ def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
     """What decides the values of a part."""
     reference, options, _ = work.weights
     checkpoint = find_checkpoint(reference) if reference else None
+    twin = twin_of(part)
+    dense = prepare(twin, place) if twin else None
+    of_twin = {"dense": request_of(twin, dense, place)} if twin and dense else {}
     return {
         "encoder": work.system.encoder,
         "checkpoint_digest": digest_of(checkpoint, other_parts(options)),
@@ -213,7 +227,8 @@ def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
         "corpus": work.corpus.name,
         "split": work.corpus.split,
         "direction": part.task,
-        "limit": place.limit,
+        "limit": limit_of(part, place),
+        **of_twin,
     }
 
 

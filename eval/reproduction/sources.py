@@ -123,6 +123,7 @@ DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
     "dpr": DocumentCost(768, FLOAT, TEXTS_PER_S),
     "fdt": DocumentCost(512, FLOAT, IMAGES_PER_S),
     "joint": DocumentCost(150, POSTING, 1000),
+    "lexlip": DocumentCost(150, POSTING, IMAGES_PER_S),
     "splade": DocumentCost(200, POSTING, TEXTS_PER_S),
     "stair": DocumentCost(150, POSTING, IMAGES_PER_S),
     "svdr": DocumentCost(90, POSTING, 1000, TEXTS_PER_S),

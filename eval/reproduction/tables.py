@@ -23,6 +23,7 @@ from .sources import UNCONFIRMED
 log = logging.getLogger(__name__)
 
 AGREES, DIFFERS, UNCOMPARED, SKIPPED, UNMEASURED = "agrees", "differs", "not compared", "skipped", "not measured"
+UNPRINTED = "drawn without a number"
 OTHERS, LATER = "a system of other people", "not measured by this version"
 
 # A unit -> how many of it the value 1 is; values in other units are what papers print.
@@ -39,7 +40,7 @@ def cell_table(cells: Sequence[ReproducedCell]) -> Table:
     columns = (
         *(FieldColumn(name, name) for name in ("table", "row", "quantity")),
         FieldColumn("measured", lambda cell: in_decimals(cell, cell.measured), PLAIN),
-        FieldColumn("published", lambda cell: f"{cell.published:.{cell.decimals}f}", PLAIN),
+        FieldColumn("published", printed, PLAIN),
         FieldColumn("difference", lambda cell: in_decimals(cell, cell.difference, "+z"), PLAIN),
         FieldColumn("verdict", lambda cell: cell.verdict + (f" ({cell.reason})" if cell.reason else "")),
     )
@@ -49,6 +50,13 @@ def cell_table(cells: Sequence[ReproducedCell]) -> Table:
 def in_decimals(cell: ReproducedCell, value: float | None, sign: str = "") -> str:
     """A value of a cell with one decimal more than the paper prints, at most four; a dash for none."""
     return MISSING if value is None else f"{value:{sign}.{max(cell.decimals, min(cell.decimals + 1, 4))}f}"
+
+
+def printed(cell: ReproducedCell) -> str:
+    """A published number as the source prints it; a dash for what it draws without a number."""
+    if cell.published is None:
+        return MISSING
+    return f"{'<' if cell.below else ''}{cell.published:.{cell.decimals}f}"
 
 
 def summary(cells: Iterable[ReproducedCell]) -> str:
@@ -119,9 +127,11 @@ class ReproducedCell(NamedTuple):
     """A published number and what this project measures.
 
     measured    in the unit of the published number; None if it was not measured
+    published   None for what the source draws without a number
     difference  measured - published
     verdict     agrees, differs, not compared, skipped or not measured
     reason      why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
+    below       the source says only that the value is below the published one
     """
 
     table: str
@@ -129,12 +139,13 @@ class ReproducedCell(NamedTuple):
     column: str
     quantity: str
     unit: str
-    published: float
+    published: float | None
     decimals: int
     measured: float | None
     difference: float | None
     verdict: str
     reason: str
+    below: bool = False
 
 
 class Unmeasured(NamedTuple):
@@ -193,7 +204,8 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
     if without:
         parts = f" ({len(without)} of {len(found)} parts)" if len(found) > 1 else ""
         first = without[0]
-        return ReproducedCell(*facts, cell.value, cell.decimals, None, None, first.verdict, first.reason + parts)
+        reason = first.reason + parts
+        return ReproducedCell(*facts, cell.value, cell.decimals, None, None, first.verdict, reason, cell.below)
     findings = [finding for finding in found if isinstance(finding, Finding)]
     names = [part.measure for part in parts_of(cell.quantity)]
     scale = SCALES.get(cell.unit, 1.0)
@@ -201,19 +213,23 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
         cell.quantity, [finding.values[name] for finding, name in zip(findings, names, strict=True)]
     )
     tolerance = scale * combined(cell.quantity, [finding.tolerance for finding in findings])
-    difference = measured - cell.value
-    remarks = [cell.uncompared, *(finding.remark for finding in findings)]
+    difference = None if cell.value is None else measured - cell.value
+    remarks = [cell.uncompared, UNPRINTED if cell.value is None else "", *(finding.remark for finding in findings)]
     if any(remarks):
         verdict = UNCOMPARED
     else:
         verdict = AGREES if agrees(measured, cell, tolerance) else DIFFERS
-        remarks = [cell.note, *(finding.note for finding in findings)]
+        source = cell.source and f"source: {cell.source}"
+        remarks = [cell.note, source, *(finding.note for finding in findings)]
     reason = "; ".join(dict.fromkeys(filter(None, remarks)))
-    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason)
+    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason, cell.below)
 
 
 def agrees(measured: float, cell: PublishedCell, tolerance: float) -> bool:
     """True if a value is within the tolerance of the published one; without one, if all printed digits are equal."""
+    assert cell.value is not None, "what is only drawn is not compared"
+    if cell.below:
+        return measured < cell.value
     if not tolerance:
         return f"{measured:.{cell.decimals}f}" == f"{cell.value:.{cell.decimals}f}"
     return abs(measured - cell.value) <= tolerance + 1e-9

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
-import platform
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
 import torch
-from safetensors.torch import load_model
 
 from lexvl_anserini.encoders.loading import choose_device
-from lexvl_anserini.ground.files import disk_errors, make_folder, new_folder, write_json
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.errors import UnknownName
+from lexvl_anserini.ground.files import disk_errors, make_folder
 from lexvl_anserini.ground.registry import require
 from lexvl_anserini.training.common.learner import Learner, NotFinite
 from lexvl_anserini.training.common.processes import (
@@ -36,10 +32,6 @@ from lexvl_anserini.training.images.material import Material
 from lexvl_anserini.training.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import (
-    BEST,
-    BEST_WEIGHTS,
-    CURVE,
-    LOG,
     MODEL,
     STATE,
     WORDS,
@@ -51,9 +43,10 @@ from lexvl_anserini.training.run_folder import (
     rewind,
     tidy,
 )
+from lexvl_anserini.training.saving import PERIODS, Saving
 from lexvl_anserini.training.splits import TRAINING, Sources
 from lexvl_anserini.training.texts.material import TextMaterial
-from lexvl_anserini.training.watching import Watch, best_of, draw_curve
+from lexvl_anserini.training.watching import Watch
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +68,7 @@ def train(
     stop_after: int | None = None,
     hours: float | None = None,
     cache: Path | None = None,
+    keep_every: str | None = None,
 ) -> Path:
     """Trains a recipe and returns the folder of the checkpoint; an interrupted run resumes from its last state.
 
@@ -90,23 +84,19 @@ def train(
         hours: stop with the first step that ends so many hours after the data were read.
         cache: folder of decoded images and of what frozen networks make of images and texts, which runs over the same
             data and networks share; the folder of the run if None, which deletes them at its end.
+        keep_every: epoch or stage: the folder of the run keeps a checkpoint of each, `kept/epoch-1` or `kept/stage-1`.
 
     Returns:
         The folder of the checkpoint; if the run stopped before its end, the folder of the state.
 
     Raises:
         ArtefactError: `output` contains the run of another recipe or of other data, other files, or damaged states.
-        UsageError: the recipe and its data do not fit, or the device does not exist.
+        UsageError: the recipe and its data do not fit, the device does not exist, or `keep_every` is another word.
         MissingExtra: a package of the extra [train] is not installed.
     """
-    require("accelerate", "matplotlib")
-    keep_freed_memory()
-    chosen = choose_device(device)
-    processes = Processes.of(chosen)
-    processes.check(recipe)
-    for folder in (output, cache or output):
-        with disk_errors(folder):
-            make_folder(folder)
+    if keep_every not in (None, *PERIODS):
+        raise UnknownName("--keep-every", str(keep_every), PERIODS)
+    chosen, processes = prepare(recipe, device, (output, cache or output))
     with processes.folder(output) as own, disk_errors(output), own_random_numbers(chosen):
         entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
@@ -122,10 +112,22 @@ def train(
             processes.copy(output / WORDS, own / WORDS)
             material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
         pair = material.make_pair(recipe, chosen)
-        run = Training(recipe, (output, own), processes, chosen, material, pair)
-        if run.all_stages(stop_after or recipe.steps, hours) < recipe.steps:
-            return output / STATE
-        return save(recipe, output, material, pair, sources.digests) if processes.first else output / MODEL
+        saving = Saving(recipe, output, material, sources.digests, keep_every)
+        run = Training(recipe, (output, own), processes, chosen, material, pair, saving)
+        return run.to_the_end(stop_after or recipe.steps, hours)
+
+
+def prepare(recipe: Recipe, device: str, folders: Iterable[Path]) -> tuple[torch.device, Processes]:
+    """The device and the processes of a run, after checking packages and recipe; makes the folders."""
+    require("accelerate", "matplotlib")
+    keep_freed_memory()
+    chosen = choose_device(device)
+    processes = Processes.of(chosen)
+    processes.check(recipe)
+    for folder in folders:
+        with disk_errors(folder):
+            make_folder(folder)
+    return chosen, processes
 
 
 class Training:
@@ -139,9 +141,17 @@ class Training:
         device: torch.device,
         material: AnyMaterial,
         pair: TowerPair,
+        saving: Saving,
     ):
         self.recipe, self.processes, self.device, self.material, self.pair = recipe, processes, device, material, pair
         self.output, self.own = folders
+        self.saving = saving
+
+    def to_the_end(self, last: int, hours: float | None) -> Path:
+        """Runs the stages and returns the folder of the last checkpoint, or of the state where they stop before."""
+        if self.all_stages(last, hours) < self.recipe.steps:
+            return self.output / STATE
+        return self.saving.last(self.pair) if self.processes.first else self.output / MODEL
 
     def all_stages(self, last: int, hours: float | None) -> int:
         """Runs the stages from the last state on up to a step or for some hours, and returns the steps done."""
@@ -187,9 +197,10 @@ class Training:
     def one_stage(
         self, number: int, first: int, learner: Learner, progress: TrainingState, last: int, deadline: float
     ) -> None:
-        """Runs the steps of a stage from `progress` on, with log, validation and states."""
+        """Runs the steps of a stage from `progress` on, with log, validation, states and kept checkpoints."""
         recipe, stage = self.recipe, self.recipe.stages[number]
-        last = min(last, first + stage.optimisation.steps)
+        end = first + stage.optimisation.steps
+        last = min(last, end)
         if progress.step >= last:
             return
         inputs = self.material.stage_inputs(recipe, number, learner.pair)
@@ -208,9 +219,14 @@ class Training:
                     raise out_of_memory(step, stage.optimisation, error) from error
                 progress.record(taken.loss, taken.parts, time.monotonic() - began)
                 watch.after(taken, learner, progress)
+                done = progress.step - first
                 if self.processes.agree(watch.ends_early(progress)):
                     watch.end(progress)
                 stops = progress.step >= last or self.processes.agree(time.monotonic() >= deadline)
+                name = self.saving.due(number, done, inputs.batches.per_epoch, progress.step == end)
+                # Before the state: a run that resumes from a state has all checkpoints up to its step.
+                if name and self.processes.first:
+                    self.saving.keep(learner.tested, name, first + done)
                 if self.processes.first and (progress.step % recipe.state_every == 0 or stops):
                     keep(learner.accelerator, self.output, progress)
                 if stops:
@@ -240,36 +256,3 @@ class Training:
             step,
             self.recipe.steps,
         )
-
-
-def save(recipe: Recipe, output: Path, material: AnyMaterial, pair: TowerPair, digests: Mapping[str, str]) -> Path:
-    """Writes the checkpoints with recipe and log, deletes what was stored, and returns the folder of the last one."""
-    rows = [orjson.loads(line) for line in (output / LOG).read_bytes().splitlines()]
-    measured = {row["step"]: row for row in rows if "temperature" in row}
-    draw_curve(output / LOG, output / CURVE)
-    best, _ = best_of(output)
-
-    def write(folder: Path, step: int | None) -> None:
-        material.save(recipe, pair, folder)
-        shutil.copyfile(output / LOG, folder / LOG)
-        content = {
-            "recipe": recipe.model_dump(mode="json"),
-            "data": dict(digests),
-            "queries" if recipe.model.of_texts else "images": len(material.data[TRAINING]),
-            "threads": torch.get_num_threads(),
-            "machine": platform.machine(),
-            "versions": versions_of(("torch", "transformers", "accelerate", "lexvl-anserini")),
-            "validation": measured.get(step),
-        }
-        write_json(folder / "training.json", content)
-
-    # The folder of the last checkpoint appears at the end: it says that the run is finished.
-    with new_folder(output / MODEL) as part:
-        write(part, max(measured, default=None))
-        if best and best != max(measured):
-            log.info("%s: step %d validated best", output / BEST, best)
-            load_model(pair, output / BEST_WEIGHTS)
-            with new_folder(output / BEST) as other:
-                write(other, best)
-    tidy(output)
-    return output / MODEL

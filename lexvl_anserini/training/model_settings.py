@@ -30,18 +30,21 @@ class Settings(BaseModel):
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _heads_fit(side: TextSettings | ImageSettings) -> None:
+def _heads_fit(side: TextSettings | BpeTextSettings | ImageSettings) -> None:
     if side.width % side.heads:
         raise ValueError(f"width {side.width} is no multiple of heads {side.heads}")
 
 
 class TextSettings(Settings):
-    """The text side: a BERT with random weights, over a vocabulary learned from the training captions.
+    """The text side: a network with random weights, over a vocabulary learned from the training captions.
 
-    words       largest number of tokens of the vocabulary
+    tokenizer   instead of a learned vocabulary: the checkpoint whose tokenizer it reads (minilm, a folder or a hub id);
+                its tokens are the dimensions of a lexical pair (`TextNetwork` says which)
+    words       largest number of tokens of a learned vocabulary
     max_length  tokens read of a text, special tokens included
     """
 
+    tokenizer: str | None = None
     words: PositiveInt = 2000
     max_length: PositiveInt = 32
     width: PositiveInt = 128
@@ -62,6 +65,30 @@ class TextSettings(Settings):
 
     @model_validator(mode="after")
     def _fits(self) -> TextSettings:
+        if self.tokenizer is not None and self.words != TextSettings.model_fields["words"].default:
+            raise ValueError(
+                f"words {self.words}: the tokenizer of {self.tokenizer} has its own tokens; leave words out"
+            )
+        _heads_fit(self)
+        return self
+
+
+class BpeTextSettings(Settings):
+    """The text side: CLIP's causal transformer with random weights, over the tokens of a BPE merges file, as FDT's.
+
+    merges      the file: OpenAI's bpe_simple_vocab_16e6.txt.gz gives 49,409 tokens
+    max_length  positions of the model, and tokens read of a text, special tokens included
+    """
+
+    merges: str
+    max_length: PositiveInt = 77
+    width: PositiveInt = 512
+    layers: PositiveInt = 12
+    heads: PositiveInt = 8
+    dropout: ClassVar[float] = 0.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> BpeTextSettings:
         _heads_fit(self)
         return self
 
@@ -94,6 +121,11 @@ class ImageSettings(Settings):
         """The arguments of a PatchTransformer, as config.json stores them."""
         return {key: value for key, value in self.model_dump(mode="json").items() if value is not None}
 
+    @property
+    def grid(self) -> int:
+        """The patches of a side of the image."""
+        return self.resolution // self.patch_size
+
     @model_validator(mode="after")
     def _fits(self) -> ImageSettings:
         if self.resolution % self.patch_size:
@@ -104,16 +136,54 @@ class ImageSettings(Settings):
         return self
 
 
+class SwinSettings(Settings):
+    """The image side: a Swin transformer V2 with random weights, for FDT beside CLIP's texts.
+
+    width      of the states of the first stage; each further stage doubles it and halves the grid
+    depths     blocks of each stage
+    heads      of each stage
+    window     side of the windows of attention
+    drop_path  largest share of the blocks that a step of training leaves out; it grows from block to block
+    """
+
+    resolution: PositiveInt = 224
+    patch_size: PositiveInt = 4
+    width: PositiveInt = 128
+    depths: tuple[PositiveInt, ...] = Field(min_length=1)
+    heads: tuple[PositiveInt, ...] = (4, 8, 16, 32)
+    window: PositiveInt = 7
+    drop_path: Share = 0.5
+
+    @property
+    def grid(self) -> int:
+        """The cells of a side of the last stage."""
+        return self.resolution // (self.patch_size << (len(self.depths) - 1))
+
+    @model_validator(mode="after")
+    def _fits(self) -> SwinSettings:
+        stages = len(self.depths)
+        if len(self.heads) != stages:
+            raise ValueError(f"{stages} depths and {len(self.heads)} heads; expected one of each per stage")
+        if wrong := [n for n, heads in enumerate(self.heads) if (self.width << n) % heads]:
+            raise ValueError(f"width {self.width << wrong[0]} of stage {wrong[0]} is no multiple of its heads")
+        if self.resolution % (cell := self.patch_size << (stages - 1)):
+            raise ValueError(f"resolution {self.resolution} is no multiple of {cell} pixels, a cell of the last stage")
+        return self
+
+
 class PretrainedText(Settings):
-    """The text side: a pretrained BERT whose tokens gain the whole words of the training captions.
+    """The text side: a pretrained BERT.
 
     checkpoint  minilm, a folder or a hub id
+    terms       the dimensions of a lexical pair: words, the whole words of the training captions, which become tokens;
+                or tokens, those of its tokenizer as they are
     least       smallest number of training captions with a word that is a term; function words are none
     max_length  tokens read of a text, special tokens included
     dropout     of the numbers of its states
     """
 
     checkpoint: str
+    terms: Literal["words", "tokens"] = "words"
     least: PositiveInt = 3
     max_length: PositiveInt = 64
     dropout: Share = 0.0
@@ -136,19 +206,33 @@ class PretrainedImage(Settings):
     cells: Share = 0.0
 
 
-def _is_pretrained(value: Any) -> str:
-    named = value.get("checkpoint") if isinstance(value, Mapping) else getattr(value, "checkpoint", None)
-    return FRESH if named is None else PRETRAINED
+# The names by which pydantic tells the settings of a side apart, each by a key that the side has; they are no part of a
+# key. A side with none of the keys is fresh.
+FRESH, PRETRAINED, OF_BPE, OF_SWIN = FORMS = ("(fresh)", "(pretrained)", "(bpe)", "(swin)")
+TOLD_BY: Mapping[str, str] = {"checkpoint": PRETRAINED, "merges": OF_BPE, "depths": OF_SWIN}
 
 
-# The names by which pydantic tells the settings of a side apart; they are no part of a key.
-FRESH, PRETRAINED = "(fresh)", "(pretrained)"
+def _by(*keys: str) -> Discriminator:
+    def form_of(value: Any) -> str:
+        for key in keys:
+            if (value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)) is not None:
+                return TOLD_BY[key]
+        return FRESH
+
+    return Discriminator(form_of)
+
 
 AnyText = Annotated[
-    Annotated[TextSettings, Tag(FRESH)] | Annotated[PretrainedText, Tag(PRETRAINED)], Discriminator(_is_pretrained)
+    Annotated[TextSettings, Tag(FRESH)]
+    | Annotated[BpeTextSettings, Tag(OF_BPE)]
+    | Annotated[PretrainedText, Tag(PRETRAINED)],
+    _by("checkpoint", "merges"),
 ]
 AnyImage = Annotated[
-    Annotated[ImageSettings, Tag(FRESH)] | Annotated[PretrainedImage, Tag(PRETRAINED)], Discriminator(_is_pretrained)
+    Annotated[ImageSettings, Tag(FRESH)]
+    | Annotated[SwinSettings, Tag(OF_SWIN)]
+    | Annotated[PretrainedImage, Tag(PRETRAINED)],
+    _by("checkpoint", "depths"),
 ]
 
 
@@ -195,10 +279,6 @@ IMAGE_KINDS: Mapping[str, ImageKind] = {
     "d2s": ImageKind(lexical=True, unit=False, computes=frozenset({"d2s"})),
     "joint": ImageKind(lexical=True, unit=False, computes=frozenset({"d2s", "joint"})),
 }
-
-
-# Families with fresh towers of their own; all others are heads over any networks.
-OWN_TOWERS = frozenset({"vdr-crossmodal", "dense-crossmodal"})
 
 
 class ImagePairSettings(Settings):
@@ -265,25 +345,44 @@ class ModelSettings(ImagePairSettings):
     @model_validator(mode="after")
     def _fits(self) -> ModelSettings:
         texts, images = isinstance(self.text, PretrainedText), isinstance(self.image, PretrainedImage)
-        if texts != images and self.kind in OWN_TOWERS:
+        if self.kind == "vdr-crossmodal" and texts and not images and not self.of_tokens:
+            raise ValueError("a pretrained text beside a new image has the tokens of its tokenizer: text.terms: tokens")
+        if (texts < images and self.kind == "vdr-crossmodal") or (texts != images and self.kind == "dense-crossmodal"):
             raise ValueError("text and image both have a checkpoint, or neither has")
-        if (
-            isinstance(self.image, PretrainedImage)
-            and self.image.class_names
-            and self.kind in ("stair", "lexlip", "fdt")
-        ):
-            raise ValueError(f"class_names: kind {self.kind} has no class words; vdr-crossmodal has")
+        if isinstance(self.text, BpeTextSettings):
+            if self.kind != "fdt" or images or getattr(self.image, "stem", None):
+                raise ValueError("text.merges is for kind fdt beside a new image, a ViT without stem or a Swin")
+        elif isinstance(self.image, SwinSettings):
+            raise ValueError("image.depths (Swin) is for kind fdt beside text.merges (CLIP's texts)")
+        if self.start is not None and not (texts and images):
+            raise ValueError(f"start {self.start}: only a pair over two pretrained networks begins with another")
+        if isinstance(self.image, PretrainedImage) and self.image.class_names:
+            if self.kind in ("stair", "lexlip", "fdt"):
+                raise ValueError(f"class_names: kind {self.kind} has no class words; vdr-crossmodal has")
+            if self.of_tokens:
+                raise ValueError("class_names: class words are beside words of captions; set text.terms: words")
         return self
 
     @property
-    def pretrained(self) -> bool:
-        """Whether both sides are pretrained networks."""
-        return isinstance(self.text, PretrainedText) and isinstance(self.image, PretrainedImage)
+    def of_tokens(self) -> bool:
+        """Whether the dimensions of a lexical pair are the tokens of a tokenizer that was not learned here."""
+        if isinstance(self.text, PretrainedText):
+            return self.text.terms == "tokens"
+        return isinstance(self.text, TextSettings) and self.text.tokenizer is not None
+
+    @property
+    def whole(self) -> bool:
+        """Whether new towers are the family's own, whose checkpoint has all weights in the family's own layout."""
+        if isinstance(self.image, PretrainedImage):
+            return False
+        return self.kind == "vdr-crossmodal" or (
+            self.kind in ("dense-crossmodal", "stair") and isinstance(self.text, TextSettings)
+        )
 
     @property
     def registers(self) -> int:
         """Dimensions before the words that training uses and the checkpoint drops (see `words`)."""
-        return len(CHARACTERS) if self.kind == "vdr-crossmodal" and not self.pretrained else 0
+        return len(CHARACTERS) if self.kind == "vdr-crossmodal" and self.whole and not self.of_tokens else 0
 
 
 class HeadSettings(ImagePairSettings):
@@ -293,12 +392,15 @@ class HeadSettings(ImagePairSettings):
     pair   checkpoint of a `dense-crossmodal` pair: a folder, a hub id, or a packaged name such as photos-dense
     words  instead of a pair, for stored vectors: the checkpoint whose tokens are the terms, a masked-LM DistilBERT or
            BERT for d2s, a BLIP or ALBEF for joint, which trains its projections
+    head   words: terms begin as the embeddings of their words, for d2s with the masked LM's LayerNorm and bias; random:
+           the matrix of terms begins at random (Glorot and Bengio, 2010)
     least  smallest number of training captions with a word that is a term of a pair
     """
 
     kind: Literal["d2s", "joint"]
     pair: str | None = None
     words: str | None = None
+    head: Literal["words", "random"] = "words"
     least: PositiveInt = 3
 
     @model_validator(mode="after")
@@ -321,9 +423,7 @@ class TowerSettings(Settings):
     dropout: Share | None = None
 
 
-AnyTower = Annotated[
-    Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], Discriminator(_is_pretrained)
-]
+AnyTower = Annotated[Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], _by("checkpoint")]
 
 # Dimensions that a loaded encoder keeps of a text where the recipe says nothing; None for all positive ones.
 DEFAULT_TOPK: Mapping[str, int | None] = {"vdr": 768, "svdr": 768, "splade": None}
@@ -337,6 +437,8 @@ class TextPairSettings(Settings):
     document    the tower of documents; None for the same network, or for the other one of a checkpoint that has two
     topk        dimensions that a lexical checkpoint keeps of a document; None for the encoder's default
     query_topk  the same of a query; None for `topk`
+    projection  of vdr with two towers: tied, terms are the input embeddings of each tower; own, documents have a matrix
+                of terms that begins at random, as VDRproj's (Zhou et al., ICLR 2024, appendix C)
     saved       whole; or changed, of vdr and svdr over a packaged network: only the weights that training changed
     """
 
@@ -348,6 +450,7 @@ class TextPairSettings(Settings):
     document: AnyTower | None = None
     topk: PositiveInt | None = None
     query_topk: PositiveInt | None = None
+    projection: Literal["tied", "own"] = "tied"
     saved: Literal["whole", "changed"] = "whole"
 
     @model_validator(mode="after")
@@ -357,6 +460,10 @@ class TextPairSettings(Settings):
             raise ValueError("saved changed: only vdr and svdr over packaged networks (minilm) can leave these out")
         if self.kind == "sentence" and self.document is not None:
             raise ValueError("kind sentence has one network for queries and documents; leave document out")
+        if self.projection == "own" and (self.kind != "vdr" or self.document is None):
+            raise ValueError(
+                "projection own: the documents of kind vdr alone have such a matrix; name model.document too"
+            )
         if self.kind == "splade" and self.query_topk is not None:
             raise ValueError("kind splade keeps one topk; leave query_topk out")
         return self

@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import plain
 from lexvl_anserini.training.model_settings import (
-    FRESH,
+    FORMS,
     KINDS,
-    PRETRAINED,
     TEXT_KINDS,
     AnyModel,
     HeadSettings,
@@ -30,6 +37,7 @@ from lexvl_anserini.training.objectives import (
     LEXICAL,
     MISSING,
     OBJECTIVES,
+    OF_EXPANSION,
     OF_IMAGES,
     OF_TEXTS,
     OF_WHOLE_BATCHES,
@@ -183,9 +191,9 @@ class StageSettings(Settings):
              image itself; 0 computes a new view at each step
     teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`; texts have the teacher's scores
              in their data
-    expansion  of texts in a batch of `d2s`: always; never, so that texts keep only their own tokens; or controlled, so
-             that a draw per batch decides: its probability of `never` begins at 1 and falls by 1 / (0.95 epochs of the
-             stage) per epoch
+    expansion  of texts in a batch of `d2s` or `joint`: always; never, so that texts keep only their own tokens; or
+             controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls by
+             1 / (0.95 epochs of the stage) per epoch
     momentum  of `lexlip_momentum`
     running_penalty  add the sum of the regularisers so far after each of them, as SPLADE's published trainer does: of
              two names (FLOPS on all sides, then L1), the first counts twice
@@ -228,7 +236,8 @@ class Recipe(Settings):
     data: DataSettings
     model: AnyModel
     stages: tuple[StageSettings, ...] = Field(min_length=1)
-    precision: Literal["no", "bf16", "fp16"] = "no"
+    # YAML reads a bare `no` as false.
+    precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(lambda v: "no" if v is False else v)] = "no"
     weights: Literal["float32", "float16"] = "float32"
     state_every: PositiveInt = 200
     validate_every: PositiveInt = 500
@@ -303,7 +312,7 @@ def _keys_of(settings: type[Settings]) -> set[str]:
 
 def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
     """The key of a recipe at which pydantic found a problem, as the file has it."""
-    parts = [str(part) for part in location if part not in (FRESH, PRETRAINED, *KINDS)]
+    parts = [str(part) for part in location if part not in (*FORMS, *KINDS)]
     return ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts)
 
 
@@ -347,8 +356,11 @@ def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
     distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
     if distils != (stage.teacher is not None) and not model.of_texts:
         raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
-    if stage.expansion != "always" and objective.name != "d2s":
-        raise UsageError(f"{where}: expansion {stage.expansion}: only the objective d2s reads it, not {objective.name}")
+    if stage.expansion != "always" and objective.name not in OF_EXPANSION:
+        masks = " and ".join(sorted(OF_EXPANSION))
+        raise UsageError(
+            f"{where}: expansion {stage.expansion}: only {masks} mask texts by batch, not {objective.name}"
+        )
     if stage.optimisation.piece and (whole := sorted(OF_WHOLE_BATCHES.intersection(stage.names))):
         raise UsageError(
             f"{where}: optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out"

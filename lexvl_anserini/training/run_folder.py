@@ -13,6 +13,7 @@ OUT/
   state/        the newest state from which the run can resume; state.old/ is the state before it, in case of damage
   best.safetensors  the weights that validated best, with step and score; deleted at the end
   failed-batch.json  the batch at which loss or gradients were not finite, if the run stopped there
+  kept/         checkpoints of epochs (epoch-3; of several stages, stage-1-epoch-3) or of stages (stage-1): --keep-every
   best/         the checkpoint that validated best, where this is not the last one
   model/        the last checkpoint in the layout of its encoder; exists when the run is finished
 """
@@ -34,6 +35,7 @@ from typing import Any
 import orjson
 import torch
 import yaml
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -59,7 +61,8 @@ TEXT_FOLDER = "text"
 RECIPE, DATA, LOG, WORDS = "recipe.yaml", "data.json", "log.jsonl", "words"
 STATE, OLD_STATE, MODEL, BEST = "state", "state.old", "model", "best"
 EXAMPLES, CURVE, BEST_WEIGHTS, FAILED = "examples.jsonl", "curve.png", "best.safetensors", "failed-batch.json"
-OURS = (RECIPE, DATA, LOG, WORDS, STORED, STATE, OLD_STATE, MODEL, BEST, EXAMPLES, CURVE, BEST_WEIGHTS, FAILED)
+KEPT = "kept"
+OURS = (RECIPE, DATA, LOG, WORDS, STORED, STATE, OLD_STATE, KEPT, MODEL, BEST, EXAMPLES, CURVE, BEST_WEIGHTS, FAILED)
 # Entries that took training steps.
 TRAINED = (STATE, OLD_STATE, MODEL)
 
@@ -268,3 +271,13 @@ def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) 
 def step_of(state: Path) -> int:
     """The number of steps of a state."""
     return int(read_json(state / STATE_FILE, "training state")["step"])
+
+
+def best_of(output: Path) -> tuple[int, float]:
+    """The step and the score of the best weights; step 0 if there are none."""
+    path = output / BEST_WEIGHTS
+    if not path.is_file():
+        return 0, float("-inf")
+    with safe_open(path, "pt") as stored:
+        metadata = stored.metadata()
+    return int(metadata["step"]), float(metadata["score"])

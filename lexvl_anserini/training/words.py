@@ -10,6 +10,8 @@ from typing import Any
 
 import orjson
 
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
+from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import UsageError, reason_of
 
 FOLDER = Path(__file__).parents[1] / "assets" / "words"
@@ -126,6 +128,29 @@ def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:
     core.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
     core.decoder = decoders.WordPiece()
     return save_core(core, folder, max_length)
+
+
+def fresh_tokenizer(tokenizer: str | None, texts: Iterable[str], size: int, folder: Path, max_length: int) -> Any:
+    """The tokenizer of a network with random weights, written into a folder.
+
+    Args:
+        tokenizer: the checkpoint that has it; None learns one from the texts.
+        texts: read only where a tokenizer is learned.
+        size: its largest number of tokens.
+        folder: gets the files of the tokenizer.
+        max_length: tokens of a text that its files state.
+    """
+    if tokenizer is None:
+        return save_tokenizer(learn_words(texts, size), folder, max_length)
+    return copied_tokenizer(find_checkpoint(tokenizer, weights=False).folder, folder)
+
+
+def copied_tokenizer(source: Path, folder: Path, size: int | None = None) -> Any:
+    """The tokenizer of a folder, which has as many tokens as its model has rows, written into another folder."""
+    tokenizer = load_tokenizer(source, size)
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save_pretrained(str(folder))
+    return tokenizer
 
 
 def save_core(core: Any, folder: Path, max_length: int) -> Any:

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from checkout import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.families.fdt import Grounding, floored_max, floored_mean, sparsemax, temperature_of
+from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file, stored
+from lexvl_anserini.encoders.families.fdt import (
+    Grounding,
+    QueryMap,
+    floored_max,
+    floored_mean,
+    sparsemax,
+    temperature_of,
+)
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.images.pixels import BILINEAR
+from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, one_crop
+from lexvl_anserini.encoders.parts.towers import Batch
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
+from lexvl_anserini.training.images.fdt_networks import clip_texts
+from lexvl_anserini.training.model_settings import BpeTextSettings
 
 RUN = "checkpoints/ckpt_37800.pth.tar"
 
@@ -81,6 +95,68 @@ def test_weights_and_features_are_the_references(
         assert np.diff(found.indptr).tolist() == about[f"nnz_{side}_{name}"]
         np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
         np.testing.assert_allclose(features.features(inputs, 2), arrays[f"{side}_sd_{name}"], atol=sum_atol)
+
+
+@pytest.fixture
+def swin_run(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray], dict[str, torch.Tensor]]:
+    """A run over a Swin transformer V2, whose image side is the reference's; and that side's inputs and outputs."""
+    arrays = dict(np.load(GOLDEN / "fdt/swin-tiny.npz"))
+    weights = {key[2:]: torch.from_numpy(value) for key, value in arrays.items() if key.startswith("w/")}
+    (tmp_path / "bpe.txt").write_text("#version\nr e\n")
+    settings = BpeTextSettings(merges="bpe.txt", max_length=8, width=8, layers=1, heads=2)
+    texts = stored(clip_texts(settings, 516, 6).state_dict(), partial(name_in_file, declip=True))
+    query_map = {f"txt_query_model.{key}": value for key, value in QueryMap(8, 12).state_dict().items()}
+    weights |= {**texts, **query_map, "logit_scale": torch.ones(1)}
+    config = {"model": {"kwargs": {"text_encode": {"bpe_path": "bpe.txt", "transformer_heads": 2}}}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_run(tmp_path, weights)
+    return tmp_path, arrays, weights
+
+
+def save_run(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    torch.save({"model": {f"module.{key}": value for key, value in weights.items()}}, folder / "ckpt_1.pth.tar")
+
+
+def test_swin_is_the_references(swin_run):
+    """Outputs of the published code's SwinTransformerV2 and Query_model at T = 2, from its own state dict."""
+    folder, arrays, _ = swin_run
+    pixels = torch.from_numpy(arrays["pixels"])
+    tower = load(folder, temperature=2.0).document
+    with torch.inference_mode():
+        np.testing.assert_allclose(tower.composition.backbone(pixels), arrays["patches"], atol=1e-5)
+        np.testing.assert_allclose(tower.attended((pixels,), None), arrays["weights"], atol=1e-5)
+        features = load(folder, temperature=2.0, space="features").document
+        found = features.embed(Batch(np.arange(3), (pixels,)))
+    np.testing.assert_allclose(found, arrays["features"], atol=1e-5)
+    assert tower.pixels == one_crop(32), "a window's table and the mask of shifted windows say the resolution"
+    assert load(folder, temperature=2.0).query.weights(["red", ""]).shape == (2, 40)
+
+
+def test_a_swin_transformer_without_buffers_or_of_version_1(swin_run):
+    folder, arrays, weights = swin_run
+    bare = {key: value for key, value in weights.items() if not re.search("attn_mask|relative_", key)}
+    save_run(folder, bare)
+    config = json.loads((folder / "config.json").read_text())
+    config["model"]["kwargs"]["image_encode"] = {"input_resolution": 32, "window_size": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    tower = load(folder, temperature=2.0).document
+    with torch.inference_mode():
+        weights_of_images = tower.attended((torch.from_numpy(arrays["pixels"]),), None)
+    np.testing.assert_allclose(weights_of_images, arrays["weights"], atol=1e-5)
+    save_run(folder, {key: value for key, value in bare.items() if "logit_scale" not in key})
+    with pytest.raises(CheckpointError, match="fit a Swin transformer V2; missing: visual.layers.0.*logit_scale"):
+        load(folder, temperature=2.0)
+    for key, message in (
+        ("visual.layers.1.blocks.0.attn.qkv.weight", "missing: visual.layers.1.blocks.0.attn.qkv.weight"),
+        ("visual.norm.bias", "missing: visual.norm.bias"),
+        ("encode_text.ln_final.bias", "missing: encode_text.ln_final.bias"),
+    ):
+        save_run(folder, {name: value for name, value in bare.items() if name != key})
+        with pytest.raises(CheckpointError, match=message):
+            load(folder, temperature=2.0)
+    save_run(folder, {**bare, "visual.stray": torch.ones(1), "stray": torch.ones(1)})
+    with pytest.raises(CheckpointError, match="unexpected: .*stray"):
+        load(folder, temperature=2.0)
 
 
 @pytest.mark.shared

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from eval.efficiency import protocols
 from eval.efficiency.command import command
+from eval.efficiency.papers import PROTOCOLS
 from eval.efficiency.processes import Outcome
-from eval.efficiency.protocols import PROTOCOLS, measure, ratios, said, times_of, twins_of
+from eval.efficiency.protocols import measure, ratios, said, times_of, twins_of
 from eval.efficiency.suite import Options
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# Folders of `runs` whose YAML files are in the archive and the wheel.
+SHIPPED = ("runs/expected/", "runs/recipes/")
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 # What a user without a checkout searches: two documents, one topic, one judgement.
 TINY = {
@@ -102,15 +104,16 @@ def test_the_archive_has_what_the_wheel_needs_and_no_tests(archive: Path) -> Non
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"setup.py", "setup.cfg", "README.md", "LICENSE", "CHANGELOG.md", "lexvl_anserini/py.typed"} <= names
-    numbers = {name for name in names if name.startswith("runs/expected/")}
-    assert "runs/expected/vdr.yaml" in numbers and all(name.endswith(".yaml") for name in numbers), numbers
-    others = names - numbers - {"runs", "runs/expected"}
+    shipped = {name for name in names if name.startswith(SHIPPED)}
+    assert {"runs/expected/vdr.yaml", "runs/recipes/stair-paper.yaml"} <= shipped
+    assert all(name.endswith(".yaml") for name in shipped), shipped
+    others = names - shipped - {"runs", "runs/expected", "runs/recipes"}
     assert not [name for name in others if name.startswith(("tests", "docs", "runs"))]
 
 
 def test_the_wheel_has_the_files_of_both_packages_and_nothing_else(wheel: Path, sources: list[str]) -> None:
     packaged = {name for name in sources if name.startswith(("lexvl_anserini/", "eval/"))}
-    packaged |= {name for name in sources if name.startswith("runs/expected/") and name.endswith(".yaml")}
+    packaged |= {name for name in sources if name.startswith(SHIPPED) and name.endswith(".yaml")}
     expected = {re.sub("^(eval|runs)/", "lexvl_eval/", name) for name in packaged}
     with zipfile.ZipFile(wheel) as opened:
         names = {name for name in opened.namelist() if ".dist-info/" not in name}

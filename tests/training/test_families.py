@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from PIL import Image
 from pretrained_networks import tiny_vit
 from tiny_training import losses_of, same_weights, weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
@@ -109,6 +113,95 @@ def test_the_loaded_encoder_gives_the_vectors_of_the_trained_pair(
     data = held_out(corpus)
     np.testing.assert_allclose(vectors_of(model.document, list(data.images)), seen["images"], atol=1e-5)
     np.testing.assert_allclose(vectors_of(model.query, data.texts), seen["texts"], atol=1e-5)
+
+
+def text_of(source: str, golden: Path) -> dict[str, Any]:
+    """A text side over the 2,000 tokens of a tokenizer: BERT's 999 unused ones, then 993 in ASCII and 8 others."""
+    if source == "fresh":
+        return {**FRESH["text"], "words": 2000, "tokenizer": str(golden / "splade/ckpt_bert")}
+    return {"checkpoint": str(golden / "splade/ckpt_bert"), "terms": "tokens", "max_length": 16}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "image", "size"),
+    [
+        ("stair", "fresh", "fresh", 2000),
+        ("stair", "pretrained", "fresh", 2000),
+        ("lexlip", "pretrained", "pretrained", 2000),
+        ("vdr-crossmodal", "fresh", "fresh", 993),
+        ("vdr-crossmodal", "pretrained", "fresh", 993),
+        ("vdr-crossmodal", "pretrained", "pretrained", 993),
+    ],
+)
+def test_the_dimensions_are_the_tokens_of_a_tokenizer(
+    kind: str,
+    text: str,
+    image: str,
+    size: int,
+    golden: Path,
+    corpus: str,
+    pretrained: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """VDR has the ASCII tokens from the 999th on, as its published checkpoints do."""
+    images = pretrained if image == "pretrained" else FRESH
+    recipe = recipe_of(corpus, kind, {"text": text_of(text, golden), "image": images["image"]})
+    folder, seen = validated(recipe, tmp_path, monkeypatch)
+    model, data = load_encoder(kind, str(folder), device="cpu"), held_out(corpus)
+    assert len(as_lexical(model.query).vocabulary) == size
+    np.testing.assert_allclose(vectors_of(model.document, list(data.images)), seen["images"], atol=1e-5)
+    np.testing.assert_allclose(vectors_of(model.query, data.texts), seen["texts"], atol=1e-5)
+    own = load_encoder(kind, str(folder), device="cpu", text_mask="own") if kind == "stair" else None
+    for [term, _] in own.decode(own.query.weights(["a red square"]))[0] if own else ():
+        assert term not in ("[CLS]", "[SEP]")
+
+
+def test_a_trained_stair_is_the_network_of_its_class(corpus: str, tmp_path: Path) -> None:
+    """One matrix e, a class token, the heads of the class, and no further weights; the maximum is over their states."""
+    recipe = recipe_of(corpus, "stair", FRESH)
+    folder = train(recipe, tmp_path, device="cpu")
+    config = StairConfig.read(json.loads((folder / "config.json").read_text()), "config.json")
+    assert (config.prompt, config.stage, config.image.class_token) == ("", "single", True)
+    stair, saved = Stair(config), weights_of(folder)
+    assert {key: weights.shape for key, weights in saved.items()} == {k: w.shape for k, w in stair.state_dict().items()}
+    state = weights_of(tmp_path / "state")
+    trained = [key for key in state if not key.startswith("log_")]
+    assert sum(state[key].numel() for key in trained) == sum(weights.numel() for weights in stair.parameters())
+    stair.load_state_dict(saved)
+    pixels = Pixels(16).normalise(torch.full((1, 16, 16, 3), 90, dtype=torch.uint8))
+    [weights] = as_lexical(load_encoder("stair", str(folder), device="cpu", normalise=False).document).dense_weights(
+        [Image.new("RGB", (16, 16), (90, 90, 90))]
+    )
+    with torch.no_grad():
+        logits = stair.image_head(stair.image(pixels)) @ stair.text.token_embedding.weight.T + stair.image_head.bias
+    assert logits.shape[1] == 1 + 4  # the class token and the patches
+    np.testing.assert_allclose(weights, torch.log1p(torch.relu(logits.amax(dim=1)))[0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "image", "message"),
+    [
+        ("vdr-crossmodal", {"checkpoint": "minilm"}, FRESH["image"], "tokens of its tokenizer: text.terms: tokens"),
+        ("vdr-crossmodal", FRESH["text"], {"checkpoint": "x"}, "text and image both have a checkpoint"),
+        ("dense-crossmodal", {"checkpoint": "minilm"}, FRESH["image"], "text and image both have a checkpoint"),
+        ("stair", {**FRESH["text"], "tokenizer": "minilm"}, FRESH["image"], "words 120: the tokenizer of minilm has"),
+        (
+            "vdr-crossmodal",
+            {"checkpoint": "minilm", "terms": "tokens"},
+            {"checkpoint": "x", "class_names": "names.json"},
+            "class words are beside words of captions",
+        ),
+    ],
+)
+def test_networks_that_do_not_fit(kind: str, text: dict[str, Any], image: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        recipe_of("flickr8k", kind, {"text": text, "image": image})
+
+
+def test_a_new_pair_does_not_begin_with_a_trained_one(corpus: str) -> None:
+    with pytest.raises(UsageError, match="start x: only a pair over two pretrained networks"):
+        recipe_of(corpus, "vdr-crossmodal", {**FRESH, "start": "x"})
 
 
 def held_out(corpus: str) -> CaptionedImages:

@@ -22,12 +22,12 @@ from lexvl_anserini.training.objectives.joint_losses import (
     Mix,
     clamped,
     d2s,
-    distillation,
     halves,
     joint,
     mask_probability,
     mix_of,
     nce,
+    soft_nce,
     texts_of,
 )
 from lexvl_anserini.training.objectives.regularisers import l1, ramp
@@ -88,12 +88,109 @@ def test_joint_takes_a_published_mix_or_four_numbers_and_limits_the_temperature(
         mix_of([1.0, 2.0])
 
 
-def test_nce_and_distillation_by_hand():
+def test_nce_of_labels_and_of_a_teacher_by_hand():
     assert nce(torch.zeros(4, 4)).item() == pytest.approx(math.log(4))
     assert nce(torch.tensor([[0.0, 1.0], [0.0, 0.0]])).item() == pytest.approx((math.log(1 + math.e) + math.log(2)) / 2)
     teacher = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     scores = torch.tensor([[3.0, 3.0], [3.0, 3.0]])
-    assert distillation(scores, teacher, teacher).item() == pytest.approx(math.log(2))
+    assert soft_nce(scores, teacher, teacher).item() == pytest.approx(math.log(2))
+
+
+def written_again(encoded, temperature, mix, inter=1.0, distillation="both", transposed=False, paper=False):
+    """The loss of the ablation's rows as loops over floats."""
+    texts, images = encoded.query.tolist(), encoded.document.tolist()
+    if not encoded.expanded:
+        texts = [
+            [w * own for w, own in zip(row, bag, strict=True)]
+            for row, bag in zip(texts, encoded.query_bag, strict=True)
+        ]
+    sides = encoded.dense.document.tolist(), encoded.dense.query.tolist()
+    every = range(len(texts))
+
+    def dot(a, b):
+        return sum(x * float(y) for x, y in zip(a, b, strict=True))
+
+    def soft(row):
+        return [math.exp(x) / sum(map(math.exp, row)) for x in row]
+
+    def turned(scores):
+        return [[scores[i][t] for i in every] for t in every]
+
+    def entropy(teacher, scores):
+        rows = [zip(teacher[i], soft(scores[i]), strict=True) for i in every]
+        return -sum(p * math.log(q) for row in rows for p, q in row) / len(rows)
+
+    dense = [[dot(i, t) / temperature for t in sides[1]] for i in sides[0]]
+    lexical = [[dot(i, t) for t in texts] for i in images]
+    mixed = [[mix[0] * dense[i][t] + mix[1] * lexical[i][t] for t in every] for i in every]
+    labels = [[float(i == t) for t in every] for i in every]
+
+    def nce_of(scores):
+        return (entropy(labels, scores) + entropy(labels, turned(scores))) / 2
+
+    source = dense if distillation == "one-way" else mixed
+    teacher = [soft(row) for row in source]
+    other = [soft(row) for row in turned(source)] if transposed or paper else teacher
+
+    def taught(scores):
+        return (entropy(teacher, scores) + entropy(other, turned(scores))) / 2
+
+    labelled = mix[2] * nce_of(dense) + mix[3] * nce_of(lexical) + inter * nce_of(mixed)
+    weights = (1, 1) if paper else mix[2:]
+    from_teacher = {
+        "both": weights[0] * taught(dense) + weights[1] * taught(lexical),
+        "one-way": weights[1] * taught(lexical),
+        "none": 0,
+    }[distillation]
+    return labelled + from_teacher / 2 if paper else (labelled + from_teacher) / 4
+
+
+ROWS = [
+    {},
+    {"transposed": True},
+    {"distillation": "none"},
+    {"distillation": "one-way"},
+    {"distillation": "one-way", "transposed": True},
+    {"distillation": "none", "inter": 0.0},
+    {"inter": 0.4},
+    {"paper": True},
+    {"paper": True, "distillation": "one-way"},
+    {"paper": True, "distillation": "none"},
+]
+
+
+@pytest.mark.parametrize("expanded", [True, False])
+@pytest.mark.parametrize("options", ROWS, ids=str)
+def test_joint_and_the_rows_of_its_ablation_equal_their_equations(options, expanded):
+    """Without expansion, texts have their own tokens alone, as D2S' have."""
+    draw = torch.Generator().manual_seed(3)
+    lexical = [torch.rand(3, 6, generator=draw, dtype=torch.float64) for _ in range(2)]
+    dense = [normalize(torch.randn(3, 4, generator=draw, dtype=torch.float64), dim=1) for _ in range(2)]
+    bag = torch.tensor([[True, False] * 3, [False, True] * 3, [True] * 3 + [False] * 3])
+    mix = (0.2, 0.5, 0.9, 0.3)
+    encoded = batch(*lexical, *dense, query_bag=bag, expanded=expanded)
+    assert joint(encoded, 0.3, mix, **options).item() == pytest.approx(written_again(encoded, 0.3, mix, **options))
+
+
+def test_one_way_distillation_teaches_the_lexical_scores_alone():
+    inputs = [normalize(torch.rand(4, 6), dim=1).requires_grad_() for _ in range(4)]
+    loss = halves(batch(*inputs), 0.1, Mix(0.2, 0.5, 0.9, 0.3), distillation="one-way").distilled
+    texts, images, *dense = torch.autograd.grad(loss, inputs, allow_unused=True)
+    assert texts.abs().max() > 0 and images.abs().max() > 0 and dense == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"distillation": "two-way"}, "distillation 'two-way', expected one of both, one-way, none"),
+        ({"distillation": "none", "transposed": True}, "distillation none has no teacher; leave transposed"),
+        ({"distillation": "none", "stop_gradient": True}, "distillation none has no teacher"),
+    ],
+)
+def test_options_of_joint_without_meaning_are_refused(options, message):
+    inputs = [torch.rand(2, 3) for _ in range(4)]
+    with pytest.raises(ValueError, match=message):
+        joint(batch(*inputs), 0.07, "blip-coco", **options)
 
 
 def test_mask_probability():
@@ -280,8 +377,8 @@ def test_components_and_the_transposed_teacher(shared):
         loss, expected = halves(encoded, temperature, mix, transposed), parts[name]
         teacher = mixed.softmax(dim=1)
         other = mixed.T.softmax(dim=1) if transposed else teacher
-        assert distillation(dense, teacher, other).item() == pytest.approx(expected["Ld_dense"], rel=1e-5)
-        assert distillation(lexical, teacher, other).item() == pytest.approx(expected["Ld_lex"], rel=1e-5)
+        assert soft_nce(dense, teacher, other).item() == pytest.approx(expected["Ld_dense"], rel=1e-5)
+        assert soft_nce(lexical, teacher, other).item() == pytest.approx(expected["Ld_lex"], rel=1e-5)
         assert loss.distilled.item() == pytest.approx(expected["Lp"], rel=1e-5)
         assert loss.total.item() == pytest.approx(expected["loss"], rel=1e-5)
     assert nce(lexical).item() == pytest.approx(golden["other_modes"]["sparse_only"]["loss"], rel=1e-5)

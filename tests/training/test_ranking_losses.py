@@ -104,6 +104,7 @@ def test_losses_by_hand():
     assert splade_in_batch(encoded).item() == pytest.approx(math.log(1 + 2 / e))
     assert splade_shared_negatives(encoded).item() == pytest.approx(math.log(1 + 2 / e))
     assert dpr(encoded).item() == pytest.approx(math.log(1 + 3 / e))
+    assert dpr(encoded, symmetric=True).item() == pytest.approx(math.log(1 + 3 / e) + math.log(1 + 1 / e))
     # Margins 1 and 1, the teacher's 2 and 0; with all ordered pairs each twice among four.
     assert splade_margin_mse(encoded).item() == 1
     assert splade_margin_mse(encoded, all_pairs=True).item() == 0.5
@@ -144,6 +145,12 @@ def test_losses_equal_their_equations_written_as_loops():
     expected[splade_kl] = divergence
     for function, value in expected.items():
         assert function(encoded).item() == pytest.approx(value), function.__name__
+    # `sym_loss` of VDR's repository adds the positives over all queries, where hard negatives have no part.
+    backward = 0.0
+    for i in range(count):
+        column = [math.exp(score(j, i)) for j in range(count)]
+        backward -= math.log(column[i] / sum(column)) / count
+    assert dpr(encoded, symmetric=True).item() == pytest.approx(expected[dpr] + backward)
 
 
 @pytest.mark.parametrize("name", [*OF_NEGATIVES, "dpr"])

@@ -147,6 +147,22 @@ def test_a_resumed_run_ends_with_the_same_weights(
     assert same_weights(train(recipe, tmp_path, device="cpu"), trained)
 
 
+def test_every_stage_keeps_a_checkpoint(trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path) -> None:
+    """That of stage one is the model of a run that ends there; keeping does not change the weights that follow."""
+    recipe = recipe_of(corpus, networks)
+    first = recipe.model_copy(update={"stages": recipe.stages[:1]})
+    for stop in (3, 5, None):
+        model = train(recipe, tmp_path / "run", device="cpu", stop_after=stop, keep_every="stage")
+    kept = sorted((tmp_path / "run/kept").iterdir())
+    assert [folder.name for folder in kept] == ["stage-1", "stage-2"]
+    assert same_weights(kept[0], train(first, tmp_path / "first", device="cpu"))
+    assert same_weights(kept[1], model) and same_weights(model, trained)
+    assert not same_weights(kept[0], model)
+    assert load_encoder("vdr-crossmodal", str(kept[0]), device="cpu").kind == "impact"
+    about = json.loads((kept[0] / "training.json").read_text())
+    assert about["validation"]["step"] == 4
+
+
 def test_the_state_of_the_stage_before_is_used_where_the_newest_is_damaged(
     trained: Path, corpus: str, networks: dict[str, str], tmp_path: Path
 ) -> None:

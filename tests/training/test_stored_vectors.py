@@ -12,6 +12,7 @@ import pytest
 import torch
 from embedding_tables import write_embeddings
 from safetensors.torch import save_file
+from tiny_training import losses_of, weights_of
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
@@ -20,8 +21,11 @@ from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_anserini.training.images.dense_heads import HeadMaterial
 from lexvl_anserini.training.loop import train
+from lexvl_anserini.training.recipe import read_recipe
 from lexvl_anserini.training.splits import Sources
 from tests.training.test_families import corpus, dense, held_out, pretrained, recipe_of, validated, vectors_of  # noqa: F401
+
+RECIPES = Path(__file__).parents[2] / "runs/recipes"
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +93,75 @@ def test_a_head_over_stored_vectors_begins_as_the_words(vectors: str, golden: Pa
     assert torch.equal(head.vocab_projector.weight, expected["distilbert.embeddings.word_embeddings.weight"])
     assert torch.equal(head.vocab_projector.bias, expected["vocab_projector.bias"])
     assert torch.equal(head.vocab_layer_norm.weight, expected["vocab_layer_norm.weight"])
+
+
+def test_a_random_head_has_no_weights_of_the_words(vectors: str, golden: Path, tmp_path: Path) -> None:
+    """Of the range of Glorot and Bengio, from the seed alone, with a new LayerNorm."""
+    words = golden / "splade/ckpt_distilbert"
+    heads = []
+    for folder in ("a", "b"):
+        recipe = recipe_of(vectors, "d2s", {"words": str(words), "head": "random"})
+        material = HeadMaterial.read(recipe, tmp_path / folder, Sources.read(recipe, None, tmp_path))
+        heads.append(material.make_pair(recipe, torch.device("cpu")).encoder_q.head)
+    head: Any = heads[0]
+    rows, width = head.vocab_projector.weight.shape
+    limit = (6 / (rows + width)) ** 0.5
+    assert torch.equal(head.vocab_projector.weight, heads[1].vocab_projector.weight)  # type: ignore[union-attr]
+    assert 0.9 * limit < float(head.vocab_projector.weight.detach().abs().max()) <= limit
+    assert not head.vocab_projector.bias.any() and (head.vocab_layer_norm.weight == 1).all()
+
+
+# Changes of the paper's recipes: expansion control with Joint, and the rows of its ablation.
+ABLATION: dict[str, dict[str, Any]] = {
+    "joint-paper": {},
+    "joint-paper, expansion control": {"expansion": "controlled"},
+    "joint-albef-paper": {},
+    "joint-albef-paper, without distillation": {"objective.options.distillation": "none"},
+    "joint-albef-paper, one-way": {"objective.options.distillation": "one-way"},
+    "joint-albef-paper, contrastive": {"objective.options.distillation": "none", "objective.options.inter": 0},
+    "joint-albef-paper, random head": {"model.head": "random"},
+    "joint-albef-paper, frozen last layers": {"trained": ["encoder_q.head.single_*"]},
+    "d2s-paper": {},
+}
+
+
+@pytest.mark.parametrize("name", ABLATION)
+def test_a_recipe_of_the_papers_lowers_its_loss_over_stored_vectors(
+    name: str, vectors: str, blip: str, golden: Path, tmp_path: Path
+) -> None:
+    """With small vectors and words in the place of the published ones; frozen layers stay."""
+    recipe = RECIPES / f"{name.partition(',')[0]}.yaml"
+    words = blip if name.startswith("joint") else str(golden / "splade/ckpt_distilbert")
+    plan = {"steps": 8, "batch_size": 8, "learning_rate": 0.003, "warmup_steps": 1, "warmup": "n", "learning_rates": {}}
+    changes: dict[str, Any] = {f"optimisation.{key}": value for key, value in plan.items()}
+    changes |= {"data.corpus": vectors, "model.words": words, "precision": "no", "log_every": 1, **ABLATION[name]}
+    changes["regularisers"] = []
+    if name == "d2s-paper":  # its draws of expansion compare losses of different texts
+        changes |= {"expansion": "always", "objective.options.teacher_temperature": 0.1}
+    folder = train(read_recipe(recipe, changes), tmp_path, device="cpu")
+    losses = losses_of(tmp_path)
+    assert len(losses) == 8 and min(losses[4:]) < losses[0]
+    assert load_encoder(name.partition("-")[0], str(folder), device="cpu").kind == "impact"
+    if name.startswith("joint"):
+        same = torch.equal(weights_of(folder)["text_proj.weight"], read_weights(Path(blip))["text_proj.weight"])
+        assert same == ("frozen" in name)
+
+
+def test_vectors_of_another_width_than_the_projections_are_refused(vectors: str, blip: str, tmp_path: Path) -> None:
+    weights = read_weights(Path(blip))
+    wide = {key: torch.ones(5, 9) if key.endswith("proj.weight") else value for key, value in weights.items()}
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        copyfile(Path(blip) / name, tmp_path / name)
+    save_file(wide, tmp_path / "model.safetensors")
+    message = "text_proj reads 9 numbers, the stored vectors have 6; name those before the projection"
+    with pytest.raises(UsageError, match=message):
+        train(recipe_of(vectors, "joint", {"words": str(tmp_path)}), tmp_path / "run", device="cpu")
+
+
+def test_expansion_needs_an_objective_that_masks_texts(vectors: str, blip: str) -> None:
+    lexical = {"objective": {"name": "info_nce"}, "expansion": "controlled"}
+    with pytest.raises(UsageError, match="expansion controlled: only d2s and joint mask texts by batch, not info_nce"):
+        recipe_of(vectors, "joint", {"words": blip}, **lexical)
 
 
 @pytest.mark.parametrize(

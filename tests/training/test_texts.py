@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 from tiny_training import losses_of
 
 from lexvl_anserini.data.dataset import load_dataset
@@ -70,10 +71,12 @@ FRESH: Mapping[str, Any] = {}
 TWO = {"document": {"words": 200, "width": 16, "layers": 2, "heads": 2, "max_length": 16}}
 BERT = {"query": {"checkpoint": "splade/ckpt_bert", "max_length": 16, "dropout": 0.0}}
 TWO_BERTS = {"query": BERT["query"], "document": BERT["query"]}
+PROJECTED = {**TWO_BERTS, "projection": "own"}
 PUBLISHED = {"query": {"checkpoint": "vdr/text-tiny", "max_length": 16}}
 SHARED = {"query": {"checkpoint": "vdr/text-tiny-shared", "max_length": 16}}
 CASES = [
     *((kind, model) for kind in ("vdr", "splade", "dpr") for model in (FRESH, TWO, BERT, TWO_BERTS)),
+    ("vdr", PROJECTED),
     ("vdr", PUBLISHED),
     ("svdr", SHARED),
     ("sentence", FRESH),
@@ -147,8 +150,60 @@ def test_sentence_transformers_loads_a_trained_splade(model: Mapping[str, Any], 
         np.testing.assert_allclose(tower.weights(QUERIES).toarray(), encode(QUERIES).to_dense().numpy(), atol=1e-5)
 
 
+@pytest.mark.parametrize(("kind", "head"), [("vdr", "vdr"), ("splade", "mlm")])
+def test_a_training_from_bert_begins_as_bertlex(kind: str, head: str, texts: str, golden: Path, tmp_path: Path) -> None:
+    """VDR's head or BERT's own: the pair before its first step has the vectors of the encoder `bertlex`."""
+    recipe = recipe_of(texts, kind, at(golden, BERT))
+    material = TextMaterial.read(recipe, tmp_path, Sources.read(recipe, None, tmp_path))
+    start = load_encoder("bertlex", str(golden / "splade/ckpt_bert"), device="cpu", head=head, max_length=16)
+    rows = material.query.read_queries(QUERIES)
+    store = TextStore.of(rows, material.columns, material.query.reader.pad_id, torch.device("cpu"))
+    with torch.inference_mode():
+        expected = material.query.eval()(store.batch(np.arange(len(rows)))).numpy()
+    np.testing.assert_allclose(vectors_of(start.query, QUERIES), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_vdrproj_begins_with_random_terms_of_documents(texts: str, golden: Path, tmp_path: Path) -> None:
+    """Queries are as in VDR; the documents' matrix has the spread of BERT's new weights, from the seed alone."""
+    sides = []
+    for model in (PROJECTED, PROJECTED, TWO_BERTS):
+        recipe = recipe_of(texts, "vdr", at(golden, model))
+        material = TextMaterial.read(recipe, tmp_path, Sources.read(recipe, None, tmp_path))
+        sides.append((material.query, material.document))
+    (query, document), (_, again), (tied, _) = sides
+    assert query.proj is None and tied.proj is None and torch.equal(query.tied, tied.tied)
+    assert document.proj.shape == document.tied.shape and torch.equal(document.proj, again.proj)
+    assert float(document.proj.detach().std()) == pytest.approx(document.bert_model.config.initializer_range, rel=0.1)
+    assert not torch.equal(document.proj, document.tied)
+
+
 def weights(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*.safetensors")))
+
+
+def test_every_epoch_keeps_a_checkpoint(texts: str, tmp_path: Path) -> None:
+    """Nine queries in batches of three. A resumed run replaces what a killed process left of a later step."""
+    recipe = recipe_of(texts, "vdr", optimisation={"steps": 7, "batch_size": 3, "warmup_steps": 1})
+    whole = train(recipe, tmp_path / "whole", device="cpu", keep_every="epoch")
+    train(recipe, tmp_path / "part", device="cpu", stop_after=2, keep_every="epoch")
+    (tmp_path / "part/kept/epoch-1").mkdir(parents=True)
+    (tmp_path / "part/kept/epoch-1/unfinished").touch()
+    train(recipe, tmp_path / "part", device="cpu", stop_after=3, keep_every="epoch")
+    state = load_file(tmp_path / "part/state/model.safetensors")
+    assert weights(train(recipe, tmp_path / "part", device="cpu", keep_every="epoch")) == weights(whole)
+    for run in ("whole", "part"):
+        kept = sorted((tmp_path / run / "kept").iterdir())
+        assert [folder.name for folder in kept] == ["epoch-1", "epoch-2"]
+        first = load_file(kept[0] / "model.safetensors")
+        assert first and all(torch.equal(value, state[key]) for key, value in first.items())
+        assert weights(kept[0]) != weights(kept[1]) != weights(whole)
+        assert {path.name for path in kept[0].iterdir()} == {path.name for path in whole.iterdir()}
+        assert vectors_of(loaded("vdr", kept[1]).query, ["a red boat"]).any()
+
+
+def test_what_keeps_a_checkpoint_is_an_epoch_or_a_stage(texts: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown --keep-every 'epochs'; did you mean 'epoch'. known: epoch, stage"):
+        train(recipe_of(texts, "vdr"), tmp_path, device="cpu", keep_every="epochs")
 
 
 def test_a_frozen_tower_does_not_change(texts: str, golden: Path, tmp_path: Path) -> None:
@@ -304,6 +359,8 @@ def test_ndcg_and_recall_by_hand() -> None:
         ({"model": {"kind": "vdr", "query": {"checkpoint": "x", "least": 1}}}, "model.query.least: unknown key"),
         ({"model": {"kind": "sentence", "document": {}}}, "kind sentence has one network"),
         ({"model": {"kind": "splade", "query_topk": 5}}, "kind splade keeps one topk"),
+        ({"model": {"kind": "vdr", "projection": "own"}}, "projection own: .* name model.document too"),
+        ({"model": {"kind": "svdr", "document": {}, "projection": "own"}}, "projection own: the documents of kind vdr"),
         ({"data": {"corpus": []}}, "data.corpus"),
         ({"model": {"kind": "bert"}}, "model: the key 'kind' is 'bert', expected one of "),
     ],

@@ -16,16 +16,16 @@ from tiny_training import rows_of
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training import watching as curve
+from lexvl_anserini.training import curve
 from lexvl_anserini.training.common import learner as loss
 from lexvl_anserini.training.common.batches import TextStore
 from lexvl_anserini.training.common.evaluation import alike, collapses, profile
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
 from lexvl_anserini.training.recipe import checked
+from lexvl_anserini.training.run_folder import best_of
 from lexvl_anserini.training.splits import Sources
 from lexvl_anserini.training.texts.material import TextMaterial, TextValidation
-from lexvl_anserini.training.watching import best_of
 from tests.training.test_run_folder import recipe_of as recipe_of_images
 from tests.training.test_texts import loaded, recipe_of
 

@@ -6,7 +6,8 @@ The module renames the keys and reads the sizes of the network from the shapes o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -127,6 +128,14 @@ def name_in_file(key: str, declip: bool) -> str:
     return key
 
 
+def stored(weights: Mapping[str, Tensor], name_in_file: Callable[[str], str]) -> dict[str, Tensor]:
+    """The weights under the names that they have in a file, which has query, key and value in one matrix."""
+    rows: dict[str, list[Tensor]] = {}
+    for key in sorted(weights, key=lambda key: next((n for n, part in enumerate("qkv") if f".{part}" in key), 0)):
+        rows.setdefault(name_in_file(key), []).append(weights[key])
+    return {name: value[0] if len(value) == 1 else torch.cat(value) for name, value in rows.items()}
+
+
 def _block_in_file(key: str) -> str:
     """A weight of one residual block, without its tower: `encoder.layers.0.mlp.fc1.bias`."""
     if not (match := re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)\.(\w+)", key)):
@@ -200,47 +209,61 @@ def clip_config(
     """Transformers' configuration for weights with its names; the sizes come from the weights."""
     import transformers
 
-    try:
-        patches = weights["vision_model.embeddings.patch_embedding.weight"]  # [D, 3, P, P]
-        positions = weights["vision_model.embeddings.position_embedding.weight"]  # [1 + patches, D]
-        tokens = weights["text_model.embeddings.token_embedding.weight"]  # [|T|, D]
-        context = weights["text_model.embeddings.position_embedding.weight"].shape[0]
-        hidden = {tower: weights[f"{tower}.encoder.layers.0.mlp.fc1.bias"].shape[0] for tower in TOWERS}
+    with missing_named(where, name_in_file):
+        vision, text = vision_sizes(weights, shape, where), text_sizes(weights, shape, where)
         joint = weights["visual_projection.weight"].shape[0]
+    return transformers.CLIPConfig(
+        vision_config={**vision, "projection_dim": joint},
+        text_config={**text, "projection_dim": joint},
+        projection_dim=joint,
+    )
+
+
+@contextmanager
+def missing_named(where: str, name_in_file: Callable[[str], str]) -> Iterator[None]:
+    """Names the weight without which no size is known."""
+    try:
+        yield
     except KeyError as error:
         raise CheckpointError(
             f"{where}: the weights do not fit the model; missing: {name_in_file(error.args[0])}"
         ) from error
+
+
+def vision_sizes(weights: Mapping[str, Tensor], shape: ClipShape, where: str) -> dict[str, Any]:
+    """The sizes of the image tower, as transformers' configuration has them."""
+    patches = weights["vision_model.embeddings.patch_embedding.weight"]  # [D, 3, P, P]
+    positions = weights["vision_model.embeddings.position_embedding.weight"]  # [1 + patches, D]
     side = round((positions.shape[0] - 1) ** 0.5)
     if side * side + 1 != positions.shape[0]:
         raise CheckpointError(f"{where}: {positions.shape[0]} image positions, expected a square of patches and one")
-    vision = {
-        "hidden_size": patches.shape[0],
-        "intermediate_size": hidden["vision_model"],
-        "num_hidden_layers": layers(weights, "vision_model"),
-        "num_attention_heads": shape.vision_heads or max(1, patches.shape[0] // HEAD_WIDTH),
-        "image_size": side * patches.shape[-1],
-        "patch_size": patches.shape[-1],
-    }
-    text = {
-        "vocab_size": tokens.shape[0],
-        "hidden_size": tokens.shape[1],
-        "intermediate_size": hidden["text_model"],
-        "num_hidden_layers": layers(weights, "text_model"),
-        "num_attention_heads": shape.text_heads or max(1, tokens.shape[1] // HEAD_WIDTH),
-        "max_position_embeddings": context,
-        "eos_token_id": HIGHEST_ID,
-    }
-    common = {"projection_dim": joint, "hidden_act": shape.activation}
-    for tower in (vision, text):
-        if tower["hidden_size"] % tower["num_attention_heads"]:
-            raise CheckpointError(f"{where}: width {tower['hidden_size']} and {tower['num_attention_heads']} heads")
-    return transformers.CLIPConfig(
-        vision_config={**vision, **common}, text_config={**text, **common}, projection_dim=joint
-    )
+    own = {"image_size": side * patches.shape[-1], "patch_size": patches.shape[-1]}
+    return own | tower_sizes(weights, "vision_model", patches.shape[0], shape.vision_heads, shape, where)
 
 
-TOWERS = ("vision_model", "text_model")
+def text_sizes(weights: Mapping[str, Tensor], shape: ClipShape, where: str) -> dict[str, Any]:
+    """The sizes of the text tower, as transformers' configuration has them."""
+    tokens, width = weights["text_model.embeddings.token_embedding.weight"].shape
+    context = weights["text_model.embeddings.position_embedding.weight"].shape[0]
+    own = {"vocab_size": tokens, "max_position_embeddings": context, "eos_token_id": HIGHEST_ID}
+    return own | tower_sizes(weights, "text_model", width, shape.text_heads, shape, where)
+
+
+def tower_sizes(
+    weights: Mapping[str, Tensor], tower: str, width: int, heads: int | None, shape: ClipShape, where: str
+) -> dict[str, Any]:
+    """The sizes that both towers have."""
+    heads = heads or max(1, width // HEAD_WIDTH)
+    if width % heads:
+        raise CheckpointError(f"{where}: width {width} and {heads} heads")
+    return {
+        "hidden_size": width,
+        "intermediate_size": weights[f"{tower}.encoder.layers.0.mlp.fc1.bias"].shape[0],
+        "num_hidden_layers": layers(weights, tower),
+        "num_attention_heads": heads,
+        "hidden_act": shape.activation,
+    }
+
 
 # With this token id as the end of a text, transformers pools at the highest token id.
 HIGHEST_ID = 2
@@ -256,6 +279,21 @@ def build_open_clip(weights: Mapping[str, Tensor], shape: ClipShape, where: str,
     """A CLIPModel with exactly `weights`, which are in OpenAI's or DeCLIP's layout."""
     names, in_file = renamed(weights, where), partial(name_in_file, declip=is_declip(weights))
     return build_clip(clip_config(names, shape, where, in_file), names, where, device, in_file)
+
+
+def build_open_texts(weights: Mapping[str, Tensor], shape: ClipShape, where: str, device: torch.device) -> Any:
+    """The text tower alone, a CLIPTextModelWithProjection with exactly `weights`, in OpenAI's or DeCLIP's layout."""
+    import transformers
+
+    names, in_file = renamed(weights, where), partial(name_in_file, declip=is_declip(weights))
+    with missing_named(where, in_file):
+        joint = names["text_projection.weight"].shape[0]
+        config = transformers.CLIPTextConfig(**text_sizes(names, shape, where), projection_dim=joint)
+    texts = build(lambda: transformers.CLIPTextModelWithProjection(config), names, f"{where}: its configuration")
+    if "text_projection.bias" in names:  # DeCLIP's layout
+        texts.text_projection = nn.Linear(config.hidden_size, joint)
+    load_strictly(texts, names, where, name_in_file=in_file)
+    return texts.float().eval().to(device)
 
 
 def build_clip(

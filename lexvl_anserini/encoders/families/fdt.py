@@ -21,17 +21,19 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     MERGES,
     ClipShape,
     build_open_clip,
+    build_open_texts,
     find_merges,
     run_config,
     run_entry,
 )
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
+from lexvl_anserini.encoders.checkpoints.swin_layout import build_swin, is_swin
 from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_contents
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, one_crop
-from lexvl_anserini.encoders.parts.images.vision import ImageTower
+from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchStates
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, decayed, masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive, top_mask
@@ -50,8 +52,6 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # Folder and files of the weights of a training run.
 RUN_FOLDER, RUN_FILES = "checkpoints", "ckpt_*.pth.tar"
-
-SPECIALS = (MASK, START, END)
 
 # Keys outside of the two towers; the reference does not use `logit_scale_sd`.
 CODEBOOK = "space_dict"
@@ -227,11 +227,6 @@ def text_states(clip: Any) -> Callable[..., Tensor]:
     return lambda input_ids, attention: clip.text_model(input_ids).last_hidden_state
 
 
-def patch_states(clip: Any) -> Callable[..., Tensor]:
-    """Patch states before the last LayerNorm, without the class token, [B, P, D]."""
-    return lambda pixels: clip.vision_model(pixels).last_hidden_state[:, 1:]
-
-
 def load_fdt(
     source: Source,
     direction: Direction = "text-to-image",
@@ -289,17 +284,17 @@ Sides = tuple[FdtModel, type[FdtWords], TextReader, Pixels]
 def sides_of_run(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
     """A training run of the reference."""
     config = run_config(checkpoint)
-    model, clip = read_model(checkpoint, config, temperature, source.device)
+    model, texts = read_model(checkpoint, config, temperature, source.device)
     path = find_merges(merges, source.tokenizer_folder(), config)
     if path is None:
         raise CheckpointError(
             f"{checkpoint.path}: no BPE merges beside it ({MERGES}); name the file with --set merges=FILE, or its "
             "folder with --tokenizer"
         )
-    text_config = clip.config.text_config
-    limit, side = text_config.max_position_embeddings, clip.config.vision_config.image_size
-    reader = TextReader(ClipBpe(path, SPECIALS, text_config.vocab_size), limit, limit=limit)
-    return model, FdtTexts, reader, one_crop(side)
+    limit, images = texts.max_position_embeddings, model.states["image"]
+    assert isinstance(images, PatchStates)
+    reader = TextReader(ClipBpe(path, SPECIALS, texts.vocab_size), limit, limit=limit)
+    return model, FdtTexts, reader, one_crop(images.resolution)
 
 
 def sides_of_pair(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
@@ -334,7 +329,7 @@ def codebook_columns(model: FdtModel) -> TokenColumns:
 def read_model(
     checkpoint: Checkpoint, config: Mapping[str, Any], temperature: float | None, device: torch.device
 ) -> tuple[FdtModel, Any]:
-    """The model of one file of a run; and transformers' CLIPModel, whose projections are unused."""
+    """The model of one file of a run; and the configuration of its texts. Projections of its towers are unused."""
     path = weight_file(checkpoint)
     weights, extra = read_contents(path)
     where = str(path)
@@ -350,8 +345,9 @@ def read_model(
             raise CheckpointError(f"{where}: {key} {chosen[name]!r} is not known; expected {', '.join(known)}")
     codebook = weights[CODEBOOK].float()  # [K, d]
     plain = {k: v for k, v in weights.items() if not k.startswith(tuple(QUERY_MAPS.values())) and k not in OTHERS}
-    clip = build_open_clip(plain, ClipShape.of_run(config), where, device)
-    widths = {"image": clip.config.vision_config.hidden_size, "text": clip.config.text_config.hidden_size}
+    texts, images = read_towers(plain, config, where, device)
+    about_text = getattr(texts.config, "text_config", texts.config)
+    widths = {"image": images.width, "text": about_text.hidden_size}
     query_maps = {}
     for modality, prefix in QUERY_MAPS.items():
         module = QueryMap(widths[modality], codebook.shape[1])
@@ -360,14 +356,23 @@ def read_model(
     degree = temperature_of(config, extra, where) if temperature is None else temperature
     if not degree > 0:
         raise UsageError(f"temperature {degree}: expected a number above 0")
-    about_text, about_image = clip.config.text_config, clip.config.vision_config
-    positions = {
-        "text": about_text.max_position_embeddings,
-        "image": (about_image.image_size // about_image.patch_size) ** 2,
-    }
+    positions = {"text": about_text.max_position_embeddings, "image": images.grid**2}
     pooling = {modality: POOLINGS[chosen["pooling"]](count) for modality, count in positions.items()}
-    states = {"text": text_states(clip), "image": patch_states(clip)}
-    return FdtModel(states, query_maps, codebook.to(device), chosen["attention"], pooling, degree), clip
+    states: dict[str, Backbone] = {"text": text_states(texts), "image": images}
+    return FdtModel(states, query_maps, codebook.to(device), chosen["attention"], pooling, degree), about_text
+
+
+def read_towers(
+    weights: Mapping[str, Tensor], config: Mapping[str, Any], where: str, device: torch.device
+) -> tuple[Any, PatchStates]:
+    """The networks of texts and of images from exactly `weights`: CLIP's, or CLIP's and a Swin transformer V2."""
+    shape = ClipShape.of_run(config)
+    if not is_swin(weights):
+        clip = build_open_clip(weights, shape, where, device)
+        return clip, PatchStates(clip)
+    texts = {k: v for k, v in weights.items() if not k.startswith("visual.") and k != "logit_scale"}
+    swin = build_swin(below(weights, "visual."), run_entry(config, "image_encode"), where, device)
+    return build_open_texts(texts, shape, where, device), PatchStates(swin)
 
 
 def weight_file(checkpoint: Checkpoint) -> Path:

@@ -19,6 +19,8 @@ from lexvl_anserini.encoders.parts.tokens import starts
 from lexvl_anserini.ground.errors import CheckpointError, reason_of
 
 START, END, MASK = "<|startoftext|>", "<|endoftext|>", "<|mask|>"
+# Those of DeCLIP and FDT.
+SPECIALS = (MASK, START, END)
 
 # The first line of the file is a header; lines after this number are not used.
 LAST_LINE = 49152 - 256 - 2 + 1

@@ -3,7 +3,7 @@
 config.json has an entry per side, `encoder_q` of texts and `encoder_p` of images, of the types FAMILY_text and
 FAMILY_image. An entry with `backbone` names a pretrained network (see `pretrained`); otherwise all weights of the
 network are in the checkpoint, and the entry of the images has the shape of a `PatchTransformer`. `terms` in the entry
-of the texts names the file with the terms that are dimensions.
+of the texts names the file with the terms that are dimensions; with `vocabulary: tokens` instead, all tokens are.
 """
 
 from __future__ import annotations
@@ -33,11 +33,19 @@ from lexvl_anserini.encoders.parts.pretrained import (
     vision_shape_of,
 )
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    TokenColumns,
+    columns_of_all,
+    columns_of_terms,
+    load_tokenizer,
+)
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
 TEXT, IMAGE = "encoder_q", "encoder_p"
+# The value of `vocabulary` where all tokens are dimensions.
+TOKENS = "tokens"
 # The weights of a side that are its network's, by the beginning of their keys.
 NETWORKS = (f"{TEXT}.bert_model.", f"{IMAGE}.backbone.", f"{IMAGE}.standard.")
 # The epsilon of the layer before the vocabulary, as in BERT's head.
@@ -91,7 +99,7 @@ def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: i
         of_bert = pretrained_bert(checkpoint, texts, of_bert)
     bert = bert_from_weights(bert_config, of_bert, f"{where}: {TEXT}", source.device)
     network, pixels, width = image_network(checkpoint, images, weights, source.device)
-    columns = None
+    columns = columns_of_all(tokenizer) if texts.get("vocabulary") == TOKENS else None
     if listed := texts.get("terms"):
         path = inside(checkpoint.folder, listed, f"{where}/config.json")
         columns = columns_of_terms(tokenizer, Vocabulary.read(path), str(path))

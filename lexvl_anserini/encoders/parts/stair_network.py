@@ -65,9 +65,10 @@ class StairConfig:
 
     vocab_size      tokens of the tokenizer, which are the dimensions
     text, image     shapes of the two transformers
-    bridge          how TRANSFORM fits an embedding of another width: True keeps the states' width and maps linearly
-                    afterwards (the paper's 86.8 M parameters of the image encoder), False lets its first layer change
-                    the width (86.2 M)
+    bridge          how TRANSFORM, which equation 4 leaves open, fits an embedding of another width: True keeps the
+                    states' width and maps linearly afterwards, False lets its first layer change the width. True, as
+                    the image encoder then has the 86.8 M parameters of table 1, and 86.2 M otherwise: so that number
+                    is no test of this network
     layer_norm_eps  of the heads; not stated in the paper, 1e-12 is that of BERT's head
     stage           the stage of training that wrote the weights: 1, 2, 3, or single. After stage 1 texts stay masked
     mask_specials   [CLS] and [SEP] count among a text's own tokens; not stated in the paper

@@ -108,6 +108,8 @@ class TokenColumns:
     def tokens(self) -> np.ndarray:
         """The token id of each dimension, int64 [V]."""
         ids = np.flatnonzero(self.of_token >= 0)
+        if len(ids) < len(self.vocabulary):  # of `columns_without`: special tokens are dimensions too
+            return np.arange(len(self.vocabulary))
         return ids[np.argsort(self.of_token[ids])]
 
     def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:

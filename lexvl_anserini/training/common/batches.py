@@ -91,7 +91,12 @@ class TrainingBatch:
 
 
 class AnyBatches(Protocol):
-    """The batches of a stage: a resumed run draws the same batches as an uninterrupted run."""
+    """The batches of a stage: a resumed run draws the same batches as an uninterrupted run.
+
+    per_epoch  batches that pass all items of the training split once
+    """
+
+    per_epoch: int
 
     def __len__(self) -> int:
         """The number of items of the training split."""

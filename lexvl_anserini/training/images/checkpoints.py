@@ -1,7 +1,7 @@
 """Checkpoints of a pair of texts and images: written in the layout that its encoder loads, and begun with again.
 
 A checkpoint has config.json, model.safetensors and `text/` with the tokenizer and the configuration of the text
-network; over networks, it is that of `encoders/parts/network_pair.py`.
+network; over networks, it is that of `encoders/parts/network_pair.py`. A new STAIR has the layout of `save_stair`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,17 +20,20 @@ from lexvl_anserini.encoders.checkpoints.filenames import inside, model_files
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.hub import names_in
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.families.stair import save_stair
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
-from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, types_of
+from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, TOKENS, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, entry_of, named_backbone
-from lexvl_anserini.encoders.parts.tokens import load_tokenizer
+from lexvl_anserini.encoders.parts.stair_network import Stair
+from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.tower_pair import TowerPair
-from lexvl_anserini.training.images.networks import Networks, cells_settings
+from lexvl_anserini.training.images.fdt_run import save_run
+from lexvl_anserini.training.images.networks import Networks, cells_settings, stair_config, token_columns
 from lexvl_anserini.training.images.sides import FdtImage
-from lexvl_anserini.training.model_settings import OWN_TOWERS, ImageSettings, ModelSettings, PretrainedImage
+from lexvl_anserini.training.model_settings import BpeTextSettings, ImageSettings, ModelSettings, PretrainedImage
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import TEXT_FOLDER, write_weights
 from lexvl_anserini.training.words import FIRST_WORD_ID
@@ -61,6 +64,7 @@ def save_pair(
     recipe: Recipe,
     model: ModelSettings,
     tokenizer: Any,
+    columns: TokenColumns,
     folder: Path,
     networks: Networks | None,
     class_words: ClassWordWeights | None = None,
@@ -70,16 +74,20 @@ def save_pair(
     Of the dimensions of a fresh lexical pair, only words are saved (see `words`). Of pretrained networks, only what was
     added or changed is saved, and those that no package installs are copied; new networks are saved whole.
     """
+    if isinstance(model.text, BpeTextSettings):
+        save_run(pair, recipe, model, folder)
+        return
     tokenizer.save_pretrained(str(folder / TEXT_FOLDER))
     config: Any = pair.encoder_q.config
     config.save_pretrained(str(folder / TEXT_FOLDER))
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}
-    text, image = text_entry(recipe, model, networks, folder), image_entry(pair, model, networks, folder)
+    text = text_entry(recipe, model, networks, columns, folder)
+    image = image_entry(pair, model, networks, folder)
     if networks is not None:
         state = added_or_changed(state, networks)
     elif model.lexical:
         state["encoder_p.proj"] = state["encoder_p.proj"][model.registers :]
-    if networks is not None and model.lexical:
+    if networks is not None and model.lexical and not model.of_tokens:
         terms = [*networks.text.columns.vocabulary, *(networks.text.classes if class_words else ())]
         Vocabulary(terms, "the terms of the captions and the classes").write(folder / TERMS)
         if class_words is not None:
@@ -93,11 +101,32 @@ def save_pair(
     write_json(folder / "config.json", {TEXT: text, IMAGE: image})
 
 
-def text_entry(recipe: Recipe, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
+def save_new_stair(pair: TowerPair, recipe: Recipe, model: ModelSettings, tokenizer: Any, folder: Path) -> None:
+    """Writes a STAIR whose networks began with random weights into an empty folder."""
+    stage: Literal["single", "1", "3"] = "single" if len(recipe.stages) == 1 else "3"
+    stair = Stair(stair_config(model, len(tokenizer), "1" if masks_texts(recipe) else stage))
+    names = {"encoder_q.network": "text", "encoder_q.head": "text_head"}
+    names |= {"encoder_p.network": "image", "encoder_p.head": "image_head"}
+    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}
+    parts = {key: key.split(".", 2) for key in state}
+    named = {f"{names[f'{side}.{part}']}.{key}": state[whole] for whole, (side, part, key) in parts.items()}
+    load_strictly(stair, named, "the trained pair")
+    save_stair(stair.to(getattr(torch, recipe.weights)), tokenizer, folder)
+
+
+def masks_texts(recipe: Recipe) -> bool:
+    """Whether texts without their own tokens alone never trained in the last stage, so that the encoder masks too."""
+    options = recipe.stages[-1].objective.options
+    return bool(options.get("masked")) or options.get("queries", "vectors") != "vectors"
+
+
+def text_entry(
+    recipe: Recipe, model: ModelSettings, networks: Networks | None, columns: TokenColumns, folder: Path
+) -> dict[str, Any]:
     """The entry of the texts in config.json; copies a network that no package installs."""
     entry: dict[str, Any] = {"type": types_of(model.kind)[TEXT], "model_id": TEXT_FOLDER}
     entry["max_len"] = model.text.max_length
-    if model.kind in OWN_TOWERS:
+    if model.kind in ("vdr-crossmodal", "dense-crossmodal"):
         entry["padding"] = "none"
     if networks is not None and networks.text.checkpoint is not None:
         name = networks.text.checkpoint.reference
@@ -105,11 +134,17 @@ def text_entry(recipe: Recipe, model: ModelSettings, networks: Networks | None, 
             name = copied(networks.text.checkpoint.folder, folder / TEXT_NETWORK)
         entry["backbone"] = {"checkpoint": name, "digest": networks.text.digest}
     if model.lexical:
-        entry |= {"first_word_id": FIRST_WORD_ID} if networks is None else {"terms": TERMS}
-    options = recipe.stages[-1].objective.options
-    if model.kind == "stair" and (options.get("masked") or options.get("queries", "vectors") != "vectors"):
-        entry["text_mask"] = "own"  # texts without their own tokens alone never trained
+        entry |= terms_entry(model, columns)
+    if model.kind == "stair" and masks_texts(recipe):
+        entry["text_mask"] = "own"
     return entry
+
+
+def terms_entry(model: ModelSettings, columns: TokenColumns) -> dict[str, Any]:
+    """Which tokens are dimensions, as the encoders read it."""
+    if model.kind == "vdr-crossmodal" and (model.of_tokens or model.whole):
+        return {"first_word_id": int(columns.tokens[0]) if model.of_tokens else FIRST_WORD_ID}
+    return {"vocabulary": TOKENS} if model.of_tokens else {"terms": TERMS}
 
 
 def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
@@ -201,8 +236,7 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
     weights = named_as_in_a_pair(read_weights(checkpoint.folder))
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith("log_")}
     if model.lexical:
-        path = inside(checkpoint.folder, str(text.get("terms")), f"{checkpoint.folder}/config.json")
-        known = Vocabulary.read(path).terms[: text.get("unit_terms")]
+        known = terms_of(checkpoint, text, model.kind)
         for key in (key for key in weights if any(fnmatch(key, pattern) for pattern in OF_TERMS)):
             weights[key] = with_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
         weights.pop("encoder_p.class_scale", None)
@@ -211,6 +245,15 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
             state[EMBEDDINGS], tokens_of(tokenizer), added, added_tokens(checkpoint, text, added)
         )
     load_strictly(pair, {**pair.state_dict(), **weights}, f"start {reference}")
+
+
+def terms_of(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+    """The terms of a lexical pair over networks, but for class words; `entry` is that of its texts."""
+    where = f"{checkpoint.folder}/config.json"
+    if "terms" in entry:
+        return Vocabulary.read(inside(checkpoint.folder, entry["terms"], where)).terms[: entry.get("unit_terms")]
+    tokenizer = load_tokenizer(inside(checkpoint.folder, str(entry.get("model_id")), where))
+    return token_columns(kind, tokenizer).vocabulary.terms
 
 
 def named_as_in_a_pair(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

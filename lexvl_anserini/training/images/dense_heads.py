@@ -158,13 +158,21 @@ class VectorBase:
         """The checkpoint of that name over the vectors of some images."""
         words = find_checkpoint(name)
         weights = read_weights(words.path)
-        embeddings = next((value for key, value in weights.items() if key.endswith(EMBEDDINGS)), None)
-        if embeddings is None:
+        # A published BLIP has the average of its text network too, under a longer name.
+        named = min((key for key in weights if key.endswith(EMBEDDINGS)), key=len, default=None)
+        if named is None:
             raise CheckpointError(f"{words.path}: no {EMBEDDINGS}; expected a BERT, a DistilBERT, a BLIP or an ALBEF")
+        embeddings = weights[named]
         tokenizer = tokenizer_of(Source(words, torch.device("cpu")), words, len(embeddings))
         width = read_embeddings(images.images[:1]).shape[1]
         if kind == "joint":
-            start = Start(width, embeddings.float(), layers=last_layers_of(words, weights))
+            layers = last_layers_of(words, weights)
+            if width != layers[0][0].shape[1]:
+                raise UsageError(
+                    f"words {name}: text_proj reads {layers[0][0].shape[1]} numbers, the stored vectors have {width}; "
+                    "name those before the projection: embeddings:<folder>,before_proj_blip (or _albef)"
+                )
+            start = Start(width, embeddings.float(), layers=layers)
         else:
             bias = next((weights[key].float() for key in BIASES if key in weights), None)
             norm = next((key for key in NORMS if f"{key}.weight" in weights), None)
@@ -293,7 +301,11 @@ class HeadMaterial:
     def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
         """The head as both sides of a pair; its new weights depend on the seed alone."""
         torch.manual_seed(recipe.seed)
-        head = DENSE_HEADS[self.model.kind].make(self.base.start)
+        start = self.base.start
+        if self.model.head == "random":
+            drawn = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
+            start = start._replace(embeddings=drawn, bias=None, norm=None)
+        head = DENSE_HEADS[self.model.kind].make(start)
         return TowerPair(head, head, recipe.stages[0].objective.temperature).to(device)
 
     def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:

@@ -19,16 +19,16 @@ from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import DenseSide, as_dense
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_ascii
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.batches import TextStore, of_one_part
 from lexvl_anserini.training.common.evaluation import Examples, StageInputs, named, spread
 from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
 from lexvl_anserini.training.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
-from lexvl_anserini.training.images.checkpoints import ClassWordWeights, begin_with, save_pair
+from lexvl_anserini.training.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair
 from lexvl_anserini.training.images.class_words import weigh
 from lexvl_anserini.training.images.lexlip_parts import parts_of
-from lexvl_anserini.training.images.networks import Networks, load_networks
+from lexvl_anserini.training.images.networks import Networks, load_networks, tokens_and_columns
 from lexvl_anserini.training.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
 from lexvl_anserini.training.images.stores import (
     FeatureStore,
@@ -41,18 +41,15 @@ from lexvl_anserini.training.images.stores import (
     weights_digest,
 )
 from lexvl_anserini.training.model_settings import (
-    OWN_TOWERS,
     ImagePairSettings,
     ImageSettings,
     ModelSettings,
     PretrainedImage,
-    TextSettings,
 )
 from lexvl_anserini.training.objectives.contrastive import bag_of, masked
 from lexvl_anserini.training.recipe import Augmentation, Recipe, StageSettings
 from lexvl_anserini.training.run_folder import WORDS
 from lexvl_anserini.training.splits import TRAINING, VALIDATION, Sources
-from lexvl_anserini.training.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +70,7 @@ class Material:
     columns    the dimension of each token
     captions   tokenised, by role
     prepare    how an image becomes pixels
-    networks   of a pair over networks; None for a family with fresh towers of its own
+    networks   of a pair over networks; None where its checkpoint is whole
     sources    which `data` is of
     """
 
@@ -88,15 +85,16 @@ class Material:
 
     @classmethod
     def read(cls, recipe: Recipe, output: Path, sources: Sources) -> Material:
-        """Learns the vocabulary, which it writes below `output`, loads the networks and tokenises the captions."""
+        """Learns or copies the tokenizer below `output`, loads the networks and tokenises the captions."""
         model = recipe.model
         assert isinstance(model, ModelSettings)
         images = sources.images
         text, image, captions = model.text, model.image, images[TRAINING].texts
         networks = None
-        if isinstance(text, TextSettings) and isinstance(image, ImageSettings) and model.kind in OWN_TOWERS:
-            tokenizer = save_tokenizer(learn_words(captions, text.words), output / WORDS, text.max_length)
-            columns, prepare = columns_ascii(tokenizer, FIRST_TOKEN_ID), Pixels(image.resolution)
+        if model.whole:
+            assert isinstance(image, ImageSettings)
+            tokenizer, columns = tokens_and_columns(model, captions, output / WORDS)
+            prepare = Pixels(image.resolution)
         else:
             torch.manual_seed(recipe.seed)  # of networks with random weights
             networks = load_networks(model, captions, output / WORDS)
@@ -129,8 +127,11 @@ class Material:
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
+        if self.model.kind == "stair" and self.model.whole:
+            save_new_stair(pair, recipe, self.model, self.tokenizer, folder)
+            return
         words = class_words_of(recipe, self, pair)
-        save_pair(pair, recipe, self.model, self.tokenizer, folder, self.networks, words)
+        save_pair(pair, recipe, self.model, self.tokenizer, self.columns, folder, self.networks, words)
 
 
 def tokenised(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:

@@ -1,7 +1,7 @@
 """Sides of a pair of texts and images: each reads a network, whose states pass the head of the family's encoder.
 
-VDR and its dense twin have towers of their own (`VdrText`, ...), or new heads over networks, as STAIR, LexLIP and FDT
-always have. Of networks only what a stage names changes; what a stage leaves frozen is not computed at each step: a
+VDR, its dense twin and STAIR have whole towers (`VdrText`, `StairText`, ...), or new heads over networks, as LexLIP and
+FDT always have. Of networks only what a stage names changes; what a stage leaves frozen is not computed at each step: a
 side goes on from what is stored (see `stores`). Lexical vectors of STAIR and LexLIP have not unit length here: FLOPS
 reads them as they are.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,35 +32,49 @@ from lexvl_anserini.encoders.parts.pretrained import (
     folded,
     layers_of,
 )
-from lexvl_anserini.encoders.parts.stair_network import TokenHead
+from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.training.common.batches import Details, ImageBatch, TextBatch
 from lexvl_anserini.training.common.tower_pair import DetailedSide, max_logits
-from lexvl_anserini.training.images.networks import INITIAL_STD, Networks, TextNetwork, bert_config, cells_settings
+from lexvl_anserini.training.images.networks import (
+    INITIAL_STD,
+    Networks,
+    TextNetwork,
+    cells_settings,
+    new_bert,
+    new_stair,
+    pretrained_bert,
+)
 from lexvl_anserini.training.model_settings import (
+    BpeTextSettings,
     CodebookSettings,
     ImageSettings,
     ModelSettings,
     PretrainedImage,
+    PretrainedText,
     TextSettings,
 )
 from lexvl_anserini.training.objectives.contrastive import relevance_temperature
 
 
 class OwnText(nn.Module):
-    """A BERT with random weights, without pooler; subclasses add the head. Keys as in published checkpoints."""
+    """A BERT without pooler, which trains with its own dropout; subclasses add the head. Keys as published."""
 
-    def __init__(self, settings: TextSettings, tokens: int):
+    def __init__(self, bert: Any, dropout: float):
         super().__init__()
-        import transformers
+        self.config, self.bert_model, self.dropout = bert.config, bert, dropout
 
-        self.config = bert_config(settings, tokens)
-        self.bert_model = transformers.BertModel(self.config, add_pooling_layer=False)
+    @classmethod
+    def bert(cls, text: TextSettings | PretrainedText, tokens: int) -> tuple[Any, float]:
+        """The BERT of such a side, over so many tokens, and the dropout of its states."""
+        if isinstance(text, PretrainedText):
+            return pretrained_bert(text), text.dropout
+        return new_bert(text, tokens), 0.0
 
     def states(self, batch: TextBatch) -> Tensor:
         """Last hidden states [B, L, D]."""
-        states: Tensor = self.bert_model(input_ids=batch.ids, attention_mask=batch.attention).last_hidden_state
-        return states
+        states = self.bert_model(input_ids=batch.ids, attention_mask=batch.attention).last_hidden_state
+        return dropout(states, self.dropout, self.training)
 
 
 class OwnImage(PatchTransformer):
@@ -139,8 +154,8 @@ class VdrText(OwnText):
 
     tokens: Tensor
 
-    def __init__(self, settings: TextSettings, columns: TokenColumns):
-        super().__init__(settings, len(columns.of_token))
+    def __init__(self, text: TextSettings | PretrainedText, columns: TokenColumns):
+        super().__init__(*self.bert(text, len(columns.of_token)))
         self.ln = nn.LayerNorm(self.config.hidden_size, eps=VDR_EPS)
         self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
 
@@ -192,7 +207,7 @@ class DenseText(OwnText):
     """v = W mean_i h_i over the tokens of a text, of unit length."""
 
     def __init__(self, settings: TextSettings, columns: TokenColumns, dimensions: int):
-        super().__init__(settings, len(columns.of_token))
+        super().__init__(*self.bert(settings, len(columns.of_token)))
         self.proj = nn.Parameter(torch.randn(dimensions, settings.width) * settings.width**-0.5)
 
     def forward(self, batch: TextBatch) -> Tensor:
@@ -236,6 +251,34 @@ def lexical_details(head: Head, states: Tensor, left_out: Tensor | None) -> Deta
     """Weights [B, V] of STAIR and LexLIP, w = log(1 + relu(max_i <TRANSFORM(h_i), e_v> + b_v)), and their logits."""
     logits = max_logits(head, states, left_out)
     return Details(log1p_relu(logits), logits)
+
+
+class StairText(DetailedSide):
+    """`lexical_details` of the text encoder of a `Stair`; e are its token embeddings."""
+
+    def __init__(self, stair: Stair, dropout: float):
+        super().__init__()
+        self.network, self.head, self.dropout = stair.text, stair.text_head, dropout
+
+    def details(self, batch: TextBatch) -> Details:
+        """Weights and logits, [B, V]."""
+        states = dropout(self.network(batch.ids, batch.attention), self.dropout, self.training)
+        head = Head(self.head, self.network.token_embedding.weight, self.head.bias)
+        return lexical_details(head, states, batch.attention == 0)
+
+
+class StairImage(DetailedSide):
+    """`lexical_details` of the image encoder of a `Stair` over its class token and patches; e are the text side's."""
+
+    def __init__(self, stair: Stair):
+        super().__init__()
+        self.network, self.head = stair.image, stair.image_head
+        self.shared = (stair.embeddings,)  # in a tuple, so that it is a parameter of the text side alone
+
+    def details(self, batch: ImageBatch) -> Details:
+        """Weights and logits, [B, V]."""
+        head = Head(self.head, self.shared[0], self.head.bias)
+        return lexical_details(head, self.network(batch.values), None)
 
 
 class LexicalText(DetailedSide, TextOver):
@@ -298,9 +341,17 @@ class Codebook(nn.Module):
         chosen = self.settings
         return relevance_temperature(int(self.done), chosen.temperature, chosen.decay, chosen.every, chosen.least)
 
-    def forward(self, head: QueryMap, states: Tensor, left_out: Tensor | None = None) -> Tensor:
-        """Weights [B, K] of states [B, L, D]; positions that `left_out`, bool [B, L], marks do not count."""
+    def forward(
+        self, head: QueryMap, states: Tensor, left_out: Tensor | None = None, floored: Tensor | None = None
+    ) -> Tensor:
+        """Weights [B, K] of states [B, L, D].
+
+        Positions that `left_out`, bool [B, L], marks do not count. Items that `floored`, bool [B], marks have one more
+        position, whose relevances are 0.
+        """
         relevances = max_logits(Head(head, self.rows), states, left_out)
+        if floored is not None:
+            relevances = torch.where(floored[:, None], relevances.clamp(min=0), relevances)
         scaled = relevances / self.rows.shape[1] ** 0.5 / self.temperature
         return ATTENTIONS[self.settings.attention](scaled)
 
@@ -334,6 +385,33 @@ class FdtImage(ImageOver):
         return weights
 
 
+class BpeFdtText(FdtText):
+    """`FdtText` over CLIP's texts, whose padding has the relevance 0, as in the published code; the paper has none."""
+
+    def __init__(self, text: TextNetwork, codebook: Codebook):
+        super().__init__(text, 0.0, codebook)
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Weights [B, K]."""
+        padded = batch.attention.sum(dim=1) < self.config.max_position_embeddings
+        weights: Tensor = self.shared[0](self.head, self.states(batch), batch.attention == 0, padded)
+        return weights
+
+
+class PatchFdtImage(FdtImage):
+    """`FdtImage` over patches alone, without their mean."""
+
+    def train(self, mode: bool = True) -> PatchFdtImage:
+        """With the network, which leaves out blocks in training."""
+        nn.Module.train(self, mode)
+        return self
+
+    def states(self, batch: ImageBatch) -> Tensor:
+        """Patch states [B, P, D]."""
+        states: Tensor = self.network(batch.values)
+        return states
+
+
 # The sides of texts and of images, whose new weights are drawn from the random state of torch in this order.
 Sides = tuple[nn.Module, nn.Module]
 
@@ -341,8 +419,8 @@ Sides = tuple[nn.Module, nn.Module]
 def vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR: over networks, the sides share the rows of the vocabulary."""
     if networks is None:
-        text, image = own_settings(model)
-        return VdrText(text, columns), VdrImage(image, len(columns.vocabulary), INITIAL_STD)
+        assert isinstance(model.image, ImageSettings) and not isinstance(model.text, BpeTextSettings)
+        return VdrText(model.text, columns), VdrImage(model.image, len(columns.vocabulary), INITIAL_STD)
     images = VdrImageOver(networks.image, cells_settings(model.image), word_embeddings(networks.text))
     return VdrTextOver(networks.text, model.text.dropout, images.proj), images
 
@@ -350,7 +428,8 @@ def vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | 
 def dense_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR's dense twin."""
     if networks is None:
-        text, image = own_settings(model)
+        text, image = model.text, model.image
+        assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
         return DenseText(text, columns, model.dimensions), DenseImage(image, model.dimensions, image.width**-0.5)
     texts = DenseTextOver(networks.text, model.text.dropout, model)
     return texts, DenseImageOver(networks.image, cells_settings(model.image), model)
@@ -358,7 +437,9 @@ def dense_sides(model: ModelSettings, columns: TokenColumns, networks: Networks 
 
 def lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """STAIR, whose sides share the rows of the vocabulary, or LexLIP, whose two matrices begin equal."""
-    assert networks is not None
+    if networks is None:
+        stair = new_stair(model, len(columns.of_token))
+        return StairText(stair, model.text.dropout), StairImage(stair)
     images = LexicalImage(networks.image, cells_settings(model.image), word_embeddings(networks.text))
     return LexicalText(networks.text, model.text.dropout, images.proj, shared=model.kind == "stair"), images
 
@@ -366,15 +447,11 @@ def lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Network
 def fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """FDT: one codebook for both sides."""
     assert networks is not None
-    codebook = Codebook(model.codebook)
+    codebook, cells = Codebook(model.codebook), cells_settings(model.image)
+    if isinstance(model.text, BpeTextSettings):
+        return BpeFdtText(networks.text, codebook), PatchFdtImage(networks.image, cells, codebook)
     texts = FdtText(networks.text, model.text.dropout, codebook)
-    return texts, FdtImage(networks.image, cells_settings(model.image), codebook)
-
-
-def own_settings(model: ModelSettings) -> tuple[TextSettings, ImageSettings]:
-    """The settings of both sides of a pair with towers of its own."""
-    assert isinstance(model.text, TextSettings) and isinstance(model.image, ImageSettings)
-    return model.text, model.image
+    return texts, FdtImage(networks.image, cells, codebook)
 
 
 def word_embeddings(text: TextNetwork) -> Tensor:

@@ -69,6 +69,8 @@ OF_TEXTS = frozenset({"svdr", "splade_margin_mse", "splade_kl"})
 OF_IMAGES = frozenset({"naming", "v_splade", "caption_gated"})
 # Objectives whose queue of keys, or whose masked texts, belong to the whole batch: no pieces and no other processes.
 OF_WHOLE_BATCHES = frozenset({"lexlip_momentum", "masked_words"})
+# Objectives that mask texts in batches without expansion.
+OF_EXPANSION = frozenset({"d2s", "joint"})
 # What objectives read in a batch beyond the vectors of both sides; the settings of a model say what its pair computes.
 MISSING: Mapping[str, str] = {
     "d2s": "dense vectors beside lexical ones",

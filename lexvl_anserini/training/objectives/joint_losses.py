@@ -3,13 +3,17 @@
 Layout of a batch: row i of texts and row i of images are a pair. Scores are [images, texts].
 
     s_d = D / t, s_l = Z_i Z_t^T, s = w1 s_d + w2 s_l, P = softmax_rows(s)
-    L   = (a NCE(s_d) + b NCE(s_l) + NCE(s)) / 2
+    L   = (a NCE(s_d) + b NCE(s_l) + c NCE(s)) / 2
     L'  = (a/2 [H(P, s_d) + H(P, s_d^T)] + b/2 [H(P, s_l) + H(P, s_l^T)]) / 2
     loss = (L + L') / 2, plus D2S' regulariser
 
-This is the authors' code, not their paper: the third weight is 1, L' is weighted by a and b, and the whole is halved.
-Their teacher of the transposed scores is P itself, although its rows are images and not texts; `transposed` uses P of
-s^T instead.
+This is the authors' code, whose hyper-parameters are published: c is 1, L' is weighted by a and b, and the whole is
+halved. Their teacher of the transposed scores is P itself, although its rows are images and not texts; `transposed`
+uses P of s^T instead. Of their paper only summaries are at hand; by these (`paper`) it is
+
+    loss = a NCE(s_d) + b NCE(s_l) + c NCE(s) + (D(s_d) + D(s_l)) / 2,  D(x) = [H(P, x) + H(P', x^T)] / 2
+
+with P' of s^T. The rows of the paper's ablation are options: `distillation` and `inter`.
 
 The objective of D2S and its schedules: distil dense scores into lexical ones (Nguyen et al., ECIR 2024).
 
@@ -46,6 +50,8 @@ class Mix(NamedTuple):
     lam2: float
 
 
+# What a teacher teaches.
+DISTILLATIONS = ("both", "one-way", "none")
 # The published values, by backbone and dataset.
 MIXES = {
     "albef-coco": Mix(0.2, 0.5, 0.9, 0.3),
@@ -56,7 +62,7 @@ MIXES = {
 
 
 class JointLoss(NamedTuple):
-    """The two halves of the loss: from labels, and from the mixed scores."""
+    """The two halves of the loss: from labels, and from a teacher's scores."""
 
     labelled: Tensor
     distilled: Tensor
@@ -73,7 +79,7 @@ def nce(scores: Tensor) -> Tensor:
     return (cross_entropy(scores, target) + cross_entropy(scores.T, target)) / 2
 
 
-def distillation(scores: Tensor, teacher: Tensor, transposed: Tensor) -> Tensor:
+def soft_nce(scores: Tensor, teacher: Tensor, transposed: Tensor) -> Tensor:
     """The mean of both directions' cross entropy; `teacher` for the scores' rows, `transposed` for their columns."""
     return (cross_entropy(scores, teacher) + cross_entropy(scores.T, transposed)) / 2
 
@@ -98,33 +104,58 @@ def joint(
     mix: str | Sequence[float] = "blip-coco",
     transposed: bool = False,
     stop_gradient: bool = False,
+    inter: float = 1.0,
+    distillation: str = "both",
+    paper: bool = False,
 ) -> Tensor:
-    """The mean of both halves of the loss (see `halves`), with the temperature within its limits."""
-    return halves(encoded, clamped(temperature), mix_of(mix), transposed, stop_gradient).total
+    """The mean of both halves of the loss (see `halves`), in the paper's form their sum; the temperature has limits."""
+    loss = halves(encoded, clamped(temperature), mix_of(mix), transposed, stop_gradient, inter, distillation, paper)
+    return loss.labelled + loss.distilled if paper else loss.total
 
 
 def halves(
-    encoded: Encoded, temperature: Temperature, mix: Mix, transposed: bool = False, stop_gradient: bool = False
+    encoded: Encoded,
+    temperature: Temperature,
+    mix: Mix,
+    transposed: bool = False,
+    stop_gradient: bool = False,
+    inter: float = 1.0,
+    distillation: str = "both",
+    paper: bool = False,
 ) -> JointLoss:
     """Both halves of the loss.
 
     Args:
-        encoded: texts as queries, images as documents [N, V], with their dense vectors of unit length.
+        encoded: texts as queries, images as documents [N, V], with their dense vectors of unit length; where `expanded`
+            is False, texts keep only their own tokens.
         temperature: of the dense scores only.
         mix: weights of scores and losses.
         transposed: the teacher of the direction of the texts is softmax_rows(s^T); off as published.
         stop_gradient: the teacher gets no gradient; off as published.
+        inter: c, the weight of the labels' loss of the mixed scores; 0 omits it.
+        distillation: both, the mixed scores teach dense and lexical ones; one-way, the dense scores teach the lexical
+            ones and learn nothing from them; none, where `inter: 0` leaves the contrastive losses of both alone.
+        paper: the paper's form (see above) instead of the code's.
     """
+    if distillation not in DISTILLATIONS:
+        raise ValueError(f"distillation {distillation!r}, expected one of {', '.join(DISTILLATIONS)}")
+    if distillation == "none" and (transposed or stop_gradient):
+        raise ValueError("distillation none has no teacher; leave transposed and stop_gradient out")
     vectors = dense_of(encoded)
     dense = vectors.document @ vectors.query.T / temperature  # [images, texts]
-    lexical = encoded.document @ encoded.query.T
+    lexical = encoded.document @ texts_of(encoded).T
     mixed = mix.w1 * dense + mix.w2 * lexical
-    taught = mixed.detach() if stop_gradient else mixed
+    labelled = mix.lam1 * nce(dense) + mix.lam2 * nce(lexical) + inter * nce(mixed)
+    one_way = distillation == "one-way"
+    taught = dense if one_way else mixed
+    taught = taught.detach() if stop_gradient or one_way else taught
     teacher = softmax(taught, dim=1)
-    other = softmax(taught.T, dim=1) if transposed else teacher
-    labelled = mix.lam1 * nce(dense) + mix.lam2 * nce(lexical) + nce(mixed)
-    distilled = mix.lam1 * distillation(dense, teacher, other) + mix.lam2 * distillation(lexical, teacher, other)
-    return JointLoss(labelled / HEADS, distilled / HEADS)
+    other = softmax(taught.T, dim=1) if transposed or paper else teacher
+    distilled = torch.zeros_like(labelled)
+    for student, weight in ((dense, mix.lam1), (lexical, mix.lam2)):
+        if distillation == "both" or (one_way and student is lexical):
+            distilled = distilled + (1 if paper else weight) * soft_nce(student, teacher, other)
+    return JointLoss(labelled if paper else labelled / HEADS, distilled / HEADS)
 
 
 # The authors' temperature of the teacher; the scores of the student are not divided.

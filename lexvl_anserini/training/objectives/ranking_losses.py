@@ -16,12 +16,18 @@ from torch.nn.functional import cross_entropy, kl_div, mse_loss
 from lexvl_anserini.training.objectives.contrastive import Encoded, Temperature, bag_of, contrastive, masked
 
 
-def dpr(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:
+def dpr(encoded: Encoded, temperature: Temperature = 1.0, symmetric: bool = False) -> Tensor:
     """-mean_i log softmax_j(s_ij)_i over all documents of the batch, hard negatives of all queries among them.
 
     Karpukhin et al., EMNLP 2020. Vectors are not normalised.
+
+    Args:
+        encoded: the batch.
+        temperature: divides every score.
+        symmetric: add -mean_i log softmax_j(s_ji)_i, of each positive over all queries, as VDR's repository does
+            (`sym_loss`) for its DPR; the paper has one direction.
     """
-    return contrastive(encoded.query, encoded.document, temperature, symmetric=False)
+    return contrastive(encoded.query, encoded.document, temperature, symmetric)
 
 
 def splade_pairwise(encoded: Encoded, temperature: Temperature = 1.0) -> Tensor:

@@ -76,6 +76,9 @@ def make_text_sides(model: TextPairSettings, texts: Texts, folder: Path) -> tupl
             set_dropout(side, settings.dropout)
         sides.append(both)
     query, document = sides[0][0], sides[-1][1]
+    if model.projection == "own":
+        assert isinstance(document, TrainableVdr), "the settings refuse other kinds"
+        document.untie()
     if model.lexical and query.columns.vocabulary.digest != document.columns.vocabulary.digest:
         raise UsageError(f"kind {model.kind}: query and document have different vocabularies; name one tokenizer's")
     return query, document

@@ -107,6 +107,11 @@ class TrainableVdr(TrainableText):
         untied = not torch.equal(side.embeddings, self.tied.detach())
         self.proj = nn.Parameter(side.embeddings.clone()) if untied else None
 
+    def untie(self) -> None:
+        """Gives the side a matrix of terms of its own, random as BERT's new weights are; one that is trained stays."""
+        if self.proj is None:
+            self.proj = nn.Parameter(torch.randn_like(self.tied) * self.bert_model.config.initializer_range)
+
     @property
     def tied(self) -> Tensor:
         """The input embeddings of the tokens that are dimensions, [V, D]."""

@@ -32,7 +32,7 @@ from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import read_config
-from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, START, ClipBpe
+from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, SPECIALS, START, ClipBpe
 from lexvl_anserini.encoders.parts.images.pixels import Crop, one_crop, read_preprocessor
 from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
@@ -142,7 +142,7 @@ def read_open_layout(
     where = str(checkpoint.path)
     model, declip = build_open_clip(weights, shape, where, source.device), is_declip(weights)
     size = model.config.text_config.vocab_size
-    tokenizer = open_tokenizer(source, merges, config, (MASK, START, END) if declip else (START, END), size)
+    tokenizer = open_tokenizer(source, merges, config, SPECIALS if declip else (START, END), size)
     side = model.config.vision_config.image_size
     return LoadedClip(model, tokenizer, one_crop(side) if declip else open_pixels(model, preprocess))
 

@@ -135,6 +135,44 @@ class PatchTransformer(nn.Module):
         return self.ln_post(x)
 
 
+class PatchStates(nn.Module):
+    """A network of images: pixels [B, 3, R, R] to states [B, P, D] before its last LayerNorm.
+
+    model  transformers' CLIP, whose class token is no patch, or Swinv2ForImageClassification
+    """
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """States [B, P, D]."""
+        if (swin := getattr(self.model, "swinv2", None)) is not None:
+            cells: Tensor = swin.encoder(*swin.embeddings(pixels)).last_hidden_state
+            return cells
+        states: Tensor = self.model.vision_model(pixels).last_hidden_state
+        return states[:, 1:]
+
+    @property
+    def width(self) -> int:
+        """D."""
+        config = self.model.config
+        return int(getattr(config, "vision_config", config).hidden_size)
+
+    @property
+    def resolution(self) -> int:
+        """R."""
+        config = self.model.config
+        return int(getattr(config, "vision_config", config).image_size)
+
+    @property
+    def grid(self) -> int:
+        """The square root of P."""
+        config = self.model.config
+        halvings = len(config.depths) - 1 if hasattr(config, "depths") else 0
+        return self.resolution // (getattr(config, "vision_config", config).patch_size << halvings)
+
+
 @dataclass(frozen=True)
 class Images(ReadsImages):
     """Images; threads decode and crop them beside the forward pass. The input of the model is pixels [B, 3, R, R]."""

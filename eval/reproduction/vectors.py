@@ -1,0 +1,97 @@
+"""Rows that are measured on vectors, without a run: how sparse and how fast they are, and the weights of an item."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lexvl_anserini.encoders.encoder import Encoder, as_lexical
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import CheckpointError, DataError
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.queries.query_vectors import encode_queries
+
+from ..efficiency.protocols import measure
+from ..efficiency.suite import Options
+from ..measures.flops import sparsity_of
+from .prepared import STORED, Prepared, picture_of, prepare, twin_of
+from .retrieval import dataset_for, encoded, found_or_made
+from .rows import Finding, RowPart, Workplace
+
+
+def measure_sparsity(part: RowPart, place: Workplace) -> Finding:
+    """Counts the terms of both sides of a lexical model, or finds the result."""
+    return found_or_made(part, place, sparsity)
+
+
+def sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """Mean terms of queries and of documents, and FLOPS, of the stored impacts and of all topics."""
+    dataset = dataset_for(part, work, place)
+    shards = encoded(work, dataset, place)
+    model = loaded(work, place, direction=dataset.direction)
+    queries = encode_queries(model, dataset.topics(), read_manifest(shards))
+    row = sparsity_of(shards, (query.vector for query in queries if isinstance(query, ImpactQuery)))
+    values = {"query terms": row.terms_per_query, "document terms": row.terms_per_document, "FLOPS": row.flops}
+    return {"values": {name: values[name] for name in part.measures}, "quantised": True, "documents": row.documents}
+
+
+def measure_latency(part: RowPart, place: Workplace) -> Finding:
+    """Measures the latency of a lexical model and of its dense twin, or finds the result."""
+    return found_or_made(part, place, latency)
+
+
+def latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """What `eval.efficiency --protocol` reports of both models over the same documents; one thread, on this machine."""
+    twin = twin_of(part)
+    dense = prepare(twin, place) if twin else None
+    if twin is None or dense is None:
+        raise CheckpointError(f"{part.label}: no published weights of the dense model")
+    dataset = dataset_for(part, work, place)
+    shards, dense_shards = encoded(work, dataset, place), encoded(dense, dataset, place)
+    report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
+    of_lexical, of_dense = report.rows
+    ratios = {ratio.what: ratio.median for ratio in report.ratios}
+    values = {
+        "queries per second": of_lexical["queries_per_s"],
+        "ms per query": of_lexical["total_ms"],
+        "dense ms per query": of_dense["total_ms"],
+        "times faster": ratios["dense / lexical: in all, per query"],
+        "times smaller": ratios["dense / lexical: index bytes"],
+    }
+    return {
+        "values": {name: values[name] for name in part.measures},
+        "quantised": True,
+        "documents": of_lexical["items"],
+    }
+
+
+def measure_weights(part: RowPart, place: Workplace) -> Finding:
+    """The weights of the terms of one image or text, or finds the result."""
+    return found_or_made(part, place, term_weights)
+
+
+def term_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """The weights that the model gives to the terms of an item, before they are quantised; 0 for one that it lacks."""
+    model = loaded(work, place)
+    tower, item = (model.query, work.system.text) if work.system.text else (model.document, image_of(work))
+    [terms] = model.decode(as_lexical(tower).weights([item]))
+    weights = dict(terms)
+    return {"values": {term: weights.get(term, 0.0) for term in part.measures}, "quantised": False, "documents": 1}
+
+
+def image_of(work: Prepared) -> str:
+    """What the document tower reads of an item: the reference of a stored vector, or the path of a picture."""
+    from lexvl_anserini.data.corpora.embeddings import image_reference
+
+    if work.corpus.name.startswith(STORED):
+        return image_reference(work.corpus, work.system.item)
+    path = picture_of(work.system, work.corpus.name)
+    if path is None:
+        raise DataError(f"{work.corpus.name}: no picture of the name {work.system.item}")
+    return str(path)
+
+
+def loaded(work: Prepared, place: Workplace, **settings: Any) -> Encoder:
+    """The encoder of a part."""
+    options = {**work.weights.options, **settings}
+    return load_encoder(work.system.encoder, work.weights.reference, device=place.device, **options)

@@ -1,0 +1,189 @@
+"""Rows that are measured on vectors: terms of both sides, latency beside a dense twin, weights of single items."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from tiny_encoders import made_stair, made_twin
+
+from eval.efficiency.suite import Options, Ratio, Report
+from eval.report.render import to_text
+from eval.reproduction import vectors
+from eval.reproduction.matrix import plan_of
+from eval.reproduction.prepared import prepare
+from eval.reproduction.published import PublishedTable, published_tables, read_tables
+from eval.reproduction.rows import Workplace, rows_of
+from eval.reproduction.tables import ReproducedCell, agrees, cell_table, reproduced_rows
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import DataError
+
+COLOURS = ("red", "green", "blue")
+
+
+def captioned(folder: Path) -> Path:
+    """Three drawn images with two captions each, as COCO."""
+    (folder / "coco/images").mkdir(parents=True)
+    images = []
+    for number, colour in enumerate(COLOURS):
+        Image.new("RGB", (48, 48), colour).save(folder / f"coco/images/{colour}.png")
+        sentences = [
+            {"raw": f"{word} {colour} picture", "sentid": 2 * number + n, "imgid": number, "tokens": []}
+            for n, word in enumerate(("a", "the"))
+        ]
+        images.append({"filename": f"{colour}.png", "imgid": number, "split": "test", "sentences": sentences})
+    (folder / "coco/dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    return folder
+
+
+def table_of(tmp_path: Path, text: str) -> PublishedTable:
+    (tmp_path / "paper.yaml").write_text(f"paper: A\ntables:\n  t:\n    title: a table\n{text}", encoding="utf-8")
+    [table] = read_tables(tmp_path / "paper.yaml")
+    return table
+
+
+def cells_of(table: PublishedTable, place: Workplace) -> list[ReproducedCell]:
+    return [cell for cells in reproduced_rows(rows_of(table), place) for cell in cells]
+
+
+SPARSE = """\
+    columns: ["sparsity coco/test [query terms, document terms, FLOPS]"]
+    unit: count
+    rows: {STAIR: "<MOST ? ?"}
+    systems: {STAIR: {encoder: stair}}
+"""
+
+
+def test_terms_of_both_sides_by_hand(golden, tmp_path):
+    """Means of the terms of the captions and of the images."""
+    weights, data = made_stair(golden, tmp_path), captioned(tmp_path / "data")
+    model = load_encoder("stair", str(weights), device="cpu")
+    texts = model.encode_query([f"{word} {colour} picture" for colour in COLOURS for word in ("a", "the")])
+    images = model.encode_document([str(data / f"coco/images/{colour}.png") for colour in COLOURS])
+    flops = float(((texts > 0).mean(axis=0) @ (images > 0).mean(axis=0).T).item())
+
+    def measured(most: int) -> list[ReproducedCell]:
+        place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights)})
+        return cells_of(table_of(tmp_path, SPARSE.replace("MOST", str(most))), place)
+
+    cells = measured(3000)
+    # 8-bit impacts drop weights below half a step: never more terms than the floats have.
+    assert 0 < cells[0].measured <= texts.nnz / 6 and 0 < cells[1].measured <= images.nnz / 3
+    assert cells[0].measured == pytest.approx(texts.nnz / 6, rel=0.05)
+    assert cells[2].measured == pytest.approx(flops, rel=0.1)
+    assert [cell.published for cell in cells] == [3000, None, None]
+    assert [(cell.verdict, cell.reason) for cell in cells] == [
+        ("not compared", "other weights"),
+        *[("not compared", "drawn without a number; other weights")] * 2,
+    ]
+    text = to_text(cell_table(cells))
+    assert re.search(r"query terms +[0-9.]+ +<3000 +-", text) and re.search(r"FLOPS +[0-9.]+ +– +– +not compared", text)
+
+
+def test_a_run_of_the_row_shares_the_encoded_documents(tmp_path):
+    place = Workplace(tmp_path, checkpoints={"STAIR": "a/b"})
+    of_terms, of_run = (
+        prepare(part, place)
+        for row in rows_of(published_tables()["stair-figure8"], "STAIR with 1e-3")
+        for part in row.parts()
+        if (part.task, part.data) in {("sparsity", "coco/test"), ("text-to-image", "coco/test")}
+    )
+    assert of_terms.names.documents == of_run.names.documents and of_terms.names.run != of_run.names.run
+
+
+def test_a_bound_is_kept_or_not():
+    first = next(cell for cell in published_tables()["stair-figure8"].cells if cell.below)
+    assert (first.value, first.label, first.quantity.measure) == (512, "STAIR with 1e-2", "query terms")
+    assert agrees(511.9, first, 0) and not agrees(512.0, first, 0)
+
+
+WEIGHED = """\
+    data: our-pictures
+    unit: "1"
+    terms: {image of red: "boat 1.0, bear 2.0, nosuchword 0.5", caption: "boat 1.0"}
+    systems:
+      image of red: {encoder: stair, weights: STAIR, item: red}
+      caption: {encoder: stair, weights: STAIR, text: a boat}
+"""
+
+
+def test_weights_of_the_users_pictures_and_of_texts(golden, tmp_path):
+    """Both rows have one name of weights; a text needs no picture."""
+    weights, data = made_stair(golden, tmp_path), captioned(tmp_path / "data")
+    table = table_of(tmp_path, WEIGHED)
+    bare = Workplace(tmp_path / "out", checkpoints={"STAIR": str(weights)})
+    assert (plan_of(table, bare).own, plan_of(table, bare).later) == (3, 0)
+    skipped, caption = cells_of(table, bare)[0], cells_of(table, bare)[3]
+    assert (skipped.verdict, skipped.reason) == ("skipped", "missing: our-pictures")
+    model = load_encoder("stair", str(weights), device="cpu")
+
+    def weights_of(vectors) -> dict[str, float]:
+        [terms] = model.decode(vectors)
+        return dict(terms)
+
+    assert caption.measured == pytest.approx(weights_of(model.encode_query(["a boat"])).get("boat", 0))
+    place = Workplace(
+        tmp_path / "out", checkpoints=bare.checkpoints, corpora={"our-pictures": str(data / "coco/images")}
+    )
+    own = weights_of(model.encode_document([str(data / "coco/images/red.png")]))
+    cells = cells_of(table, place)
+    assert [cell.measured for cell in cells[:3]] == [
+        pytest.approx(own.get(term, 0)) for term in ("boat", "bear", "nosuchword")
+    ]
+    assert any(cell.measured for cell in cells) and {cell.reason for cell in cells} == {"other weights"}
+    (data / "coco/images/red.png").unlink()
+    [need] = [need for need in plan_of(table, place).needs if need.kind == "data"]
+    assert (need.here, need.origin) == (False, "--corpus our-pictures names the folder")
+
+
+LATENT = """\
+    columns: ["latency coco/test [queries per second, ms per query, dense ms per query, times faster, times smaller]"]
+    unit: ms
+    rows: {STAIR: "14.1 ? ? ? ?"}
+    uncompared: {"latency coco/test queries per second": another machine}
+    systems: {STAIR: {encoder: stair, protocol: vdr-g, dense: {encoder: dense-crossmodal, weights: twin}}}
+"""
+
+
+def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
+    """The protocol gets the vectors of both models over the same documents, at most as many as the paper has."""
+    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), captioned(tmp_path / "data")
+    calls = []
+
+    def measured(options: Options) -> Report:
+        calls.append(options)
+        rows = ({"queries_per_s": 20.0, "total_ms": 50.0, "items": 3}, {"total_ms": 75.0})
+        ratios = [("in all, per query", 1.5), ("index bytes", 4.0)]
+        return Report(rows=rows, ratios=tuple(Ratio(f"dense / lexical: {what}", n, n, n, 1) for what, n in ratios))
+
+    monkeypatch.setattr(vectors, "measure", measured)
+    table = table_of(tmp_path, LATENT)
+    one = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights)})
+    assert [need.name for need in plan_of(table, one).needs] == [str(weights), "twin", "coco/test"]
+    assert {cell.reason for cell in cells_of(table, one)} == {"missing: twin"}
+    place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
+    cells = cells_of(table, place)
+    assert [cell.measured for cell in cells] == [20.0, 50.0, 75.0, 1.5, 4.0]
+    assert cells[0].reason == "another machine; other weights" and cells[1].published is None
+    assert cells_of(table, place) == cells and len(calls) == 1, "the second call finds the result"
+    assert calls[0].protocol == "vdr-g" and calls[0].shards.is_dir() and calls[0].dense_shards.is_dir()
+    assert "first-100000" in calls[0].shards.name, "appendix G has 100,000 documents"
+
+
+@pytest.mark.parametrize(
+    "old,new,message",
+    [
+        ("protocol: vdr-g", "protocol: vdr-h", "STAIR: unknown protocol 'vdr-h'; did you mean 'vdr-g'"),
+        ("dense-crossmodal", "dense-crosmodal", "STAIR: unknown encoder 'dense-crosmodal'"),
+        ("weights: twin", "checkpoint: twin", "STAIR: unknown checkpoint 'twin'"),
+        ("ms per query,", "s per query,", "unknown measure 's per query'"),
+        ("14.1 ?", "14.1 <?", "'<\\?' is no number"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, old, new, message):
+    with pytest.raises(DataError, match=message) as caught:
+        table_of(tmp_path, LATENT.replace(old, new, 1))
+    assert "\n" not in str(caught.value)
