@@ -32,11 +32,13 @@ from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 
 from .. import options
+from ..report.judging import JUDGED, preferences_path, terms_to_judge, words_to_judge
 from ..report.render import Table, check_format, csv_rows, render
 from ..report.tables import DOCUMENT_TERMS, term_table
 from ..report.term_drawings import draw_clouds, draw_terms
 from .class_words import VOCABULARY, WordSpace, dense_space
-from .judging import preferences_path, read_captions, terms_to_judge, words_to_judge
+from .classes.labelled import LISTS, read_rows
+from .sentence_pairs import words_in
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -183,10 +185,10 @@ def command(
 
 # Terms of a corpus (VDR, appendix D), and words of an image by a dense encoder.
 FIRST = 100
-# Terms of a document that people judge (VDR, appendix H).
-JUDGED = 5
 # Suffixes of clouds.
 CLOUDS = (".png", ".svg")
+# Columns of a list of captions.
+CAPTIONED = ("document", "caption")
 
 
 class TermStatistic(NamedTuple):
@@ -350,6 +352,25 @@ def spaced_documents(stored: StoredVectors, count: int, most: int) -> Iterator[t
     for number, document in enumerate(stored.documents()):
         if number in chosen:
             yield document.doc_id, document_terms(document.doc_id, document.vector, most)
+
+
+def read_captions(path: Path) -> dict[str, list[str]]:
+    """The words of one caption per document, of a list (document, caption).
+
+    Raises:
+        UsageError: the file has no suffix of a list.
+        DataError: a line is damaged, or a document is there twice.
+    """
+    if path.suffix.lower() not in LISTS:
+        raise UsageError(
+            f"--captions {path}: expected a list, {' or '.join(LISTS)}, with columns {', '.join(CAPTIONED)}"
+        )
+    captions: dict[str, list[str]] = {}
+    for where, (document, caption) in read_rows(path, CAPTIONED):
+        if document in captions:
+            raise DataError(f"{where}: a second caption for document {document!r}; expected one")
+        captions[document] = words_in(caption)
+    return captions
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ DATASETS: Mapping[str, str] = {
     "sentences": "lexvl_anserini.data.corpora.own_queries:load_own_queries",
     "titles": "lexvl_anserini.data.corpora.own_queries:load_own_queries",
     "triples": "lexvl_anserini.data.corpora.text_pairs:load_triples",
+    "webdataset": "lexvl_anserini.data.corpora.webdataset:load_webdataset",
 }
 # Datasets that are named family:path; the others have a fixed place in the data folder, or are packaged.
 FAMILIES_OF_PATHS = frozenset(
@@ -45,6 +46,7 @@ FAMILIES_OF_PATHS = frozenset(
         "sentences",
         "titles",
         "triples",
+        "webdataset",
     }
 )
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from lexvl_anserini.encoders.loading import choose_device
-from lexvl_anserini.ground.errors import UnknownName
+from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.files import disk_errors, make_folder
 from lexvl_anserini.ground.registry import require
 from lexvl_anserini.training.common.learner import Learner, NotFinite
@@ -101,7 +101,7 @@ def train(
         entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         # Only the first of several processes writes into the cache.
-        sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own)
+        sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own, cache or output)
         reserve(own, recipe, sources.digests, overwrite)
         processes.wait()
         if (output / MODEL).is_dir():
@@ -213,6 +213,13 @@ class Training:
                     taken = learner.step(recipe, stage, inputs.batches, step, step - first)
                 except NotFinite as error:
                     raise watch.failed(error, learner, step, self.material.data[TRAINING].listed) from error
+                except DataError as error:  # of a stream: a shard has gone, or is not as it was
+                    if not self.processes.first or not progress.step:
+                        raise
+                    keep(learner.accelerator, self.output, progress)
+                    raise DataError(
+                        f"{error}; {self.output} has the state of step {progress.step}: run again"
+                    ) from error
                 except (MemoryError, RuntimeError) as error:
                     if not is_out_of_memory(error):
                         raise

@@ -439,6 +439,8 @@ class TextPairSettings(Settings):
     query_topk  the same of a query; None for `topk`
     projection  of vdr with two towers: tied, terms are the input embeddings of each tower; own, documents have a matrix
                 of terms that begins at random, as VDRproj's (Zhou et al., ICLR 2024, appendix C)
+    padding     of vdr and svdr: none, the maximum ignores padding; max_length, texts have padding up to max_length, and
+                the maximum includes it, as in training and evaluation of the published models
     saved       whole; or changed, of vdr and svdr over a packaged network: only the weights that training changed
     """
 
@@ -451,6 +453,7 @@ class TextPairSettings(Settings):
     topk: PositiveInt | None = None
     query_topk: PositiveInt | None = None
     projection: Literal["tied", "own"] = "tied"
+    padding: Literal["none", "max_length"] = "none"
     saved: Literal["whole", "changed"] = "whole"
 
     @model_validator(mode="after")
@@ -464,6 +467,8 @@ class TextPairSettings(Settings):
             raise ValueError(
                 "projection own: the documents of kind vdr alone have such a matrix; name model.document too"
             )
+        if self.padding == "max_length" and self.kind not in ("vdr", "svdr"):
+            raise ValueError(f"padding max_length: vdr and svdr train with it, not {self.kind}")
         if self.kind == "splade" and self.query_topk is not None:
             raise ValueError("kind splade keeps one topk; leave query_topk out")
         return self

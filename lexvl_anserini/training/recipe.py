@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
+from lexvl_anserini.data.corpora.webdataset import FAMILY
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import plain
 from lexvl_anserini.training.model_settings import (
@@ -45,8 +55,11 @@ class DataSettings(Settings):
     validation     split of the same corpus for validation during the run; None for no validation (default for texts)
     images         largest number of images of the training split; None for all
     held_out       instead of a validation split: every n-th training item validates and does not train, so that
-                   choices leave the validation split unseen; None for none
+                   choices leave the validation split unseen (of a stream as many pairs, the first ones); None for none
+    buffer         of shards (webdataset:), which are streamed: the pairs that are shuffled together, at least a batch;
+                   None reads all pairs before the training, as those of other corpora
     others         passages without judgement that validation of texts ranks beside those of its queries
+    titles         passages are read with their titles
     """
 
     corpus: str | Annotated[tuple[str, ...], Field(min_length=1)]
@@ -54,7 +67,9 @@ class DataSettings(Settings):
     validation: str | None = "val"
     images: PositiveInt | None = None
     held_out: Annotated[int, Field(ge=2)] | None = None
+    buffer: PositiveInt | None = None
     others: NonNegativeInt = 1000
+    titles: bool = True
 
     @property
     def corpora(self) -> tuple[str, ...]:
@@ -228,7 +243,8 @@ class Recipe(Settings):
     data: DataSettings
     model: AnyModel
     stages: tuple[StageSettings, ...] = Field(min_length=1)
-    precision: Literal["no", "bf16", "fp16"] = "no"
+    # YAML reads a bare `no` as false.
+    precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(lambda v: "no" if v is False else v)] = "no"
     weights: Literal["float32", "float16"] = "float32"
     state_every: PositiveInt = 200
     validate_every: PositiveInt = 500
@@ -236,17 +252,24 @@ class Recipe(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _validation_of_texts(cls, content: Any) -> Any:
-        """Corpora of images have a split `val`; those of texts validate only where the recipe says on what."""
+    def _validation(cls, content: Any) -> Any:
+        """Corpora of images have a split `val`; those of texts, and shards, validate where the recipe says on what."""
         model, data = (content.get(key) if isinstance(content, dict) else None for key in ("model", "data"))
-        if isinstance(model, dict) and isinstance(data, dict) and model.get("kind") in TEXT_KINDS:
-            return {**content, "data": {"validation": None, **data}}
-        return content
+        if not (isinstance(model, dict) and isinstance(data, dict)):
+            return content
+        without = model.get("kind") in TEXT_KINDS or str(data.get("corpus")).startswith(f"{FAMILY}:")
+        return {**content, "data": {"validation": None, **data}} if without else content
 
     @property
     def steps(self) -> int:
         """The steps of all stages."""
         return sum(stage.optimisation.steps for stage in self.stages)
+
+    def until(self, step: int) -> Recipe:
+        """The recipe of the stages that began before a step, as they decide how a checkpoint of this step is saved."""
+        ends = accumulate(stage.optimisation.steps for stage in self.stages)
+        begun = 1 + sum(end < step for end in ends)
+        return self.model_copy(update={"stages": self.stages[:begun]})
 
 
 def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
@@ -318,6 +341,7 @@ def _check_items(recipe: Recipe, where: str) -> None:
             f"{where}: data.corpus {', '.join(recipe.data.corpora)}: stored vectors (embeddings:<folder>) train d2s "
             "and joint with model.words, and nothing else does"
         )
+    _check_stream(recipe, where)
     if isinstance(recipe.model, TextPairSettings):
         set_keys = {
             "data.images": recipe.data.images,
@@ -329,12 +353,39 @@ def _check_items(recipe: Recipe, where: str) -> None:
     else:
         set_keys = {
             "negatives": any(plan.negatives for plan in plans),
+            "data.titles": not recipe.data.titles,
             "bucket": any(plan.bucket > 1 for plan in plans),
             "data.corpus as a list": not isinstance(recipe.data.corpus, str),
         }
     if wrong := [key for key, value in set_keys.items() if value]:
         reads, other = ("texts", "images") if recipe.model.of_texts else ("images", "texts")
         raise UsageError(f"{where}: {', '.join(wrong)}: for {other} only; kind {recipe.model.kind} trains on {reads}")
+
+
+def _check_stream(recipe: Recipe, where: str) -> None:
+    """Checks that a stream has shards, room for a batch, and nothing that is computed of all pairs and stored."""
+    buffer, model = recipe.data.buffer, recipe.model
+    if buffer is None:
+        return
+    if not all(corpus.startswith(f"{FAMILY}:") for corpus in recipe.data.corpora):
+        raise UsageError(
+            f"{where}: data.buffer: only shards are streamed, {FAMILY}:<shards>, found {', '.join(recipe.data.corpora)}"
+        )
+    if not isinstance(model, ModelSettings):
+        raise UsageError(f"{where}: data.buffer: kind {model.kind} does not train on a stream; leave data.buffer out")
+    if (size := max(stage.optimisation.batch_size for stage in recipe.stages)) > buffer:
+        raise UsageError(f"{where}: data.buffer {buffer}: has no room for the {size} pairs of a batch")
+    stored = {
+        "views": any(stage.views for stage in recipe.stages),
+        "teacher": any(stage.teacher for stage in recipe.stages),
+        "the auxiliary 'naming'": any("naming" in stage.names for stage in recipe.stages),
+        "model.image.class_names": isinstance(model.image, PretrainedImage) and model.image.class_names,
+    }
+    if wrong := [key for key, value in stored.items() if value]:
+        raise UsageError(
+            f"{where}: {', '.join(wrong)}: computed once of all pairs, of which a stream stores nothing; leave them "
+            "out, or leave data.buffer out"
+        )
 
 
 def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:

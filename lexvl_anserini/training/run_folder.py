@@ -8,8 +8,8 @@ OUT/
   examples.jsonl  one line per validation and example of a lexical pair: step, side, name, active terms, heaviest terms
   curve.png     losses, validation figures and active terms over the steps; drawn at the end
   words/        the tokenizer, learned from the training captions
-  stored-*.npy  decoded images, and what frozen networks made of images and texts, unless a cache has them; deleted
-                at the end
+  stored-*      decoded images (.npy), what frozen networks made of images and texts, what is known of shards (.json),
+                unless a cache has them; deleted at the end
   state/        the newest state from which the run can resume; state.old/ is the state before it, in case of damage
   best.safetensors  the weights that validated best, with step and score; deleted at the end
   failed-batch.json  the batch at which loss or gradients were not finite, if the run stopped there
@@ -54,8 +54,8 @@ from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 log = logging.getLogger(__name__)
 
-# Names of arrays that are computed once; `images/stores.py` fills in what they are.
-STORED = "stored-*.npy"
+# Names of what is computed once; `images/stores.py` fills in what they are.
+STORED = "stored-*"
 # The folder of a checkpoint with the tokenizer and the configuration of a text network.
 TEXT_FOLDER = "text"
 RECIPE, DATA, LOG, WORDS = "recipe.yaml", "data.json", "log.jsonl", "words"
@@ -163,7 +163,7 @@ def clear(output: Path) -> None:
 def tidy(output: Path) -> None:
     """Deletes what a finished run needs no more: stored images and texts, and unfinished files of a killed process."""
     named = [output / name for name in (BEST_WEIGHTS, FAILED) if (output / name).exists()]
-    for leftover in (*output.glob(STORED), *output.glob("*.part"), *named):
+    for leftover in (*output.glob(STORED), *output.glob("*.part"), *output.glob(f"{KEPT}/*.part"), *named):
         if leftover.is_dir():
             shutil.rmtree(leftover)
         else:

@@ -65,12 +65,12 @@ class Saving:
         best, _ = best_of(self.output)
         # The folder of the last checkpoint appears at the end: it says that the run is finished.
         with new_folder(self.output / MODEL) as part:
-            self.write(pair, part, measured.get(max(measured, default=0)))
+            self.write(pair, part, self.recipe.steps, measured.get(max(measured, default=0)))
             if best and best != max(measured):
                 log.info("%s: step %d validated best", self.output / BEST, best)
                 load_model(pair, self.output / BEST_WEIGHTS)
                 with new_folder(self.output / BEST) as other:
-                    self.write(pair, other, measured.get(best))
+                    self.write(pair, other, best, measured.get(best))
         tidy(self.output)
         return self.output / MODEL
 
@@ -86,13 +86,13 @@ class Saving:
         device, training = pair.log_temperature.device, pair.training
         make_folder(self.output / KEPT)
         with new_folder(self.output / KEPT / name) as part:
-            self.write(pair, part, self.measured().get(step))
+            self.write(pair, part, step, self.measured().get(step))
         pair.to(device).train(training)
         log.info("%s: step %d", self.output / KEPT / name, step)
 
-    def write(self, pair: TowerPair, folder: Path, validation: Mapping[str, Any] | None) -> None:
-        """Writes a checkpoint into an empty folder, with the log so far and what it was trained on."""
-        self.material.save(self.recipe, pair, folder)
+    def write(self, pair: TowerPair, folder: Path, step: int, validation: Mapping[str, Any] | None) -> None:
+        """Writes the checkpoint of a step into an empty folder, with the log so far and what it was trained on."""
+        self.material.save(self.recipe.until(step), pair, folder)
         shutil.copyfile(self.output / LOG, folder / LOG)
         content = {
             "recipe": self.recipe.model_dump(mode="json"),

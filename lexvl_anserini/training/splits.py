@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,19 +13,24 @@ from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.training.common.evaluation import spread
 from lexvl_anserini.training.common.optimiser import OPTIMISERS
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
 from lexvl_anserini.training.images.networks import network_digests
 from lexvl_anserini.training.images.stores import Cache
+from lexvl_anserini.training.images.stream import StreamedImages
 from lexvl_anserini.training.model_settings import HeadSettings, TextPairSettings, TowerSettings
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, join, read_query_passages
 
-TRAINING, VALIDATION = "training", "validation"
+# A stream without validation has examples, which a run shows.
+TRAINING, VALIDATION, EXAMPLES = "training", "validation", "examples"
 
 Items = TypeVar("Items", CaptionedImages, QueriesWithPassages)
+# Images with captions, in memory or in shards.
+Images = CaptionedImages | StreamedImages
 # By role, images with captions or queries with passages.
-Splits = Mapping[str, CaptionedImages] | Mapping[str, QueriesWithPassages]
+Splits = Mapping[str, Images] | Mapping[str, CaptionedImages] | Mapping[str, QueriesWithPassages]
 
 
 @dataclass(frozen=True)
@@ -42,15 +47,23 @@ class Sources:
     cache: Cache
 
     @classmethod
-    def read(cls, recipe: Recipe, data_dir: str | None, cache: Path) -> Sources:
-        """Reads the items and computes the digests."""
-        data = read_splits(recipe, data_dir)
+    def read(cls, recipe: Recipe, data_dir: str | None, cache: Path, shared: Path | None = None) -> Sources:
+        """Reads the items and computes the digests; `shared` is the cache of the first of several processes."""
+        if recipe.data.buffer:
+            data: Splits = read_stream(recipe, (cache, shared or cache))
+        else:
+            data = read_splits(recipe, data_dir)
         check_batches(recipe, len(data[TRAINING]))
         return cls(data, digests_of(recipe, data), Cache(cache))
 
+    def keep(self) -> None:
+        """Writes what is known of shards into the cache, for a run that resumes."""
+        if isinstance(stream := self.data[TRAINING], StreamedImages):
+            stream.keep(self.cache.folder)
+
     @property
     def images(self) -> dict[str, CaptionedImages]:
-        """The images with captions, by role."""
+        """The images with captions in memory, by role."""
         return {role: items for role, items in self.data.items() if isinstance(items, CaptionedImages)}
 
     @property
@@ -109,13 +122,24 @@ def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
         validates = bool(recipe.data.held_out)
         others = {TRAINING: recipe.data.others * validates, VALIDATION: recipe.data.others}
         texts = {
-            role: join([read_query_passages(dataset, others[role]) for dataset in parts])
+            role: join([read_query_passages(dataset, others[role], recipe.data.titles) for dataset in parts])
             for role, parts in by_role.items()
         }
         return held_apart(texts, recipe.data.held_out)
     limits = {TRAINING: recipe.data.images}
     images = {role: read_captioned(part, limits.get(role)) for role, [part] in by_role.items()}
     return held_apart(images, recipe.data.held_out)
+
+
+def read_stream(recipe: Recipe, folders: Iterable[Path]) -> dict[str, Images]:
+    """The training pairs of shards, and in memory those that are held out, or else some examples."""
+    [corpus], data = recipe.data.corpora, recipe.data
+    load_dataset(corpus, data.validation or data.split, direction="text-to-image")  # shards have no split `val`
+    stream = StreamedImages.read(corpus, data.images, folders)
+    if not data.held_out:
+        return {TRAINING: stream, EXAMPLES: stream.at(spread(len(stream)))}
+    trained, held = stream.apart(data.held_out)
+    return {TRAINING: trained, VALIDATION: held}
 
 
 def held_apart(data: dict[str, Items], every: int | None) -> dict[str, Items]:
@@ -141,12 +165,13 @@ def model_digests(recipe: Recipe) -> dict[str, str]:
     """Digests of the networks that a recipe starts from."""
     model = recipe.model
     if isinstance(model, TextPairSettings):
-        named = dict(zip(("query", "document"), model.towers, strict=False))
-        return {
-            f"network of {role}": find_checkpoint(tower.checkpoint).digest()
-            for role, tower in named.items()
-            if isinstance(tower, TowerSettings)
-        }
+        digests = {}
+        for role, tower in zip(("query", "document"), model.towers, strict=False):
+            if isinstance(tower, TowerSettings):
+                digests[f"network of {role}"] = find_checkpoint(tower.checkpoint).digest()
+            elif tower.tokenizer is not None:
+                digests[f"tokenizer of {role}"] = find_checkpoint(tower.tokenizer, weights=False).digest()
+        return digests
     if isinstance(model, HeadSettings):
         what, name = ("dense pair", model.pair) if model.pair else ("words", str(model.words))
         return {what: find_checkpoint(name).digest()}

@@ -30,10 +30,16 @@ FIRST_TOKEN_ID = len(SPECIALS)
 FIRST_WORD_ID = FIRST_TOKEN_ID + len(CHARACTERS)
 
 
-def word_counts(texts: Iterable[str]) -> Counter[str]:
+# Texts, or how often each of their words occurs, where they are too many to be read twice.
+Texts = Iterable[str] | Counter[str]
+
+
+def word_counts(texts: Texts) -> Counter[str]:
     """How often each word, as BERT's uncased tokenizer splits texts, occurs."""
     from tokenizers import normalizers, pre_tokenizers
 
+    if isinstance(texts, Counter):
+        return texts
     normalise = normalizers.BertNormalizer(lowercase=True)
     split = pre_tokenizers.BertPreTokenizer()
     counts: Counter[str] = Counter()
@@ -48,7 +54,7 @@ def frequent(counts: Counter[str], least: int) -> list[str]:
     return sorted(words, key=lambda word: (-counts[word], word))
 
 
-def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
+def learn_words(texts: Texts, size: int, least: int = 2) -> list[str]:
     """The tokens of a vocabulary: special tokens, characters, their continuations, then words by descending frequency.
 
     Words of equal frequency are in alphabetical order, so the same captions always give the same vocabulary. A word
@@ -65,7 +71,7 @@ def learn_words(texts: Iterable[str], size: int, least: int = 2) -> list[str]:
     return [*base, *words[: size - len(base)]]
 
 
-def learn_terms(texts: Iterable[str], least: int) -> list[str]:
+def learn_terms(texts: Texts, least: int) -> list[str]:
     """The terms of a pretrained model: words of letters that occur `least` times, by frequency; no function words."""
     words = [word for word in frequent(word_counts(texts), least) if names_something(word)]
     if not words:
@@ -130,7 +136,7 @@ def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:
     return save_core(core, folder, max_length)
 
 
-def fresh_tokenizer(tokenizer: str | None, texts: Iterable[str], size: int, folder: Path, max_length: int) -> Any:
+def fresh_tokenizer(tokenizer: str | None, texts: Texts, size: int, folder: Path, max_length: int) -> Any:
     """The tokenizer of a network with random weights, written into a folder.
 
     Args:

@@ -62,6 +62,9 @@ FRESH: dict[str, Any] = {
 }
 
 
+ONE_STEP = {"steps": 1, "batch_size": 4, "warmup_steps": 1}
+
+
 def recipe_of(corpus: str, kind: str, networks: dict[str, Any], **changes: Any) -> Recipe:
     content = {
         "name": "tiny",
@@ -177,6 +180,18 @@ def test_a_trained_stair_is_the_network_of_its_class(corpus: str, tmp_path: Path
         logits = stair.image_head(stair.image(pixels)) @ stair.text.token_embedding.weight.T + stair.image_head.bias
     assert logits.shape[1] == 1 + 4  # the class token and the patches
     np.testing.assert_allclose(weights, torch.log1p(torch.relu(logits.amax(dim=1)))[0], atol=1e-5)
+
+
+def test_the_checkpoint_of_each_stage_of_stair_is_loaded_as_that_of_its_stage(corpus: str, tmp_path: Path) -> None:
+    """After stage 1 texts keep their own tokens, after the others not."""
+    masks = ({"masked": True}, {}, {})
+    stages = [{"objective": {"name": "stair", "options": options}, "optimisation": ONE_STEP} for options in masks]
+    content = recipe_of(corpus, "stair", FRESH).model_dump(mode="json")
+    model = train(checked({**content, "stages": stages}, "tiny.yaml"), tmp_path, device="cpu", keep_every="stage")
+    folders = [*(tmp_path / "kept" / f"stage-{number}" for number in (1, 2, 3)), model]
+    assert [json.loads((folder / "config.json").read_text())["stage"] for folder in folders] == ["1", "2", "3", "3"]
+    names = [type(load_encoder("stair", str(folder), device="cpu").query).__name__ for folder in folders]
+    assert names == ["OwnTokenTower", "TextTower", "TextTower", "TextTower"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.sides import SIDES
-from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextSettings
+from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextPairSettings, TextSettings
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
@@ -48,6 +48,7 @@ def flops(query: float, document: float) -> list[tuple[str, str, float]]:
 LAMB = {"optimiser": "lamb", "weight_decay": 0.01}
 STAIR_FLOPS = flops(1e-3, 1e-3)
 # VDR, appendix A, and its repository: AdamW without decay, gradients of norm 2.
+VDR_SIDES = {"query": {**BERT, "max_length": 256}, "document": {**BERT, "max_length": 256}, "padding": "max_length"}
 VDR_TEXT: dict[str, Any] = {
     "negatives": 1,
     "last_learning_rate": 1e-7,
@@ -170,7 +171,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     ),
     "stair-single": (STAIR_MODEL, [("stair", 0.07, STAIR_FLOPS, plan(600_000, 16_384, 1e-3, 10_000, **LAMB))]),
     "svdr-text": (
-        {"kind": "svdr", "query": {**BERT, "max_length": 256}, "document": {**BERT, "max_length": 256}},
+        {"kind": "svdr", **VDR_SIDES},
         [("svdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
     ),
     # V-SPLADE's code; the paper prints neither steps nor rate.
@@ -187,7 +188,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
     ),
     # VDR, table 1, text-to-text: 20 epochs of 1,566 batches of MS MARCO's 400,782 questions.
     "vdr-text": (
-        {"kind": "vdr", "query": {**BERT, "max_length": 256}, "document": {**BERT, "max_length": 256}},
+        {"kind": "vdr", **VDR_SIDES},
         [("vdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
     ),
 }
@@ -236,6 +237,9 @@ def test_options_of_texts_and_heads() -> None:
         "dpr": {"symmetric": True},
         "dpr-msmarco": {"symmetric": True},
     }
+    # The repository's option train_insert_title.
+    titled = {name: recipe_of(name).data.titles for name in ("dpr", "dpr-msmarco", "vdr-text", "svdr-text")}
+    assert [name for name, titles in titled.items() if titles] == ["dpr"]
     heads = {name: recipe_of(name) for name in ("d2s", "joint", "joint-albef")}
     assert {name: recipe.data.corpora for name, recipe in heads.items()} == {
         "d2s": ("embeddings:lsr42/flickr30k-blip-dense",),
@@ -251,6 +255,14 @@ def test_options_of_texts_and_heads() -> None:
         [stage] = recipe.stages
         ramps = {(part.ramp, part.ramp_steps) for part in stage.regularisers}
         assert ramps == {("n-1", stage.optimisation.warmup_steps)}
+
+
+def test_terms_that_the_losses_of_vdr_keep() -> None:
+    """Table 1: 512 of images and their texts, 768 of texts."""
+    assert recipe_of("vdr-crossmodal").stages[0].objective.options["topk"] == 512
+    text = recipe_of("vdr-text")
+    assert isinstance(text.model, TextPairSettings) and text.model.kept_of_texts == 768
+    assert "topk" not in text.stages[0].objective.options
 
 
 def test_stages_of_stair_and_lexlip() -> None:

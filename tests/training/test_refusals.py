@@ -63,6 +63,17 @@ def test_a_run_that_stops_after_every_step_ends_the_same(texts: str, tmp_path: P
     )
 
 
+def test_a_stage_that_trains_no_weight_is_refused(texts: str, tmp_path: Path) -> None:
+    recipe = recipe_of(texts, "vdr", {"query": FRESH}, trained=["encoder_x.*", "encoder_q.proj"])
+    with pytest.raises(LexvlError, match=r"trained encoder_x\.\*, encoder_q\.proj: names no weight; .* as \w+ is"):
+        train(recipe, tmp_path, device="cpu")
+
+
+def test_a_bare_no_is_the_precision_of_that_name(texts: str) -> None:
+    """YAML reads it as false."""
+    assert recipe_of(texts, "vdr", precision=False).precision == "no"
+
+
 @contextmanager
 def refused(match: str) -> Iterator[None]:
     """Expects an error of one line."""

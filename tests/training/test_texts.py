@@ -72,11 +72,15 @@ TWO = {"document": {"words": 200, "width": 16, "layers": 2, "heads": 2, "max_len
 BERT = {"query": {"checkpoint": "splade/ckpt_bert", "max_length": 16, "dropout": 0.0}}
 TWO_BERTS = {"query": BERT["query"], "document": BERT["query"]}
 PROJECTED = {**TWO_BERTS, "projection": "own"}
+PADDED = {**TWO_BERTS, "padding": "max_length"}
+TOKENS = {"query": {"tokenizer": "splade/ckpt_bert", "width": 16, "layers": 1, "heads": 2, "max_length": 16}}
 PUBLISHED = {"query": {"checkpoint": "vdr/text-tiny", "max_length": 16}}
 SHARED = {"query": {"checkpoint": "vdr/text-tiny-shared", "max_length": 16}}
 CASES = [
     *((kind, model) for kind in ("vdr", "splade", "dpr") for model in (FRESH, TWO, BERT, TWO_BERTS)),
     ("vdr", PROJECTED),
+    ("vdr", PADDED),
+    ("vdr", TOKENS),
     ("vdr", PUBLISHED),
     ("svdr", SHARED),
     ("sentence", FRESH),
@@ -85,10 +89,14 @@ CASES = [
 
 
 def at(golden: Path, model: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with checkpoints as paths."""
+    """The settings with checkpoints and tokenizers as paths."""
     return {
-        side: {**tower, "checkpoint": str(golden / tower["checkpoint"])} if "checkpoint" in tower else tower
-        for side, tower in model.items()
+        key: {
+            name: str(golden / value) if name in ("checkpoint", "tokenizer") else value for name, value in part.items()
+        }
+        if isinstance(part, Mapping)
+        else part
+        for key, part in model.items()
     }
 
 
@@ -163,6 +171,24 @@ def test_a_training_from_bert_begins_as_bertlex(kind: str, head: str, texts: str
     np.testing.assert_allclose(vectors_of(start.query, QUERIES), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_the_maximum_includes_padding_where_the_recipe_says_so(texts: str, golden: Path, tmp_path: Path) -> None:
+    """States of padding can only raise a maximum; a text as long as the limit has none. The limit is 16 tokens."""
+    batches, vectors = [], []
+    for model in (TWO_BERTS, PADDED):
+        recipe = recipe_of(texts, "vdr", at(golden, model))
+        side = TextMaterial.read(recipe, tmp_path, Sources.read(recipe, None, tmp_path)).query.eval()
+        rows = side.read_queries(["a red boat", "boats " * 20])
+        batches.append(TextStore.of(rows, side.columns, side.reader.pad_id).batch(np.arange(2)))
+        with torch.inference_mode():
+            vectors.append(side(batches[-1]))
+    assert batches[0].attention.sum(dim=1).tolist() == [5, 16]
+    (short, long), (padded, same) = vectors
+    assert (padded >= short - 1e-5).all() and (padded > short + 1e-3).any()
+    torch.testing.assert_close(long, same)
+    with pytest.raises(UsageError, match="padding max_length: vdr and svdr train with it, not dpr"):
+        recipe_of(texts, "dpr", at(golden, PADDED))
+
+
 def test_vdrproj_begins_with_random_terms_of_documents(texts: str, golden: Path, tmp_path: Path) -> None:
     """Queries are as in VDR; the documents' matrix has the spread of BERT's new weights, from the seed alone."""
     sides = []
@@ -188,6 +214,7 @@ def test_every_epoch_keeps_a_checkpoint(texts: str, tmp_path: Path) -> None:
     train(recipe, tmp_path / "part", device="cpu", stop_after=2, keep_every="epoch")
     (tmp_path / "part/kept/epoch-1").mkdir(parents=True)
     (tmp_path / "part/kept/epoch-1/unfinished").touch()
+    (tmp_path / "part/kept/epoch-9.part").mkdir()
     train(recipe, tmp_path / "part", device="cpu", stop_after=3, keep_every="epoch")
     state = load_file(tmp_path / "part/state/model.safetensors")
     assert weights(train(recipe, tmp_path / "part", device="cpu", keep_every="epoch")) == weights(whole)
@@ -330,6 +357,9 @@ def test_relevance_and_hard_negatives_of_a_dataset(tmp_path: Path) -> None:
     data = read_query_passages(load_dataset(f"beir:{tmp_path}", "train"))
     assert (data.ids, data.positives, data.negatives) == (["q0", "q1"], [{0: 1}, {2: 2}], [[], [1]])
     assert [passage.doc_id for passage in data.passages] == ["d0", "d1", "d2"]
+    bare = read_query_passages(load_dataset(f"beir:{tmp_path}", "train"), titles=False)
+    assert {passage.title for passage in data.passages} == {"T"} and bare.passages[0].contents == "text 0"
+    assert bare.digest() != data.digest()
     more = read_query_passages(load_dataset(f"beir:{tmp_path}", "train"), others=1)
     assert len(more.passages) == 4 and more.digest() != data.digest()
     (tmp_path / "qrels/train.tsv").write_text("q1 d9 1\n")

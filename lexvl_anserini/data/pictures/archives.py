@@ -66,7 +66,12 @@ class Archive:
     def read(self, member: str) -> bytes:
         """The bytes of a member."""
         place = self.place(member)
-        data = os.pread(self._handle, place.size, place.offset)
+        try:
+            data = os.pread(self._handle, place.size, place.offset)
+        except OSError as problem:
+            raise DataError(
+                f"{self.path}: member {member!r} cannot be read ({problem.strerror or problem})"
+            ) from problem
         if len(data) != place.size:
             raise DataError(f"{self.path}: member {member!r} has {len(data)} bytes, expected {place.size}")
         return data
@@ -83,6 +88,11 @@ def open_archive(path: Path) -> Archive:
 
 @lru_cache(maxsize=16)
 def _indexed(path: Path, state: FileState) -> Archive:
+    return index_archive(path, state)
+
+
+def index_archive(path: Path, state: FileState) -> Archive:
+    """The archive, indexed now."""
     left_out = LeftOut()
     members = _files(_members(path, state.size), left_out)
     left_out.log(str(path))
@@ -161,7 +171,7 @@ def _kind(member: tarfile.TarInfo) -> str:
 
 def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
     """Every member, in order."""
-    end = 0
+    end, last = 0, "none"
     try:
         with tarfile.open(path, "r:") as archive:
             for member in archive:
@@ -175,29 +185,35 @@ def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
                         f"{path}: cut off at byte {size:,} in member {printable(member.name)!r}, whose header is at "
                         f"byte {member.offset:,}; fetch or pack it again"
                     )
+                last = repr(printable(member.name))
                 yield member
     except _BROKEN as problem:
         if end:
-            raise DataError(f"{path}: damaged header at byte {end:,} ({problem}); fetch or pack it again") from problem
+            raise DataError(
+                f"{path}: damaged header at byte {end:,} after member {last} ({problem}); fetch or pack it again"
+            ) from problem
         raise DataError(
             f"{path}: not an uncompressed tar archive, or a damaged one ({problem}); unpack a compressed one"
         ) from problem
     except OSError as problem:
         raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
-    _check_end(path, end)
+    _check_end(path, end, last)
 
 
-def _check_end(path: Path, end: int) -> None:
+def _check_end(path: Path, end: int, last: str) -> None:
     """Checks that the archive ends after its last member."""
     with open(path, "rb") as source:
         source.seek(end)
         blocks = source.read(_END)
         if blocks.strip(b"\0"):
-            raise DataError(f"{path}: no valid header at byte {end:,}, the archive is damaged; fetch or pack it again")
+            raise DataError(
+                f"{path}: no valid header at byte {end:,}, the archive is damaged after member {last}; fetch or "
+                "pack it again"
+            )
         if len(blocks) < _END:
             raise DataError(
-                f"{path}: cut off at byte {end + len(blocks):,}, where a tar has a member or two blocks of zeros; "
-                "fetch or pack it again"
+                f"{path}: cut off at byte {end + len(blocks):,}, where a tar has a member or two blocks of zeros "
+                f"after member {last}; fetch or pack it again"
             )
         at = end + _END
         while piece := source.read(_PIECE):

@@ -18,6 +18,7 @@ from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.typed import plain
 
 MODEL_TYPE = "stair"
+Stage = Literal["single", "1", "2", "3"]
 
 # An unknown key is an error, here and below.
 STRICT = {"extra": "forbid"}
@@ -82,7 +83,7 @@ class StairConfig:
     image: ImageShape = field(default_factory=ImageShape)
     bridge: bool = True
     layer_norm_eps: float = 1e-12
-    stage: Literal["single", "1", "2", "3"] = "single"
+    stage: Stage = "single"
     mask_specials: bool = False
     padding: Literal["none", "max_length"] = "none"
     prompt: str = "a photo of "

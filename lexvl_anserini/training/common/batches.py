@@ -35,6 +35,10 @@ class ImageBatch(NamedTuple):
         return self.values.dim() == 3
 
 
+class OwnImages(ImageBatch):
+    """The rows of this process alone, of a batch that several processes share."""
+
+
 class TextBatch(NamedTuple):
     """Texts as a side reads them.
 
@@ -69,7 +73,8 @@ class TrainingBatch:
     """Items of the training split: images and, in each round, one caption per image; or queries with passages.
 
     items      int64 [B], positions of the images or queries in the training split
-    documents  the images; or the passages, one positive per query, then the hard negatives of each query in turn
+    documents  the images, of a stream the own rows alone; or the passages, one positive per query, then the hard
+               negatives of each query in turn
     texts      int64 [rounds, B], positions of the captions among all captions, or of the queries
     rounds     one for each caption that is drawn per image, or the queries; each [B, L], in the order of the items
     passages   int64 [M], positions of the documents among all passages; None of images

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.training.common.batches import ImageBatch, TextBatch
+from lexvl_anserini.training.common.batches import ImageBatch, OwnImages, TextBatch
 
 AnyBatch = ImageBatch | TextBatch
 # What a side computes: vectors, or a NamedTuple of vectors, some of which may be None; one row per row of the batch.
@@ -83,12 +83,12 @@ class Pieces:
 
     def own(self, batch: AnyBatch) -> list[tuple[AnyBatch, int]]:
         """The pieces of this process: its share of the rows, in order, with a seed for each piece."""
-        rows, processes = len(batch[0]), self.accelerator.num_processes
-        share = rows // processes
+        rows, processes, index = len(batch[0]), self.accelerator.num_processes, self.accelerator.process_index
+        share = rows if isinstance(batch, OwnImages) else rows // processes
         starts = range(0, share, self.size or share)
         # The seeds of all processes, so that each has its own dropout.
         seeds = torch.randint(1 << 62, (processes, len(starts)), generator=self.draws)
-        index, first = self.accelerator.process_index, self.accelerator.process_index * share
+        first = 0 if isinstance(batch, OwnImages) else index * share
         ends = [min(start + (self.size or share), share) for start in starts]
         return [
             (rows_of(batch, slice(first + start, first + end)), seed)

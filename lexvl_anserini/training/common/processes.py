@@ -99,6 +99,24 @@ class Processes:
                 raise UsageError(f"recipe {recipe.name}: batch_size {size} is no multiple of the {count} processes")
 
 
+def own_rows(rows: int) -> slice:
+    """The rows of a batch that this process computes, as `Pieces.own` divides it."""
+    from accelerate import PartialState
+
+    state = PartialState()
+    share = rows // state.num_processes
+    return slice(state.process_index * share, (state.process_index + 1) * share)
+
+
+def of_all(values: list[str]) -> list[str]:
+    """The values of all processes, those of the first one first."""
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    gathered: list[str] = gather_object(values) if PartialState().num_processes > 1 else values
+    return gathered
+
+
 def make_accelerator(device: torch.device, precision: str) -> Any:
     """An accelerator on this device."""
     from accelerate import Accelerator, DataLoaderConfiguration

@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.sparsify import top_mask
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.training.common.batches import Details, TrainingBatch
 from lexvl_anserini.training.model_settings import ImagePairSettings
 from lexvl_anserini.training.recipe import StageSettings
@@ -83,9 +84,17 @@ class TowerPair(nn.Module):
         return super().__getattr__("encoder_q" if name == "encoder_p" and name not in self._modules else name)
 
     def trains(self, stage: StageSettings) -> None:
-        """Lets the weights change that a stage names, and no others."""
+        """Lets the weights change that a stage names, and no others.
+
+        Raises:
+            UsageError: the patterns of the stage name no weight.
+        """
+        names = [name for name, _ in self.named_parameters()]
+        changed = {name for name in names if any(fnmatch(name, pattern) for pattern in stage.trained)}
+        if stage.trained and not changed:
+            raise UsageError(f"trained {', '.join(stage.trained)}: names no weight; weights are named as {names[0]} is")
         for name, parameter in self.named_parameters():
-            parameter.requires_grad_(not stage.trained or any(fnmatch(name, pattern) for pattern in stage.trained))
+            parameter.requires_grad_(not stage.trained or name in changed)
         self.log_temperature.requires_grad_(stage.objective.learn_temperature)
         if self.log_bag_temperature is not None:
             self.log_bag_temperature.requires_grad_(stage.objective.learn_bag_temperature)

@@ -24,6 +24,7 @@ from lexvl_anserini.training.common.batches import TextStore, TrainingBatch
 from lexvl_anserini.training.images.stores import ImageStore
 from lexvl_anserini.training.objectives.joint_losses import mask_probability
 from lexvl_anserini.training.recipe import Recipe
+from lexvl_anserini.training.words import Texts
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class CaptionedImages:
     def texts(self) -> list[str]:
         """All captions, image by image."""
         return [text for texts in self.captions for text in texts]
+
+    @property
+    def worded(self) -> Texts:
+        """What a vocabulary is learned from."""
+        return self.texts
 
     @property
     def first(self) -> np.ndarray:
@@ -224,7 +230,7 @@ class Batches:
         chosen = np.sort(self._order(epoch)[number * self.size : (number + 1) * self.size])
         draws = np.random.default_rng((self.seed, 1, step))
         inputs = self.images.views(chosen, draws)
-        first, counts = self.first[chosen], np.diff(self.first)[chosen]
+        first, counts = self.first[chosen], self.first[chosen + 1] - self.first[chosen]
         # Distinct captions of an image where it has enough of them.
         offsets = [draws.permutation(count)[np.arange(self.rounds) % count] for count in counts]
         captions = (first[:, None] + np.stack(offsets)).T  # [rounds, B]

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.families.stair import save_stair
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, TOKENS, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, entry_of, named_backbone
-from lexvl_anserini.encoders.parts.stair_network import Stair
+from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
@@ -103,8 +103,9 @@ def save_pair(
 
 def save_new_stair(pair: TowerPair, recipe: Recipe, model: ModelSettings, tokenizer: Any, folder: Path) -> None:
     """Writes a STAIR whose networks began with random weights into an empty folder."""
-    stage: Literal["single", "1", "3"] = "single" if len(recipe.stages) == 1 else "3"
-    stair = Stair(stair_config(model, len(tokenizer), "1" if masks_texts(recipe) else stage))
+    stages: tuple[Stage, ...] = ("single", "2", "3")
+    stage: Stage = "1" if masks_texts(recipe) else stages[min(len(recipe.stages), 3) - 1]
+    stair = Stair(stair_config(model, len(tokenizer), stage))
     names = {"encoder_q.network": "text", "encoder_q.head": "text_head"}
     names |= {"encoder_p.network": "image", "encoder_p.head": "image_head"}
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}

@@ -53,7 +53,7 @@ from lexvl_anserini.training.common.evaluation import StageInputs
 from lexvl_anserini.training.common.tower_pair import DetailedSide, TowerPair
 from lexvl_anserini.training.images.captioned import CaptionedImages
 from lexvl_anserini.training.images.checkpoints import TERMS, copied
-from lexvl_anserini.training.images.material import image_inputs, tokenised
+from lexvl_anserini.training.images.material import drawn, image_inputs, tokenised
 from lexvl_anserini.training.images.stores import FeatureStore
 from lexvl_anserini.training.model_settings import HeadSettings
 from lexvl_anserini.training.recipe import Recipe
@@ -320,7 +320,7 @@ class HeadMaterial:
             captions[role] = replace(self.captions[role], device=device, states=states)
             numbers = self.numbers(sides.image, width, f"images-{role}", data.images, made_of)
             images[role] = FeatureStore(numbers[:, None, None], device)
-        return image_inputs(recipe, number, self.data, images, captions)
+        return image_inputs(drawn(recipe, number, self.data[TRAINING], images, captions), self.data, images, captions)
 
     def numbers(
         self, side: Features, width: int, what: str, inputs: Sequence[str], made_of: Sequence[str]

@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.training.common.batches import TextStore, of_one_part
+from lexvl_anserini.training.common.batches import AnyBatches, TextStore, of_one_part
 from lexvl_anserini.training.common.evaluation import Examples, StageInputs, named, spread
 from lexvl_anserini.training.common.tower_pair import TowerPair, as_encoded
 from lexvl_anserini.training.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
@@ -40,6 +40,7 @@ from lexvl_anserini.training.images.stores import (
     read_states,
     weights_digest,
 )
+from lexvl_anserini.training.images.stream import StreamedBatches, StreamedImages
 from lexvl_anserini.training.model_settings import (
     ImagePairSettings,
     ImageSettings,
@@ -49,7 +50,7 @@ from lexvl_anserini.training.model_settings import (
 from lexvl_anserini.training.objectives.contrastive import bag_of, masked
 from lexvl_anserini.training.recipe import Augmentation, Recipe, StageSettings
 from lexvl_anserini.training.run_folder import WORDS
-from lexvl_anserini.training.splits import TRAINING, VALIDATION, Sources
+from lexvl_anserini.training.splits import EXAMPLES, TRAINING, VALIDATION, Images, Sources
 
 log = logging.getLogger(__name__)
 
@@ -66,30 +67,36 @@ class Material:
 
     model      of the recipe
     data       images and captions by role
-    tokenizer  of the texts
+    reader     of the texts
     columns    the dimension of each token
-    captions   tokenised, by role
+    captions   of the images in memory, tokenised, by role
     prepare    how an image becomes pixels
     networks   of a pair over networks; None where its checkpoint is whole
     sources    which `data` is of
     """
 
     model: ModelSettings
-    data: Mapping[str, CaptionedImages]
-    tokenizer: Any
+    data: Mapping[str, Images]
+    reader: TextReader
     columns: TokenColumns
     captions: Mapping[str, TextStore]
     prepare: Pixels
     networks: Networks | None
     sources: Sources
 
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the texts."""
+        return self.reader.tokenizer
+
     @classmethod
     def read(cls, recipe: Recipe, output: Path, sources: Sources) -> Material:
         """Learns or copies the tokenizer below `output`, loads the networks and tokenises the captions."""
         model = recipe.model
         assert isinstance(model, ModelSettings)
-        images = sources.images
-        text, image, captions = model.text, model.image, images[TRAINING].texts
+        sources.keep()
+        data: Mapping[str, Any] = sources.data
+        text, image, captions = model.text, model.image, data[TRAINING].worded
         networks = None
         if model.whole:
             assert isinstance(image, ImageSettings)
@@ -99,8 +106,9 @@ class Material:
             torch.manual_seed(recipe.seed)  # of networks with random weights
             networks = load_networks(model, captions, output / WORDS)
             tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
-        stores = tokenised(images, TextReader(tokenizer, text.max_length), columns)
-        return cls(model, images, tokenizer, columns, stores, prepare, networks, sources)
+        reader = TextReader(tokenizer, text.max_length)
+        stores = tokenised(sources.images, reader, columns)
+        return cls(model, data, reader, columns, stores, prepare, networks, sources)
 
     def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
         """The pair that the stages train; its new weights depend on the seed alone."""
@@ -120,10 +128,14 @@ class Material:
     def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
         """The inputs of a stage; decodes its images and computes what its frozen networks make of them."""
         stage, device = recipe.stages[number], pair.log_temperature.device
-        captions = {role: captions_of(role, self, pair) for role in self.data}
-        images = {role: images_of(role, recipe, number, self, pair) for role in self.data}
+        memory = self.sources.images
+        captions = {role: captions_of(role, self, pair) for role in memory}
+        images = {role: images_of(role, recipe, number, self, pair) for role in memory}
+        if isinstance(stream := self.data[TRAINING], StreamedImages):
+            streamed = StreamedBatches(stream, recipe, number, self.reader, self.columns, self.prepare, device)
+            return image_inputs(streamed, memory, images, captions)
         taught = taught_by(stage, self, device) if stage.teacher else None
-        return image_inputs(recipe, number, self.data, images, captions, taught)
+        return image_inputs(drawn(recipe, number, stream, images, captions, taught), memory, images, captions)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
@@ -141,19 +153,19 @@ def tokenised(data: Mapping[str, CaptionedImages], reader: TextReader, columns: 
     }
 
 
-def image_inputs(
+def drawn(
     recipe: Recipe,
     number: int,
-    data: Mapping[str, CaptionedImages],
+    data: CaptionedImages,
     images: Mapping[str, ImageStore],
     captions: Mapping[str, TextStore],
     taught: Taught | None = None,
-) -> StageInputs:
-    """The inputs of a stage from the stores of both roles."""
+) -> Batches:
+    """The batches of a stage from the stores of the training images."""
     stage, plan = recipe.stages[number], recipe.stages[number].optimisation
-    first = data[TRAINING].first
+    first = data.first
     names = any(auxiliary.name == "naming" for auxiliary in stage.auxiliaries)
-    batches = Batches(
+    return Batches(
         images[TRAINING],
         captions[TRAINING],
         first,
@@ -164,10 +176,18 @@ def image_inputs(
         CaptionTerms.of(captions[TRAINING], first) if names else None,
         taught,
     )
-    shown = TRAINING
+
+
+def image_inputs(
+    batches: AnyBatches,
+    data: Mapping[str, CaptionedImages],
+    images: Mapping[str, ImageStore],
+    captions: Mapping[str, TextStore],
+) -> StageInputs:
+    """The inputs of a stage: its batches, and what validates and is shown from the stores of all roles in memory."""
+    shown = next(role for role in (VALIDATION, EXAMPLES, TRAINING) if role in data)
     validation = None
     if VALIDATION in data:
-        shown = VALIDATION
         validation = Validation(images[VALIDATION], captions[VALIDATION], data[VALIDATION].first)
     return StageInputs(batches, validation, examples_of(data[shown], images[shown], captions[shown]))
 
@@ -191,7 +211,7 @@ def captions_of(role: str, material: Material, pair: TowerPair) -> TextStore:
 
 def images_of(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
     """The images of a split: stored views of a frozen network, or pixels."""
-    stage, side, images = recipe.stages[number], pair.encoder_p, material.data[role].images
+    stage, side, images = recipe.stages[number], pair.encoder_p, material.sources.images[role].images
     device, stored = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
     if not stage.views:
         pixels = read_pixels(images, material.prepare, *stored)
@@ -222,13 +242,13 @@ def class_words_of(recipe: Recipe, material: Material, pair: TowerPair) -> Class
 @torch.inference_mode()
 def standardise(pair: TowerPair, material: Material) -> None:
     """Gives a pretrained image side the mean and the standard deviation of its states over some training images."""
-    side, images = pair.encoder_p, material.data[TRAINING].images
+    side, data = pair.encoder_p, material.data[TRAINING]
     if not isinstance(side, ImageOver) or not isinstance(material.model.image, PretrainedImage):
         return
-    some = images[:: -(-len(images) // STANDARD_IMAGES)]
     device, network = next(side.parameters()).device, side.frozen()
 
     def computed() -> Iterator[np.ndarray]:
+        some = data.at(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
         cells = [network(pixels) for pixels in normalised(some, material.prepare, device)]
         states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
@@ -244,7 +264,7 @@ def standardise(pair: TowerPair, material: Material) -> None:
 def taught_by(stage: StageSettings, material: Material, device: torch.device) -> Taught:
     """The vectors of the teacher of a stage for the training split."""
     teacher = load_encoder(TEACHER, checkpoint=stage.teacher, device=str(device))
-    data = material.data[TRAINING]
+    data = material.sources.images[TRAINING]
     assert stage.teacher is not None
     made_of = [material.sources.digests[TRAINING], find_checkpoint(stage.teacher).digest()]
 

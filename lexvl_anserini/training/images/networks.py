@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from lexvl_anserini.encoders.parts.images.pixels import one_crop
 from lexvl_anserini.encoders.parts.images.vision import PatchStates, PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import fresh_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
-from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape
+from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stage, Stair, StairConfig, TextShape
 from lexvl_anserini.encoders.parts.tokens import (
     TokenColumns,
     columns_ascii,
@@ -44,6 +44,7 @@ from lexvl_anserini.training.model_settings import (
 from lexvl_anserini.training.words import (
     FIRST_TOKEN_ID,
     FIRST_WORD_ID,
+    Texts,
     copied_tokenizer,
     fresh_tokenizer,
     learn_terms,
@@ -93,7 +94,7 @@ def token_columns(kind: str, tokenizer: Any) -> TokenColumns:
     return columns_ascii(tokenizer, first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids))
 
 
-def tokens_and_columns(model: ModelSettings, captions: Sequence[str], folder: Path) -> tuple[Any, TokenColumns]:
+def tokens_and_columns(model: ModelSettings, captions: Texts, folder: Path) -> tuple[Any, TokenColumns]:
     """The tokenizer of a pair without learned words, or with new towers; writes it into a folder."""
     text = model.text
     if isinstance(text, PretrainedText):
@@ -107,7 +108,7 @@ def tokens_and_columns(model: ModelSettings, captions: Sequence[str], folder: Pa
     return tokenizer, columns_ascii(tokenizer, FIRST_TOKEN_ID if model.whole else FIRST_WORD_ID)
 
 
-def load_text_network(model: ModelSettings, captions: Sequence[str], folder: Path) -> TextNetwork:
+def load_text_network(model: ModelSettings, captions: Texts, folder: Path) -> TextNetwork:
     """The network of the texts, and its dimensions; writes the tokenizer into a folder."""
     settings, image = model.text, model.image
     assert not isinstance(settings, BpeTextSettings)
@@ -140,7 +141,7 @@ def cells_settings(image: AnyImage) -> PretrainedImage:
     return PretrainedImage(checkpoint="", grid=image.grid)
 
 
-def load_networks(model: ModelSettings, captions: Sequence[str], folder: Path) -> Networks:
+def load_networks(model: ModelSettings, captions: Texts, folder: Path) -> Networks:
     """The networks of a model, and the terms of the training captions; writes the tokenizer into a folder.
 
     Weights of networks without a checkpoint are drawn from the random state of torch.
@@ -175,8 +176,13 @@ def pretrained_bert(settings: PretrainedText) -> Any:
 def bpe_texts(settings: BpeTextSettings, joint: int) -> TextNetwork:
     """CLIP's texts with random weights over the tokens of a merges file, which are no terms."""
     tokenizer = ClipBpe(merges_of(settings), SPECIALS)
-    columns = TokenColumns(Vocabulary((), settings.merges), np.full(len(tokenizer), -1, dtype=np.int64))
-    return TextNetwork(None, "", clip_texts(settings, len(tokenizer), joint), tokenizer, columns, {})
+    texts = clip_texts(settings, len(tokenizer), joint)
+    return TextNetwork(None, "", texts, tokenizer, no_columns(len(tokenizer)), {})
+
+
+def no_columns(tokens: int) -> TokenColumns:
+    """Tokens that are no dimensions."""
+    return TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
 
 
 def fresh_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:
@@ -192,7 +198,7 @@ def fresh_images(settings: ImageSettings) -> ImageBackbone:
     return fresh_image_backbone(network, settings.resolution)
 
 
-def stair_config(model: ModelSettings, tokens: int, stage: Literal["single", "1", "3"] = "single") -> StairConfig:
+def stair_config(model: ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:
     """The shapes of a new STAIR over so many tokens. Texts are trained without a prompt."""
     text, image = model.text, model.image
     assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)

@@ -52,7 +52,7 @@ class Cache:
         `made_of` has all that decides the content: digests, settings, seeds.
         """
         digest = sha256(orjson.dumps([*made_of, shape, kind.str], default=str)).hexdigest()[:16]
-        path, size = self.folder / STORED.replace("*", f"{what}-{digest}"), prod(shape) * kind.itemsize
+        path, size = self.folder / STORED.replace("*", f"{what}-{digest}.npy"), prod(shape) * kind.itemsize
         if not path.is_file():
             log.info("computing %s, %s numbers", path.name, " x ".join(f"{length:,}" for length in shape))
             with atomic_write(path) as out, disk_errors(path, size):
@@ -77,20 +77,26 @@ def weights_digest(network: nn.Module) -> str:
 
 
 def augment(
-    pixels: Tensor, augmentation: Augmentation, draws: np.random.Generator, mirrored: np.ndarray | None = None
+    pixels: Tensor,
+    augmentation: Augmentation,
+    draws: np.random.Generator,
+    mirrored: np.ndarray | None = None,
+    rows: slice = slice(None),
+    size: int = 0,
 ) -> Tensor:
     """A random view of each image [B, 3, R, R]: a crop, shifted and mirrored; bilinear, the border is repeated.
 
-    `mirrored`, bool [B], are the images to mirror; None draws them if the augmentation mirrors.
+    `mirrored`, bool [B], are the images to mirror; None draws them if the augmentation mirrors. Images that are some
+    `rows` of a batch of `size` get the views that they have in the whole batch.
     """
     if augmentation == Augmentation():
         return pixels
-    batch, _, side, _ = pixels.shape
-    zoom = draws.uniform(augmentation.zoom, 1.0, batch)
+    (batch, _, side, _), size = pixels.shape, size or len(pixels)
+    zoom = draws.uniform(augmentation.zoom, 1.0, size)[rows]
     room = (1 - zoom) + 2 * augmentation.shift / side  # in coordinates from -1 to 1
-    moved = draws.uniform(-1, 1, (2, batch)) * room
+    moved = draws.uniform(-1, 1, (2, size))[:, rows] * room
     if mirrored is None:
-        mirrored = augmentation.flip & (draws.random(batch) < 0.5)
+        mirrored = augmentation.flip & (draws.random(size)[rows] < 0.5)
     sign = np.where(mirrored, -1.0, 1.0)
     theta = np.zeros((batch, 2, 3), dtype=np.float32)
     theta[:, 0, 0], theta[:, 1, 1] = zoom * sign, zoom

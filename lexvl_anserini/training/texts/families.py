@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +39,7 @@ from lexvl_anserini.training.texts.sides import (
     load_splade_sides,
     load_vdr_sides,
 )
-from lexvl_anserini.training.words import learn_words, save_tokenizer
+from lexvl_anserini.training.words import fresh_tokenizer
 
 # The roles of the two sides; DPR's folders, and the routes of a SPLADE folder with two networks, have these names.
 ROLES = ("query", "document")
@@ -74,6 +75,7 @@ def make_text_sides(model: TextPairSettings, texts: Texts, folder: Path) -> tupl
         both = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
         for side in both:
             set_dropout(side, settings.dropout)
+            side.reader = replace(side.reader, padding=model.padding)
         sides.append(both)
     query, document = sides[0][0], sides[-1][1]
     if model.projection == "own":
@@ -90,7 +92,7 @@ def tower_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoi
         return find_checkpoint(settings.checkpoint)
     import transformers
 
-    tokenizer = save_tokenizer(learn_words(texts(), settings.words), folder, settings.max_length)
+    tokenizer = fresh_tokenizer(settings.tokenizer, texts(), settings.words, folder, settings.max_length)
     config = transformers.BertConfig(**settings.shape(len(tokenizer)))
     with quietly():
         transformers.BertForMaskedLM(config).save_pretrained(str(folder))
@@ -119,7 +121,7 @@ def save_vdr(
             "type": "vdr",
             "model_id": name,
             "max_len": side.reader.max_length,
-            "padding": "none",
+            "padding": side.reader.padding,
             "pooling": "max",
             "norm": side.normalise,
             "shift_vocab_num": int(side.columns.tokens[0]),

@@ -88,12 +88,13 @@ class QueriesWithPassages:
         )
 
 
-def read_query_passages(dataset: Dataset, others: int = 0) -> QueriesWithPassages:
+def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) -> QueriesWithPassages:
     """The topics of a dataset of texts that have a relevant document, in the order of the dataset.
 
     Args:
         dataset: of direction text-to-text; documents of relevance 0 or less are hard negatives of their topic.
         others: the number of documents without judgement to keep, chosen by the digests of their ids.
+        titles: keep the titles of documents.
     """
     name = f"{dataset.name}/{dataset.split}"
     relevance: dict[str, dict[str, int]] = {}
@@ -106,7 +107,7 @@ def read_query_passages(dataset: Dataset, others: int = 0) -> QueriesWithPassage
     if empty := [topic.query_id for topic in topics if not (topic.text or "").strip()]:
         raise DataError(f"{name}: {len(empty)} topics have no text, such as {empty[0]!r}; remove their judgements")
     needed = {doc_id for topic in topics for doc_id in relevance[topic.query_id]}
-    passages = sorted(read_passages(dataset, needed, others), key=lambda passage: passage.doc_id)
+    passages = sorted(read_passages(dataset, needed, others, titles), key=lambda passage: passage.doc_id)
     place = {passage.doc_id: number for number, passage in enumerate(passages)}
     if missing := sorted(needed - place.keys()):
         raise DataError(f"{name}: {len(missing)} judged documents are not in the corpus, such as {missing[0]!r}")
@@ -162,11 +163,12 @@ def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
     )
 
 
-def read_passages(dataset: Dataset, needed: set[str], others: int) -> Iterator[Document]:
+def read_passages(dataset: Dataset, needed: set[str], others: int, titles: bool = True) -> Iterator[Document]:
     """The needed documents of a dataset, then `others` of the rest: those whose ids have the least digests."""
     least: list[tuple[int, str, Document]] = []  # a heap of the negated digests: the largest digest is first
     seen: set[str] = set()
     for document in dataset.documents():
+        document = document if titles else document._replace(title=None)
         text = bool(document.contents.strip())
         if document.doc_id in needed:
             if not text:

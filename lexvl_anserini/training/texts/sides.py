@@ -1,7 +1,7 @@
 """Sides of a pair that read texts: trainable networks, fresh or from a checkpoint of any family of text encoders.
 
-A side has the equation of its encoder (`lexvl_anserini.encoders`) before the sparsifier. Padding is masked everywhere,
-so a vector does not depend on the other texts of its batch.
+A side has the equation of its encoder (`lexvl_anserini.encoders`) before the sparsifier. Padding is masked, or all
+texts have one length, so a vector does not depend on the other texts of its batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from lexvl_anserini.encoders.checkpoints.weights import complain
 from lexvl_anserini.encoders.encoder import read_document
@@ -120,9 +120,13 @@ class TrainableVdr(TrainableText):
 
     def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
+        whole = self.reader.padding == "max_length"
+        if whole:
+            more = (0, self.reader.max_length - ids.shape[1])
+            ids, attention = pad(ids, more, value=self.reader.pad_id), pad(attention, more)
         states = self.bert_model(input_ids=ids, attention_mask=attention).last_hidden_state
         head = Head(self.ln, self.tied if self.proj is None else self.proj)
-        weights = elu1p(max_logits(head, states, attention == 0))
+        weights = elu1p(max_logits(head, states, None if whole else attention == 0))
         return normalize(weights, dim=1) if self.normalise else weights
 
 

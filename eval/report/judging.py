@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.ground.errors import DataError, UsageError
-
-from .classes.labelled import LISTS, read_rows
-from .interpretability import words_in
+from lexvl_anserini.ground.errors import DataError
 
 if TYPE_CHECKING:
-    from .terms import DocumentTerm
+    from ..analyses.terms import DocumentTerm
 
-# Words of a caption's set.
+# Words of a set.
 JUDGED = 5
-
-COLUMNS = ("document", "caption")
 
 
 class JudgedTerm(NamedTuple):
@@ -72,7 +67,7 @@ def terms_to_judge(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> l
 
 
 def words_to_judge(
-    documents: Iterable[tuple[str, Sequence[DocumentTerm]]], captions: Mapping[str, str]
+    documents: Iterable[tuple[str, Sequence[DocumentTerm]]], captions: Mapping[str, Sequence[str]]
 ) -> tuple[list[JudgedWord], list[Preference]]:
     """The first terms of some documents beside the first words of their captions, and the questions of preference.
 
@@ -84,9 +79,9 @@ def words_to_judge(
     for document, terms in documents:
         if document not in captions:
             raise DataError(f"no caption for document {document!r}; the list has {len(captions):,}")
-        of_caption = list(dict.fromkeys(words_in(captions[document])))[:JUDGED]
+        of_caption = list(dict.fromkeys(captions[document]))[:JUDGED]
         if not of_caption:
-            raise DataError(f"the caption of document {document!r} has no word: {captions[document][:80]!r}")
+            raise DataError(f"the caption of document {document!r} has no word that is no function word")
         if not terms:
             raise DataError(f"document {document!r} has no term; nothing can be preferred to its caption")
         sets = {"model": [(term.term, term.weight) for term in terms], "caption": [(w, np.nan) for w in of_caption]}
@@ -95,22 +90,6 @@ def words_to_judge(
             words += [JudgedWord(document, name, side, rank, *word) for rank, word in enumerate(sets[side], start=1)]
         preferences.append(Preference(document, *(", ".join(word for word, _ in sets[side]) for side in order)))
     return words, preferences
-
-
-def read_captions(path: Path) -> dict[str, str]:
-    """One caption per document, of a list (document, caption).
-
-    Raises:
-        UsageError: the file has no suffix of a list.
-        DataError: a line is damaged, or a document is there twice.
-    """
-    if path.suffix.lower() not in LISTS:
-        raise UsageError(f"--captions {path}: expected a list, {' or '.join(LISTS)}, with columns {', '.join(COLUMNS)}")
-    captions: dict[str, str] = {}
-    for where, (document, caption) in read_rows(path, COLUMNS):
-        if captions.setdefault(document, caption) is not caption:
-            raise DataError(f"{where}: a second caption for document {document!r}; expected one")
-    return captions
 
 
 def preferences_path(path: Path) -> Path:
