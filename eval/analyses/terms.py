@@ -86,7 +86,7 @@ class DrawingOptions:
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class SheetOptions:
     """Sheets for people to judge terms."""
 
     export: Annotated[
@@ -141,7 +141,7 @@ def command(
     encoder: options.ImageEncoderOptions,
     vocabulary: options.Words = VOCABULARY,
     drawings: DrawingOptions,
-    sheets: ExportOptions,
+    sheets: SheetOptions,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:
