@@ -50,7 +50,7 @@ class JudgedWord(NamedTuple):
     understandable: str = ""
 
 
-class Preference(NamedTuple):
+class PreferenceQuestion(NamedTuple):
     """The questions about one picture and its two sets of words; answers are empty until a person gives them."""
 
     document: str
@@ -68,7 +68,7 @@ def terms_to_judge(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> l
 
 def words_to_judge(
     documents: Iterable[tuple[str, Sequence[DocumentTerm]]], captions: Mapping[str, Sequence[str]]
-) -> tuple[list[JudgedWord], list[Preference]]:
+) -> tuple[list[JudgedWord], list[PreferenceQuestion]]:
     """The first terms of some documents beside the first words of their captions, and the questions of preference.
 
     Raises:
@@ -88,7 +88,7 @@ def words_to_judge(
         order = ("model", "caption") if sha256(document.encode()).digest()[0] % 2 else ("caption", "model")
         for name, side in zip("AB", order, strict=True):
             words += [JudgedWord(document, name, side, rank, *word) for rank, word in enumerate(sets[side], start=1)]
-        preferences.append(Preference(document, *(", ".join(word for word, _ in sets[side]) for side in order)))
+        preferences.append(PreferenceQuestion(document, *(", ".join(word for word, _ in sets[side]) for side in order)))
     return words, preferences
 
 

@@ -27,7 +27,7 @@ from eval.analyses.terms import (
     terms_of_documents,
 )
 from eval.options import ImageEncoderOptions
-from eval.report.judging import JudgedTerm, JudgedWord, Preference, terms_to_judge, words_to_judge
+from eval.report.judging import JudgedTerm, JudgedWord, PreferenceQuestion, terms_to_judge, words_to_judge
 from eval.report.term_drawings import PANEL, outline, placed_words
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -190,7 +190,7 @@ def test_the_command_exports_both_sides(shards, tmp_path):
         words = [*csv.DictReader(rows)]
     with open(tmp_path / "labels.preferences.csv", newline="") as rows:
         [question] = csv.DictReader(rows)
-    assert words[0].keys() == set(JudgedWord._fields) and question.keys() == set(Preference._fields)
+    assert words[0].keys() == set(JudgedWord._fields) and question.keys() == set(PreferenceQuestion._fields)
     assert [word["weight"] for word in words if word["side"] == "caption"] == ["", ""]
     with pytest.raises(UsageError, match="--captions names captions for --export"):
         invoke([*line[:2], *line[4:]])
