@@ -15,7 +15,6 @@ another image    the model's own terms, each image's compared with the next one'
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +28,6 @@ import typer
 from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
-from lexvl_anserini.training.words import function_words
 
 from .. import options
 from ..report.render import Table, check_format, render
@@ -37,6 +35,7 @@ from ..report.tables import CLASS_WORDS, NAMED_WORDS
 from .class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
 from .classes.class_sets import load_labelled
 from .classes.labelled import read_classes
+from .sentence_pairs import words_of
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
@@ -48,7 +47,6 @@ log = logging.getLogger(__name__)
 # Terms that are read of each image.
 FIRST = 10
 
-_LETTERS = re.compile(r"[^\W\d_]+")
 
 Words = frozenset[str]
 
@@ -78,9 +76,7 @@ def command(
     ] = None,
     images: Annotated[str | None, options.CLASSIFIED_IMAGES] = None,
     classes: options.ClassFile = None,
-    vocabulary: Annotated[
-        str, typer.Option(help="Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name.")
-    ] = VOCABULARY,
+    vocabulary: options.Words = VOCABULARY,
     data_dir: DataDir = None,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
@@ -114,11 +110,6 @@ class NamedWords(NamedTuple):
     top_5: float
     top_10: float
     words_in_10: float
-
-
-def words_of(text: str) -> Words:
-    """The words of a caption without function words."""
-    return frozenset(_LETTERS.findall(text.lower())) - function_words()
 
 
 def caption_words(dataset: Dataset) -> dict[str, Words]:

@@ -86,33 +86,30 @@ def measure_runs(
 
 
 def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Relevant, rules: MeasuringRules) -> None:
-    """Logs what share of a run's topics and first documents is judged, where topics are not judged or few documents."""
-    topics, shared = len(found.query_ids), sum(topic in relevant.topics for topic in found.query_ids)
+    """Warns where few of a run's first documents are judged; the run is read again only where few are relevant."""
     first = int(np.minimum(found.hits, FIRST_RANKS).sum())
 
     def share(of: Found) -> float:
         return int((of.places[rules.ties] < FIRST_RANKS).sum()) / max(first, 1)
 
-    if shared == topics and share(found) >= FEW_JUDGED:
+    if share(found) >= FEW_JUDGED:
         return
     # Documents that are judged as not relevant count too.
     levels = {
         query_id: dict.fromkeys(documents, 1) for query_id, documents in judgements(judged.qrels, judged.label).items()
     }
     of_first = share(find_in_run(path, relevant_of(levels), rules.remove_query))
-    if shared == topics and of_first >= FEW_JUDGED:
+    if of_first >= FEW_JUDGED:
         return
-    few = of_first < FEW_JUDGED
-    log.log(
-        logging.WARNING if few else logging.INFO,
-        "%s: only %d of its %d topics and %.1f %% of their first %d documents are judged by %s%s",
+    log.warning(
+        "%s: only %d of its %d topics and %.1f %% of their first %d documents are judged by %s; "
+        "are these the judgements of another collection?",
         path,
-        shared,
-        topics,
+        sum(topic in relevant.topics for topic in found.query_ids),
+        len(found.query_ids),
         100 * of_first,
         FIRST_RANKS,
         judged.label,
-        "; are these the judgements of another collection?" if few else "",
     )
 
 

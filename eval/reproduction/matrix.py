@@ -27,6 +27,7 @@ from .prepared import (
     cost_of_latency,
     cost_of_retrieval,
     needs_of_classification,
+    needs_of_completeness,
     needs_of_latency,
     needs_of_retrieval,
     needs_of_weights,
@@ -56,10 +57,6 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
     [rows] = measure_runs([card], judgements, part.measures, results=place.output / "results")
     values = means(rows)
     return Finding({name: values[str(parse_measure(name))] for name in part.measures}, 0)
-
-
-# Millions; papers print one decimal.
-TOLERANCE = 0.05
 
 
 # The tokens of BERT's uncased vocabulary, whose tokenizer the recipes name.
@@ -95,6 +92,38 @@ def d2s_head() -> float:
         return millions(D2SHead(256, 768, BERT_TOKENS))
 
 
+# OpenAI's merges with the three special symbols of FDT's code.
+BPE_TOKENS = 49_409
+
+
+def fdt_share() -> float:
+    """What FDT adds to CLIP's parameters, as a share: the mean over the image encoders of the paper's Table 6.
+
+    The networks have the projections that CLIP uses and FDT does not.
+    """
+    import torch
+
+    from lexvl_anserini.training.images.fdt_networks import clip_texts
+    from lexvl_anserini.training.images.networks import Networks, TextNetwork, fresh_patches, no_columns
+    from lexvl_anserini.training.images.sides import SIDES
+    from lexvl_anserini.training.model_settings import BpeTextSettings, ModelSettings, PretrainedImage
+    from lexvl_anserini.training.recipe import read_recipe
+
+    shares = []
+    for name, changes in (("fdt", {}), ("fdt", {"model.image.patch_size": 16}), ("fdt-swin", {})):
+        model = read_recipe(shipped_folder("recipes") / f"{name}-paper.yaml", changes).model
+        assert isinstance(model, ModelSettings) and isinstance(model.text, BpeTextSettings)
+        assert not isinstance(model.image, PretrainedImage)
+        with torch.device("meta"):
+            texts = clip_texts(model.text, BPE_TOKENS, model.codebook.width)
+            images = fresh_patches(model.image, model.codebook.width)
+            networks = Networks(TextNetwork(None, "", texts, None, no_columns(BPE_TOKENS), {}), images)
+            sides = SIDES[model.kind](model, networks.text.columns, networks)
+        clip = millions(texts, images.network)
+        shares.append(millions(*sides) / clip - 1)
+    return sum(shares) / len(shares)
+
+
 def millions(*modules: Any) -> float:
     """The parameters of networks, in millions."""
     return sum(parameter.numel() for module in modules for parameter in module.parameters()) / 1e6
@@ -104,6 +133,7 @@ def millions(*modules: Any) -> float:
 COUNTS: Mapping[str, Mapping[str, Callable[[], float]]] = {
     "stair": {"text parameters": partial(stair_side, 0), "image parameters": partial(stair_side, 1)},
     "d2s": {"parameters": d2s_head},
+    "fdt": {"additional parameters": fdt_share},
 }
 
 
@@ -113,10 +143,10 @@ def can_be_counted(part: RowPart) -> bool:
 
 
 def count_parameters(part: RowPart, place: Workplace) -> Finding:
-    """The parameters of a part's network, in millions."""
+    """What is counted in a part's network: millions of parameters, or a share. All printed digits must agree."""
     assert part.system is not None, "`can_be_counted` is true of it"
     counts = COUNTS[part.system.encoder]
-    return Finding({name: counts[name]() for name in part.measures}, TOLERANCE)
+    return Finding({name: counts[name]() for name in part.measures}, 0)
 
 
 class TablePlan(NamedTuple):
@@ -253,6 +283,7 @@ PUBLISHED_RUN = Way(f"{__name__}:measure_published", needed_files, no_cost)
 SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", needs_of_retrieval, cost_of_retrieval)
 LATENCY = Way(f"{__package__}.vectors:measure_latency", needs_of_latency, cost_of_latency)
 WEIGHTS = Way(f"{__package__}.vectors:measure_weights", needs_of_weights, no_cost)
+COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", needs_of_completeness, no_cost)
 COUNT = Way(f"{__name__}:count_parameters", nothing_needed, no_cost)
 
 # Task -> how it is measured. Tasks that are no key are not measured by this version.
@@ -266,6 +297,7 @@ WAYS: Mapping[str, Way] = {
     "model": COUNT,
     "sparsity": SPARSITY,
     "latency": LATENCY,
+    "completeness": COMPLETENESS,
     "weight": WEIGHTS,
 }
 

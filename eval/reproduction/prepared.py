@@ -269,6 +269,26 @@ def needs_of_weights(part: RowPart, place: Workplace) -> list[Need]:
     return [*needs, Need("data", part.data, False, f"pictures of the paper, not published; {how}", public=False)]
 
 
+# COCO's annotations of objects and the images that they are of, in the data folder.
+OBJECTS = ("coco/annotations/instances_train2017.json", "coco/train2017")
+
+
+def objects_of(place: Workplace) -> str:
+    """COCO's annotations of objects and its images, as the completeness probe reads them."""
+    return ",".join(str(data_root(place.data_dir) / name) for name in OBJECTS)
+
+
+def needs_of_completeness(part: RowPart, place: Workplace) -> list[Need]:
+    """The weights, COCO's annotations of objects and its images."""
+    source = place.corpora.get(part.data)
+    if source:
+        # A dataset of captions is found, or not, when it is read.
+        return [*needed_weights(part, place), Need("data", source, True, f"--corpus {part.data}")]
+    here = all(map(is_place, objects_of(place).split(",")))
+    origin = "cocodataset.org: annotations_trainval2017.zip and train2017.zip"
+    return [*needed_weights(part, place), Need("data", ", ".join(OBJECTS), here, origin)]
+
+
 def picture_of(system: PublishedSystem, folder: str) -> Path | None:
     """The picture of an item in the user's folder: the file with its name and any suffix; None if it is not there."""
     return next((path for path in sorted(Path(folder).expanduser().glob("*")) if path.stem == system.item), None)

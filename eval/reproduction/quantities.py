@@ -5,6 +5,7 @@
     text-to-text, text-to-image, image-to-text   retrieval: measures of `eval.measures`; with images also R@k
     captions                                     both directions of a caption set: rsum, the sum of its six R@k
     zero-shot, linear-probe                      classification of images: top-k accuracy
+    completeness                                 complete sentences before partial ones (FDT, section 4.4)
     words                                        the class word among all terms of an image (STAIR, section 5.1): top-k
     sparsity                                     terms of queries and documents, and FLOPS, of a lexical model
     latency                                      of a lexical model and its dense twin, by a paper's protocol
@@ -172,6 +173,10 @@ TASKS: Mapping[str, PublishedTask] = {
     "zero-shot": PublishedTask(_CLASSES, _check_top),
     "linear-probe": PublishedTask(_CLASSES, _check_top),
     "words": PublishedTask(_CLASSES, _check_top),
+    "completeness": PublishedTask(
+        _one_of("set of annotated images", ("coco/train",)),
+        _one_of("measure", ("sentence pairs", "complete sentence first")),
+    ),
     "answers": PublishedTask(_one_of("question set", ("nq-open/test",)), _check_top),
     "vqa": PublishedTask(_one_of("question set", ("vqa-v2",)), _one_of("kind", ("yes/no", "number", "other", "all"))),
     **{task: PublishedTask(_check_corpus, _one_of("measure", names)) for task, names in OF_DOCUMENTS.items()},

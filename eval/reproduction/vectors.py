@@ -1,7 +1,8 @@
-"""Rows that are measured on vectors, without a run: how sparse and how fast they are, and the weights of an item."""
+"""Rows that are measured on vectors, without a run: how sparse and how fast, single weights, the completeness probe."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
@@ -11,10 +12,11 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 
+from ..analyses.sentence_pairs import completeness, sentence_pairs
 from ..efficiency.protocols import measure
 from ..efficiency.suite import Options
 from ..measures.flops import sparsity_of
-from .prepared import STORED, Prepared, picture_of, prepare, twin_of
+from .prepared import STORED, Prepared, objects_of, picture_of, prepare, twin_of
 from .retrieval import dataset_for, encoded, found_or_made
 from .rows import Finding, RowPart, Workplace
 
@@ -77,6 +79,24 @@ def term_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
     [terms] = model.decode(as_lexical(tower).weights([item]))
     weights = dict(terms)
     return {"values": {term: weights.get(term, 0.0) for term in part.measures}, "quantised": False, "documents": 1}
+
+
+def measure_completeness(part: RowPart, place: Workplace) -> Finding:
+    """How often a complete sentence comes before a partial one, or finds the result."""
+    return found_or_made(part, place, complete_first)
+
+
+def complete_first(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """The pairs of sentences about an image's objects, and the share whose complete sentence is more similar to it."""
+    pairs = sentence_pairs(place.corpora.get(part.data) or objects_of(place), place.data_dir)
+    shown = dict.fromkeys(pair.image for pair in pairs)
+    chosen = set(islice(shown, place.limit))
+    pairs = [pair for pair in pairs if pair.image in chosen]
+    model = loaded(work, place, direction="text-to-image")
+    with place.bars(f"completeness {part.data}", len(chosen) + 2 * len(pairs), "images and sentences") as progress:
+        row, _ = completeness(model, part.data, pairs, place.batch_size, progress)
+    values = {"sentence pairs": row.pairs, "complete sentence first": row.complete_first}
+    return {"values": {name: values[name] for name in part.measures}, "quantised": False, "documents": row.images}
 
 
 def image_of(work: Prepared) -> str:

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.queries.clauses import Clause
+from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.queries.clauses import All, Clause, Impacts, Unscored
 
 
 class EngineOptions:
@@ -148,6 +148,17 @@ class ImpactEngine(Engine, Protocol):
             UsageError: a clause or a value that the index cannot search.
             ArtefactError: as `search`.
         """
+
+    def search_where(
+        self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
+    ) -> Iterator[list[ScoredDoc]]:
+        """One list per query, as `search`, of the documents that match a condition, which adds no score.
+
+        Raises:
+            UnknownName, UsageError, ArtefactError: as `search_tree`.
+        """
+        for query in queries:
+            yield self.search_tree(query.query_id, All((Impacts(query.vector), Unscored(where))), hits)
 
     @abstractmethod
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:

@@ -289,6 +289,76 @@ def bound(clause: Clause, bound_of_vector: Callable[[Mapping[str, float]], float
     return bound_of_vector(total)
 
 
+class FilteredQuery(NamedTuple):
+    """A tree as an encoded query among the documents that match a condition; None is every document."""
+
+    vector: Mapping[str, int]
+    condition: All | None
+
+    @property
+    def by_ids(self) -> bool:
+        """True if the condition names the documents."""
+        return self.condition is not None and any(isinstance(part, Ids) for part in self.condition.clauses)
+
+
+def as_filtered(clause: Clause) -> FilteredQuery | None:
+    """The encoded query and the condition with a tree's hits and scores; None for a tree that has none.
+
+    It has one if each clause that must match is a sum of terms or adds nothing, one at least is a sum, and the optional
+    clauses are sums or add nothing: then every hit scores 1 or more, the dot product with all its terms.
+    """
+    required, optional = _conjunction(clause)
+    sums = [_sum_of(part) for part in required]
+    scored = [part for part, terms in zip(required, sums, strict=True) if terms]
+    conditions = [part for part, terms in zip(required, sums, strict=True) if not terms]
+    more = [_sum_of(part) for part in optional]
+    without = [*conditions, *(part for part, terms in zip(optional, more, strict=True) if not terms)]
+    if not scored or any(_adds(part) for part in without):
+        return None
+    # A hit that nothing else adds to matches the one sum that must match.
+    if len(scored) > 1 or any(more):
+        conditions = [*scored, *conditions]
+    vector: dict[str, int] = {}
+    for terms in (*sums, *more):
+        for term, weight in terms:
+            vector[term] = vector.get(term, 0) + weight
+    if max(vector.values()) >= SCORE_LIMIT:
+        return None
+    return FilteredQuery(vector, All(tuple(conditions)) if conditions else None)
+
+
+def _conjunction(clause: Clause) -> tuple[list[Clause], list[Clause]]:
+    """The clauses that a document must match, and the optional ones; conjunctions that must match are opened."""
+    if not isinstance(clause, All):
+        return [clause], []
+    required, optional = list[Clause](), [*clause.optional]
+    for part in map(_conjunction, clause.clauses):
+        required += part[0]
+        optional += part[1]
+    return required, optional
+
+
+def _sum_of(clause: Clause, factor: int = 1) -> list[tuple[str, int]]:
+    """The terms of a clause that matches if a term does and scores the sum of those that do; empty for another one."""
+    if isinstance(clause, Impacts):
+        return [(term, factor * weight) for term, weight in clause.vector.items()]
+    if isinstance(clause, Term):
+        return [(clause.term, factor * clause.weight)]
+    if isinstance(clause, Boost) and clause.weight >= 1 and float(clause.weight).is_integer():
+        return _sum_of(clause.clause, factor * int(clause.weight))
+    if isinstance(clause, AnyOf):
+        parts = [_sum_of(part, factor) for part in clause.clauses]
+        return [pair for part in parts for pair in part] if all(parts) else []
+    return []
+
+
+def _adds(clause: Clause) -> bool:
+    """True if a clause can add to a score."""
+    if isinstance(clause, All | AnyOf | Boost):
+        return any(map(_adds, clause.children()))
+    return isinstance(clause, Impacts | Term | Text)
+
+
 def inexact_score(query_id: str, most: float, remedy: str, scores: str = "Lucene's scores") -> ArtefactError:
     """The error about a query whose score could reach `most`, 2^24 or more."""
     return ArtefactError(

@@ -83,11 +83,6 @@ class Refinement:
         if not 0 <= self.text_weight < SCORE_LIMIT:
             raise UsageError(f"text weight {self.text_weight}: expected a number from 0 to {SCORE_LIMIT - 1:,}")
 
-    @property
-    def needs_trees(self) -> bool:
-        """True if the search needs a query tree, not only a vector."""
-        return self.where is not None or self.text_weight > 0
-
     def listed(self, vector: Vector) -> dict[str, int]:
         """The vector with the terms that the lists allow."""
         only, without = self.only_terms, self.without_terms
@@ -157,8 +152,11 @@ def search_refined(
     refinement = settings.refinement or Refinement()
 
     def lists(piece: Sequence[RefinedQuery], hits: int) -> Iterator[list[ScoredDoc]]:
-        if not refinement.needs_trees and all(isinstance(refined.query, ImpactQuery) for refined in piece):
-            return engine.search([refined.query for refined in piece], hits, settings.threads)
+        queries = [refined.query for refined in piece if isinstance(refined.query, ImpactQuery)]
+        if len(queries) == len(piece) and not refinement.text_weight:
+            if refinement.where is None:
+                return engine.search(queries, hits, settings.threads)
+            return engine.search_where(queries, refinement.where, hits, settings.threads)
         return (engine.search_tree(refined.query.query_id, refinement.tree(refined), hits) for refined in piece)
 
     stream = iter(queries)

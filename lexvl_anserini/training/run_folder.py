@@ -163,7 +163,7 @@ def clear(output: Path) -> None:
 def tidy(output: Path) -> None:
     """Deletes what a finished run needs no more: stored images and texts, and unfinished files of a killed process."""
     named = [output / name for name in (BEST_WEIGHTS, FAILED) if (output / name).exists()]
-    for leftover in (*output.glob(STORED), *output.glob("*.part"), *named):
+    for leftover in (*output.glob(STORED), *output.glob("*.part"), *output.glob(f"{KEPT}/*.part"), *named):
         if leftover.is_dir():
             shutil.rmtree(leftover)
         else:

@@ -275,7 +275,8 @@ def test_pictures_are_squeezed():
     "changes,message",
     [
         ({"text_proj.bias": None}, "missing: text_proj.bias"),
-        ({"text_proj.weight": None}, "no text_proj.weight; not a retrieval model"),
+        ({"text_proj.weight": None}, "no text_proj.weight; a matching head .ITM. reads an image and a text together"),
+        ({"text_proj.weight": None, "itm_head.bias": None}, "no text_proj.weight; not a retrieval model"),
         ({"head.bias": torch.zeros(1)}, "unexpected: head.bias"),
         ({"vision_proj.bias": torch.zeros(3)}, r"mis-shaped: vision_proj.bias \[3\], expected \[8\]"),
         ({"visual_encoder.pos_embed": torch.zeros(1, 6, 48)}, "6 position embeddings, expected"),
@@ -290,6 +291,16 @@ def test_weights_that_do_not_fit(small, tmp_path, changes, message):
     torch.save({"model": weights}, tmp_path / "changed.pth")
     with pytest.raises(CheckpointError, match=message):
         load_encoder("blip", str(tmp_path / "changed.pth"), tokenizer=str(folder), **TINY)
+
+
+def test_transformers_blip_model_is_refused_with_the_reason(small, tmp_path):
+    """Its projections follow a pooler that BLIP does not have."""
+    from transformers import BlipConfig, BlipModel
+
+    BlipModel(BlipConfig.from_pretrained(small[0])).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="BlipModel, whose pooler applies the last LayerNorm twice") as raised:
+        load_encoder("blip", str(tmp_path), tokenizer=str(small[0]), **TINY)
+    assert "\n" not in str(raised.value)
 
 
 def test_what_is_not_blip_is_refused(golden, small):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from shard_folders import write_described_shards, write_shards
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import (
     All,
@@ -30,7 +33,7 @@ from lexvl_anserini.queries.clauses import (
     Unscored,
 )
 from lexvl_anserini.queries.parser import parse
-from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.building import append_index, build_index, delete_documents
 
 DOCUMENTS = [
     Doc("d1", {"a": 3, "b": 1}),
@@ -156,6 +159,100 @@ def test_impacts_and_bm25_add_up(with_fields: Any, clause: Clause) -> None:
     engine, fields = with_fields
     found = {d.doc_id: d.score for d in engine.top(Compiler(fields).query(clause), 10)}
     assert found == pytest.approx(dict(Oracle(WITH_FIELDS).ranked(clause, 10)), rel=1e-5)
+
+
+# Two parts; more than 1/8 of the documents have a, b or c, so these have columns.
+NUMBERED = [
+    Doc(f"n{n}", {t: 1 + n * (7 + place) % 250 for place, t in enumerate("abc") if n % (place + 2)}, "", {"year": n})
+    for n in range(-20, 200)
+]
+
+
+@pytest.fixture(scope="module")
+def filtering(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """An engine of resident postings over several segments with deleted documents, and the oracle of what is left."""
+    folder = tmp_path_factory.mktemp("filtering")
+    for name, documents in (("first", WITH_FIELDS[:4]), ("more", [WITH_FIELDS[4], *NUMBERED])):
+        write_described_shards(folder / name, documents, ["a", "b", "c"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "LEAST_POSTINGS", 0)
+        index = build_index(folder / "first", folder / "index", text=True).path
+        append_index(index, folder / "more")
+        delete_documents(index, ["d10", "n7", "n8"])
+        patch.setenv(choosing.VARIABLE, "resident")
+        engine = LuceneEngine(index, read_manifest(index))
+    left = [d for d in (*WITH_FIELDS, *NUMBERED) if d.doc_id not in {"d10", "n7", "n8"}]
+    yield engine, Oracle(left)
+    engine.close()
+
+
+CONDITIONS = FILTERS | st.builds(Range, st.just("meta.year"), st.integers(-30, 210), st.integers(-30, 210))
+SUMS = st.builds(Impacts, st.dictionaries(TERMS, st.integers(1, 255), min_size=1, max_size=5))
+CONJUNCTIONS = st.builds(
+    All, st.lists(SUMS | CONDITIONS | CONDITIONS.map(Not), max_size=4).map(tuple), st.lists(SUMS, max_size=2).map(tuple)
+)
+
+
+def agree_with_the_oracle(filtering: Any, clause: Clause, hits: int) -> None:
+    engine, oracle = filtering
+    assert [(hit.doc_id, hit.score) for hit in engine.search_tree("q", clause, hits)] == oracle.ranked(clause, hits)
+
+
+@settings(max_examples=400, deadline=None)
+@given(clause=CONJUNCTIONS | grown(LEAVES | FILTERS), hits=st.integers(1, 30))
+def test_resident_postings_filter_exactly(filtering: Any, clause: Clause, hits: int) -> None:
+    agree_with_the_oracle(filtering, clause, hits)
+
+
+@pytest.mark.heavy
+@settings(max_examples=5000, deadline=None)
+@given(clause=CONJUNCTIONS | grown(LEAVES | FILTERS), hits=st.integers(1, 30))
+def test_resident_postings_filter_exactly_five_thousand_times(filtering: Any, clause: Clause, hits: int) -> None:
+    agree_with_the_oracle(filtering, clause, hits)
+
+
+@pytest.mark.parametrize(
+    ("expression", "form"),
+    [
+        ("a b^2", "resident"),
+        ("a OR (b c)^3", "resident"),
+        ("+(a b) +meta.year:[5 TO 60] -c", "resident"),
+        ("+a +b c", "resident"),
+        ("+a +(-b) +(meta.source:web meta.year:12)", "resident"),
+        ("+a +id:n12", "lucene"),
+        ("+a text:dog", "lucene"),
+        ("meta.year:[5 TO 60]", "lucene"),
+        ("a (-b)", "lucene"),
+        ("a (+b +c)", "lucene"),
+        ("(+a meta.year:5)^1.5", "lucene"),
+    ],
+)
+def test_which_form_answers_a_tree(filtering: Any, expression: str, form: str) -> None:
+    engine, oracle = filtering
+    before = dict(engine.served())
+    hits = engine.search_tree("q", parse(expression), 10)
+    assert {name: count - before.get(name, 0) for name, count in engine.served().items()}.get(form) == 1
+    if "text" not in expression:
+        assert [(hit.doc_id, hit.score) for hit in hits] == oracle.ranked(parse(expression), 10)
+
+
+@pytest.mark.parametrize("condition", ["meta.year:[5 TO 7]", "text:dog", "-b", "id:n12", "meta.year:9999"])
+def test_many_queries_with_one_condition(filtering: Any, condition: str) -> None:
+    engine, oracle = filtering
+    where = parse(condition)
+    queries = [ImpactQuery(f"q{n}", {"a": n, "b": 2}) for n in range(1, 40)]
+    lists = engine.search_where(queries, where, 5, threads=2)
+    for query, hits in zip(queries, lists, strict=True):
+        expected = oracle.ranked(All((Impacts(query.vector), Unscored(where))), 5)
+        assert [(hit.query_id, hit.doc_id, hit.score) for hit in hits] == [(query.query_id, *hit) for hit in expected]
+
+
+def test_the_last_conditions_stay_in_memory(filtering: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = filtering
+    monkeypatch.setattr("lexvl_anserini.engines.lucene.engine.FILTER_BYTES", 2 * engine.documents)
+    for year in (1, 2, 1, 3):
+        engine.search_tree("q", parse(f"+a +meta.year:{year}"), 5)
+    assert [re.findall(r"value='(\d)'", name) for name in engine.filters] == [["1"], ["3"]]
 
 
 def test_what_an_index_does_not_have(engine: Any) -> None:

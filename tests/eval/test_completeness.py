@@ -10,7 +10,7 @@ from colour_towers import painted
 from typer.testing import CliRunner
 
 import eval.analyses.completeness
-from eval.analyses.completeness import (
+from eval.analyses.sentence_pairs import (
     CompletenessShare,
     SentencePair,
     caption_pairs,
@@ -126,7 +126,7 @@ def test_shares_by_hand(tmp_path, monkeypatch):
     """
     expected = [CompletenessShare("toy", "four", 2, 4, 0.25), CompletenessShare("another image", "four", 2, 4, 0.5)]
     assert completeness(model(), "four", pairs(tmp_path), progress=silent) == expected
-    monkeypatch.setattr("eval.analyses.completeness.IMAGES_AT_ONCE", 1)
+    monkeypatch.setattr("eval.analyses.sentence_pairs.IMAGES_AT_ONCE", 1)
     assert completeness(model(), "four", pairs(tmp_path), progress=silent) == expected
 
 

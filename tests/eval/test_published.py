@@ -344,7 +344,10 @@ def test_every_note_is_read():
     assert {c.note for c in measured if c.note and not c.uncompared} <= COMPARABLE
     assert {(c.table, c.label, str(c.quantity)) for c in CELLS if c.uncompared and c.system} == {
         ("vdr-figure1", "DPR", "text-to-text beir/msmarco/dev MRR@10"),
+        ("fdt-section4-4", "CLIP+FDT", "completeness coco/train sentence pairs"),
+        ("fdt-section4-4", "CLIP+FDT", "completeness coco/train complete sentence first"),
         ("joint-table3", "complete", "text-to-image flickr30k/test R@1"),
+        ("stair-table1", "STAIR", "model image parameters"),
         ("stair-table9", "STAIR", "latency coco-1m queries per second"),
         ("stair-table9", "STAIR", "text-to-image coco-1m R@10"),
         ("stair-table9", "STAIR", "text-to-image coco-1m R@25"),

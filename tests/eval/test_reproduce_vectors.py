@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,3 +188,50 @@ def test_a_mistake_is_one_line(tmp_path, old, new, message):
     with pytest.raises(DataError, match=message) as caught:
         table_of(tmp_path, LATENT.replace(old, new, 1))
     assert "\n" not in str(caught.value)
+
+
+PROBE = """\
+    columns: ["completeness coco/train [sentence pairs, complete sentence first]"]
+    units: {completeness coco/train sentence pairs: count}
+    rows: {STAIR: "2 50.0"}
+    systems: {STAIR: {encoder: stair}}
+"""
+
+
+def annotated(folder: Path) -> None:
+    """COCO's layout: a red image of a cat and a dog, a green one of a cat, a blue one of all three categories."""
+    (folder / "coco/annotations").mkdir(parents=True)
+    (folder / "coco/train2017").mkdir()
+    content: dict[str, list[dict[str, object]]] = {"images": [], "annotations": []}
+    content["categories"] = [{"id": n, "name": name} for n, name in enumerate(("cat", "dog", "bus"))]
+    for number, (colour, categories) in enumerate(zip(COLOURS, ((0, 1), (0,), (0, 1, 2)), strict=True)):
+        Image.new("RGB", (48, 48), colour).save(folder / f"coco/train2017/{colour}.png")
+        content["images"].append({"id": number, "file_name": f"{colour}.png"})
+        content["annotations"] += [{"image_id": number, "category_id": category} for category in categories]
+    (folder / "coco/annotations/instances_train2017.json").write_text(json.dumps(content))
+
+
+def test_the_completeness_probe_has_a_pair_per_object_that_is_left_out(golden, tmp_path):
+    """Five pairs of two images; those with a complete sentence that is nearer, by the model's own vectors."""
+    checkpoint = str(made_stair(golden, tmp_path / "stair"))
+    table = table_of(tmp_path, PROBE)
+    place = Workplace(tmp_path / "out", str(tmp_path / "data"), {"STAIR": checkpoint}, device="cpu")
+    assert all(cell.verdict == "skipped" and "instances_train2017" in cell.reason for cell in cells_of(table, place))
+    annotated(tmp_path / "data")
+    pairs, share = cells_of(table, place)
+    model = load_encoder("stair", checkpoint, device="cpu")
+    before = 0
+    for colour, names in (("red", ("cat", "dog")), ("blue", ("bus", "cat", "dog"))):
+        image = model.document.dense_weights([str(tmp_path / f"data/coco/train2017/{colour}.png")])[0]
+        whole = "a photo of " + ", ".join(f"a {name}" for name in names[:-1]) + f" and a {names[-1]}"
+        for left_out in names:
+            rest = [name for name in names if name != left_out]
+            part = "a photo of " + " and ".join(f"a {name}" for name in rest)
+            both = model.query.dense_weights([whole, part])
+            complete, partial = both @ image / (both**2).sum(axis=1) ** 0.5
+            before += complete > partial
+    assert (pairs.measured, share.measured) == (5, pytest.approx(100 * before / 5))
+    assert share.reason == "other weights"
+    # `--limit` counts images, of which the probe needs two.
+    few, _ = cells_of(table, replace(place, limit=1))
+    assert few.verdict == "skipped" and few.reason.endswith("pairs of 1 images, expected at least 2")

@@ -89,15 +89,15 @@ def test_json_rows_are_measurements(toy: Path, call: Callable):
     ]
 
 
+THREE_TOPICS = "1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n2 Q0 a 1 2 s\n2 Q0 b 2 1 s\n3 Q0 a 1 1 s\n"
+
+
 @pytest.mark.parametrize(
     ("run", "qrels", "expected"),
     [
-        # Topics 1 and 2 of 3, and of the 4 documents that they have, one is judged (as not relevant).
-        (
-            "1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n2 Q0 a 1 2 s\n2 Q0 b 2 1 s\n3 Q0 a 1 1 s\n",
-            "1 0 b 0\n1 0 z 1\n2 0 z 1\n",
-            "2 of its 3 topics and 25.0 %",
-        ),
+        # Topics 1 and 2 of 3: of the 4 documents that they have, none is judged, or one (as not relevant).
+        (THREE_TOPICS, "1 0 z 1\n2 0 z 1\n", "2 of its 3 topics and 0.0 %"),
+        (THREE_TOPICS, "1 0 b 0\n1 0 z 1\n2 0 z 1\n", ""),
         # All topics, no document.
         (
             "1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n",

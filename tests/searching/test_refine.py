@@ -10,6 +10,7 @@ from brute_force import Doc, Oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
 from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
@@ -47,6 +48,8 @@ class Engine:
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
         found = ORACLE.ranked(clause, hits)
         return [ScoredDoc(query_id, doc_id, rank, score) for rank, (doc_id, score) in enumerate(found, start=1)]
+
+    search_where = ImpactEngine.search_where
 
     def bound(self, vector: Mapping[str, int]) -> int:
         return 9 * sum(vector.values())

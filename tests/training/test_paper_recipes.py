@@ -16,7 +16,7 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.training.common.tower_pair import TowerPair
 from lexvl_anserini.training.images.sides import SIDES
-from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextSettings
+from lexvl_anserini.training.model_settings import ImageSettings, ModelSettings, TextPairSettings, TextSettings
 from lexvl_anserini.training.recipe import Recipe, read_recipe
 
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
@@ -255,6 +255,14 @@ def test_options_of_texts_and_heads() -> None:
         [stage] = recipe.stages
         ramps = {(part.ramp, part.ramp_steps) for part in stage.regularisers}
         assert ramps == {("n-1", stage.optimisation.warmup_steps)}
+
+
+def test_terms_that_the_losses_of_vdr_keep() -> None:
+    """Table 1: 512 of images and their texts, 768 of texts."""
+    assert recipe_of("vdr-crossmodal").stages[0].objective.options["topk"] == 512
+    text = recipe_of("vdr-text")
+    assert isinstance(text.model, TextPairSettings) and text.model.kept_of_texts == 768
+    assert "topk" not in text.stages[0].objective.options
 
 
 def test_stages_of_stair_and_lexlip() -> None:

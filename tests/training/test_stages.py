@@ -193,7 +193,7 @@ def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": {"kind": "vdr-crossmodal", "text": {"checkpoint": "minilm"}}}, "both have a checkpoint, or neither"),
+        ({"model": {"kind": "dense-crossmodal", "text": {"checkpoint": "minilm"}}}, "both have a checkpoint"),
         ({"stages": []}, r"stages: \[\], expected at least 1 entries"),
         ({"seeds": 1}, "seeds: unknown key; did you mean 'seed'"),
     ],

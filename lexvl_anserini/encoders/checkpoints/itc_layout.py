@@ -2,7 +2,7 @@
 
 Layouts: Hugging Face's `BlipForImageTextRetrieval`, LAVIS' `{"model": ...}` files, the authors' original files. ALBEF
 reads a text with the layers below its fusion layer only. The cross-attention and the matching head (ITM) of a
-checkpoint are not loaded.
+checkpoint, which read an image and a text together and so give no vector, are not loaded.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def load_itc(
         pixels = replace(pixels, resolution=resolution)
     projection = weights.get("text_proj.weight")
     if projection is None:
-        raise CheckpointError(f"{where}: no text_proj.weight; not a retrieval model of BLIP or ALBEF")
+        raise CheckpointError(f"{where}: no text_proj.weight; {why_no_vectors(weights)}")
     with quietly(), torch.device("cpu"):
         model = build(lambda: ItcModel(vision, text, projection.shape[0]), weights, f"{where}: its configuration")
     if family == "albef":  # the layers from the fusion layer on read no text
@@ -158,6 +158,21 @@ def load_itc(
         weights = {key: value for key, value in weights.items() if layers.get(key, -1) < text.num_hidden_layers}
     load_strictly(model, weights, where, ignored=UNUSED)
     return LoadedItc(model.eval().to(device), family, published, pixels, text.vocab_size, text.max_position_embeddings)
+
+
+def why_no_vectors(weights: Mapping[str, Tensor]) -> str:
+    """What weights without the projections of ITC are instead."""
+    if "visual_projection.weight" in weights:
+        return (
+            "transformers' BlipModel, whose pooler applies the last LayerNorm twice, so its vectors are not BLIP's; "
+            "expected BlipForImageTextRetrieval"
+        )
+    if any(key.startswith("itm_head.") for key in weights):
+        return (
+            "a matching head (ITM) reads an image and a text together and gives neither a vector; expected a model "
+            "with projections (ITC)"
+        )
+    return "not a retrieval model of BLIP or ALBEF"
 
 
 def renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

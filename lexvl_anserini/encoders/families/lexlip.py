@@ -1,7 +1,7 @@
 """LexLIP: w_j = log(1 + max_i relu(logit_ij)) over one masked-LM head per modality, L2-normalised (ICCV 2023).
 
 The authors have not published their weights. This encoder loads the pairs over networks that `train` writes
-(`parts/network_pair.py`), whose dimensions are the terms of their training captions.
+(`parts/network_pair.py`), whose dimensions are words of their training captions or the tokens of their text network.
 """
 
 from __future__ import annotations

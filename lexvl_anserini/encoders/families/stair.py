@@ -1,8 +1,9 @@
 """STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
 
 Both towers follow equations 4 and 5 of the paper; scores are cosines. There are no published checkpoints; this encoder
-loads folders that `save_stair` writes: config.json, model.safetensors and the files of the tokenizer. It also
-loads pairs over networks (`parts/network_pair.py`), whose dimensions are the terms of their training captions.
+loads what `train` writes: of a new STAIR a folder of `save_stair` (config.json, model.safetensors and the files of the
+tokenizer), else a pair over networks (`parts/network_pair.py`), whose dimensions are words of its training captions or
+the tokens of its text network.
 """
 
 from __future__ import annotations

@@ -12,9 +12,11 @@ from dataclasses import fields
 from functools import cached_property
 from math import ceil
 from pathlib import Path
+from threading import Lock
 from time import sleep
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
@@ -56,8 +58,21 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.queries.clauses import Clause, bound, check_tree, inexact_score
+from lexvl_anserini.queries.clauses import (
+    All,
+    Clause,
+    Ids,
+    Impacts,
+    Unscored,
+    as_filtered,
+    bound,
+    check_tree,
+    inexact_score,
+)
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
+
+# Conditions whose documents stay in memory take at most so many bytes, a byte a document.
+FILTER_BYTES = 1 << 28
 
 
 class LuceneSearch(ImpactEngine):
@@ -84,6 +99,8 @@ class LuceneSearch(ImpactEngine):
         self.order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
         # What a static method returns is made in any thread, so its class is known before.
         self.static, _ = our_class("TreeSearch"), java_class("org.apache.lucene.search.TopFieldDocs")
+        # The documents of each condition, the one used last at the end.
+        self.filters, self.filtering = dict[str, np.ndarray](), Lock()
         # One call into Java costs some microseconds, so one call returns all hits of a query, as JSON.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
 
@@ -92,7 +109,10 @@ class LuceneSearch(ImpactEngine):
 
         `threads` share the queries of a batch.
         """
-        lists = self.batches.search(queries, hits, threads)
+        return self._reading(self.batches.search(queries, hits, threads))
+
+    def _reading(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+        """The lists, each taken while the files are compared."""
         while True:
             with self.verification.reading():
                 documents = next(lists, None)
@@ -113,15 +133,49 @@ class LuceneSearch(ImpactEngine):
         """Compiles clause trees; knows the index's fields."""
         return Compiler(self.fields)
 
+    def search_where(
+        self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
+    ) -> Iterator[list[ScoredDoc]]:
+        """One list per query, of documents that match a condition; as trees until the resident postings serve."""
+        check_tree(where)
+        stream = iter(queries)
+        # Lucene enters documents by their ids, so these cost less than all postings of the query.
+        while isinstance(where, Ids) or self.batches.resident() is None:
+            query = next(stream, None)
+            if query is None:
+                return
+            yield self.search_tree(query.query_id, All((Impacts(query.vector), Unscored(where))), hits)
+        yield from self._reading(self.batches.search(stream, hits, threads, self._matching(where)))
+
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
-        """The ranked list of a clause tree."""
+        """The ranked list of a clause tree: of the resident postings where these have its scores, else Lucene's."""
         check_count("hits", hits)
         check_tree(clause)
+        filtered = as_filtered(clause)
         with self.verification.reading():
             if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
                 raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
-            self.batches.count(LucenePostings.name, 1)
-            return self.top(self.compiler.query(clause), hits, query_id)
+            if filtered is None or filtered.by_ids or self.batches.resident() is None:
+                self.batches.count(LucenePostings.name, 1)
+                return self.batches.by_lucene(lambda: self.top(self.compiler.query(clause), hits, query_id))
+            allowed = None if filtered.condition is None else self._matching(filtered.condition)
+            return next(self.batches.search([ImpactQuery(query_id, filtered.vector)], hits, 1, allowed))
+
+    def _matching(self, condition: Clause) -> np.ndarray:
+        """The documents that match a condition, uint8 [documents]; those of the last conditions stay in memory."""
+        name = repr(condition)
+        with self.filtering:
+            matching = self.filters.pop(name, None)
+        if matching is None:
+            with self.verification.reading(), java_errors("the condition cannot be searched"):
+                query = java_cast("org.apache.lucene.search.Query", self.compiler.query(condition))
+                bits = np.frombuffer(self.static.matching(self.searcher, query).tostring(), np.uint8)
+            matching = np.unpackbits(bits, count=self.documents, bitorder="little")
+        with self.filtering:
+            self.filters[name] = matching
+            while len(self.filters) > 1 and len(self.filters) * self.documents > FILTER_BYTES:
+                del self.filters[next(iter(self.filters))]
+        return matching
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""

@@ -8,7 +8,7 @@ from itertools import chain, islice, repeat
 from struct import Struct
 from threading import Lock
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,11 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, b
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Impacts, inexact_score
 from lexvl_anserini.runs.order import hit_list
+
+if TYPE_CHECKING:
+    from lexvl_anserini.engines.resident.searching import ResidentPostings
+
+Answer = TypeVar("Answer")
 
 # Hits that one call returns, about 20 bytes each.
 BATCH_HITS = 1 << 17
@@ -34,50 +39,39 @@ KNOWN_TERMS = 1 << 20
 HEADER = Struct("<ii")
 
 
-class PostingsReader(Protocol):
-    """Postings that answer batches, in one form or another; all forms give the same lists.
-
-    name  of the form
-    """
-
-    name: str
-
-    def lists(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
-        """One ranked list per query, whose scores are below 2^24; `hits` is at most the number of documents."""
-        ...
-
-    def max_impacts(self, terms: Sequence[str]) -> list[int]:
-        """The greatest impact of each of these terms; 0 for one without postings."""
-        ...
-
-
 class BatchSearcher:
-    """Computes dot products with the documents of an open index, whichever form of its postings serves.
+    """Computes dot products with the documents of an open index; both forms of its postings give the same lists.
 
     Args:
         lucene: Lucene's postings.
         documents: how many the index has.
         max_impact: the greatest impact of all, if known.
-        ready: called before each batch with the seconds that Lucene's postings have taken; returns another form of the
-            postings that serves it, or None.
+        ready: called before each batch with the seconds that Lucene's postings have taken; returns the resident ones
+            once they serve.
 
     served  the number of queries that each form has answered
     """
 
     def __init__(
         self,
-        lucene: PostingsReader,
+        lucene: LucenePostings,
         documents: int,
         max_impact: int | None,
-        ready: Callable[[float], PostingsReader | None] | None = None,
+        ready: Callable[[float], ResidentPostings | None] | None = None,
     ):
         self.lucene, self.documents, self.max_impact, self.ready = lucene, documents, max_impact, ready
         self.served: Counter[str] = Counter()
         self.spent_s = 0.0
         self._counting = Lock()
 
-    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
-        """One list per query, in their order; memory does not grow with their number."""
+    def search(
+        self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1, allowed: np.ndarray | None = None
+    ) -> Iterator[list[ScoredDoc]]:
+        """One list per query, in their order; memory does not grow with their number.
+
+        Args:
+            allowed: uint8 [documents], 1 for those that can be hits, once `resident` postings serve; None for all.
+        """
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
         stream = iter(queries)
@@ -88,7 +82,7 @@ class BatchSearcher:
             if not batch:
                 return
             for part in _limited(batch):
-                yield from self._lists(part, min(hits, self.documents), threads)
+                yield from self._lists(part, min(hits, self.documents), threads, allowed)
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact.
@@ -101,18 +95,34 @@ class BatchSearcher:
                 return quick
         return sum(w * m for w, m in zip(vector.values(), self.lucene.max_impacts(list(vector)), strict=True))
 
-    def _lists(self, batch: list[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+    def resident(self) -> ResidentPostings | None:
+        """The resident postings, once they serve; from then on they do."""
+        return self.ready(self.spent_s) if self.ready else None
+
+    def by_lucene(self, answer: Callable[[], Answer]) -> Answer:
+        """An answer of Lucene's postings, whose seconds count for when the resident ones are worth loading."""
+        started = perf_counter()
+        try:
+            return answer()
+        finally:
+            self.spent_s += perf_counter() - started
+
+    def _lists(
+        self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None
+    ) -> list[list[ScoredDoc]]:
         checked = [query._replace(vector=_checked(query)) for query in batch]
         for query in checked:
             if (most := self.bound(query.vector)) >= SCORE_LIMIT:
                 bits = bits_over(most)
                 remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
                 raise inexact_score(query.query_id, most, remedy)
-        serving = (self.ready and self.ready(self.spent_s)) or self.lucene
-        started = perf_counter()
-        lists = serving.lists(checked, hits, threads)
-        self.spent_s += perf_counter() - started if serving is self.lucene else 0
-        self.count(serving.name, len(batch))
+        resident = self.resident()
+        if resident is None:
+            assert allowed is None, "Lucene's postings have no filter"
+            lists = self.by_lucene(lambda: self.lucene.lists(checked, hits, threads))
+        else:
+            lists = resident.lists(checked, hits, threads, allowed)
+        self.count((resident or self.lucene).name, len(batch))
         return lists
 
     def count(self, form: str, queries: int) -> None:

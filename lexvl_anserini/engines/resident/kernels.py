@@ -6,7 +6,9 @@ its three kinds. Of a bitmap slot the kernels read the column: the impact of eve
 
 Skipping: `most` bounds what a slot adds to a score. A block whose bounds sum to less than the k-th score is skipped.
 Columns are added by descending bound, until the rest of the bounds leaves few documents that can reach the k-th score;
-of these, the rest is looked up (MaxScore, Turtle and Flood 1995, over blocks).
+of these, the rest is looked up (MaxScore, Turtle and Flood 1995, over blocks). The sums of documents that a filter
+excludes begin so low that they reach nothing; where a filter leaves few documents of a block, their columns are looked
+up alone.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ CHUNK = 256
 
 # Looking up the remaining columns of one document costs about as much as adding one column to that many documents.
 LOOKUP = 64
+
+# Where the sums of excluded documents begin: sums are below 2^24, so they stay negative.
+EXCLUDED = -(1 << 30)
 
 # Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
 SORTED = 64
@@ -87,10 +92,13 @@ class Space(NamedTuple):
 
 
 @kernel
-def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Space, best: Any, counts: Any) -> None:
+def search(
+    postings: Postings, queries: Queries, span: Any, allowed: Any, hits: int, space: Space, best: Any, counts: Any
+) -> None:
     """Answers the queries span[0]..span[1].
 
     Args:
+        allowed: uint8 [D], 1 for the documents that can be hits; empty if all can.
         best: int64 [queries x hits]; receives the keys of query q from q * hits on, in any order. A key is the score
             x 2^32 + 2^32 - 1 - rank of the document, so that keys order as hits do.
         counts: int64 [queries]; receives the number of hits.
@@ -104,7 +112,7 @@ def search(postings: Postings, queries: Queries, span: Any, hits: int, space: Sp
         for block in range((documents + BLOCK - 1) // BLOCK):
             present, bound = enter(postings, queries, q, block, space)
             if bound >= bar >> 32:
-                size, bar = search_block(postings, present, block, space, hits, size, bar)
+                size, bar = search_block(postings, present, block, allowed, space, hits, size, bar)
         for i in range(size):
             best[q * hits + i] = space.keys[i]
         counts[q] = size
@@ -127,12 +135,15 @@ def enter(postings: Postings, queries: Queries, q: int, block: int, space: Space
 
 
 @kernel
-def search_block(postings: Postings, present: int, block: int, space: Space, hits: int, size: int, bar: Any) -> Any:
+def search_block(
+    postings: Postings, present: int, block: int, allowed: Any, space: Space, hits: int, size: int, bar: Any
+) -> Any:
     """Adds a block's hits to the best so far; returns their number and the key of the last, once there are enough."""
     length = min(BLOCK, len(postings.rank) - block * BLOCK)
     sums = space.sums
-    for i in range(length):
-        sums[np.uint64(i)] = 0
+    candidates = begin(allowed, block, length, sums)
+    if candidates == 0:
+        return size, bar
     columns, rest = 0, np.int64(0)
     for i in range(present):
         slot, weight = space.slots[i], space.weights[i]
@@ -145,6 +156,8 @@ def search_block(postings: Postings, present: int, block: int, space: Space, hit
             add_gaps(postings, slot, weight, sums)
         else:
             add_numbers(postings, slot, weight, sums)
+    if candidates * LOOKUP < length:
+        return collect(postings, space, 0, columns, block, max((bar >> 32) - rest, 0), hits, size, bar)
     # Without a bar every document can still be a hit.
     done = 0
     if size == hits:
@@ -161,6 +174,21 @@ def search_block(postings: Postings, present: int, block: int, space: Space, hit
                 return collect(postings, space, done, columns, block, (bar >> 32) - rest, hits, size, bar)
     add_columns(postings.columns, space, done, columns, length)
     return collect(postings, space, columns, columns, block, bar >> 32, hits, size, bar)
+
+
+@kernel
+def begin(allowed: Any, block: int, length: int, sums: Any) -> Any:
+    """Sets the sums of a block to 0, those of excluded documents to `EXCLUDED`; returns how many are 0."""
+    if len(allowed) == 0:
+        for i in range(length):
+            sums[np.uint64(i)] = 0
+        return length
+    first, candidates = np.uint64(block * BLOCK), np.int32(0)
+    for i in range(length):
+        allow = np.int32(allowed[first + np.uint64(i)])
+        candidates += allow
+        sums[np.uint64(i)] = (np.int32(1) - allow) * np.int32(EXCLUDED)
+    return candidates
 
 
 @kernel

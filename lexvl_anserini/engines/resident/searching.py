@@ -21,6 +21,9 @@ STEP = 8
 # Room for keys of hits that are not the best in the end: it is sorted out each time it is full.
 LEAST_KEYS = 1024
 
+# Where no filter excludes documents.
+ALL_DOCUMENTS = np.zeros(0, np.uint8)
+
 # The part of a key that holds 2^32 - 1 - rank.
 RANKS = 2**32 - 1
 
@@ -65,14 +68,21 @@ class ResidentPostings:
         """Loads or compiles the kernels, which their first call does."""
         self.lists([ImpactQuery("", dict.fromkeys(islice(self.numbers, 1), 1))], 1, 1)
 
-    def lists(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
-        """One ranked list per query, whose scores are below 2^24."""
+    def lists(
+        self, queries: Sequence[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None = None
+    ) -> list[list[ScoredDoc]]:
+        """One ranked list per query, whose scores are below 2^24.
+
+        Args:
+            allowed: uint8 [documents], 1 for those that can be hits; None if all can.
+        """
+        allowed = ALL_DOCUMENTS if allowed is None else allowed
         ranked_lists: list[list[ScoredDoc]] = [[]] * len(queries)
         steps = iter(range(0, len(queries), STEP))
 
         def work() -> None:
             for first in steps:
-                ranked_lists[first : first + STEP] = self._some(queries[first : first + STEP], hits)
+                ranked_lists[first : first + STEP] = self._some(queries[first : first + STEP], hits, allowed)
 
         if threads == 1 or len(queries) <= STEP:
             work()
@@ -99,14 +109,14 @@ class ResidentPostings:
             terms, weights = terms[there], weights[there]
         return Queries(ends, terms, weights)
 
-    def _some(self, queries: Sequence[ImpactQuery], hits: int) -> Iterator[list[ScoredDoc]]:
+    def _some(self, queries: Sequence[ImpactQuery], hits: int, allowed: np.ndarray) -> Iterator[list[ScoredDoc]]:
         """The lists of some queries, by this thread alone."""
         batch = self._batch(queries)
         with self.lock:
             expand(self.postings, batch, self.expanded)
         keys, counts = np.empty(len(queries) * hits, np.int64), np.empty(len(queries), np.int64)
         space = self._space(hits, int(np.diff(batch.ends).max()))
-        search(self.postings, batch, (0, len(queries)), hits, space, keys, counts)
+        search(self.postings, batch, (0, len(queries)), allowed, hits, space, keys, counts)
         self.spaces.append(space)
         spelt = np.empty(hits * (self.longest_id + 1), np.uint8)
         for place, (query, count) in enumerate(zip(queries, counts.tolist(), strict=True)):

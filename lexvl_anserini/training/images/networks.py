@@ -176,8 +176,13 @@ def pretrained_bert(settings: PretrainedText) -> Any:
 def bpe_texts(settings: BpeTextSettings, joint: int) -> TextNetwork:
     """CLIP's texts with random weights over the tokens of a merges file, which are no terms."""
     tokenizer = ClipBpe(merges_of(settings), SPECIALS)
-    columns = TokenColumns(Vocabulary((), settings.merges), np.full(len(tokenizer), -1, dtype=np.int64))
-    return TextNetwork(None, "", clip_texts(settings, len(tokenizer), joint), tokenizer, columns, {})
+    texts = clip_texts(settings, len(tokenizer), joint)
+    return TextNetwork(None, "", texts, tokenizer, no_columns(len(tokenizer)), {})
+
+
+def no_columns(tokens: int) -> TokenColumns:
+    """Tokens that are no dimensions."""
+    return TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
 
 
 def fresh_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBackbone:

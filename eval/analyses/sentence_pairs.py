@@ -1,0 +1,189 @@
+"""Pairs of sentences about an image, a complete one and one about a part of the same: where they come from, and how
+often the complete one is more similar (FDT, 4.4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.training.words import function_words
+
+from .classes.labelled import LISTS, read_rows
+from .classification import Vectors
+
+if TYPE_CHECKING:
+    from lexvl_anserini.data.dataset import Dataset
+
+# Images whose vectors, and those of their sentences, are in memory together.
+IMAGES_AT_ONCE = 256
+
+COLUMNS = ("image", "complete", "partial")
+
+_LETTERS = re.compile(r"[^\W\d_]+")
+_JOINT = re.compile(r"[\s,]+(?:and|with)\s", re.IGNORECASE)
+
+
+class CompletenessShare(NamedTuple):
+    """The share of pairs whose complete sentence is more similar to the image, by a model or by the control."""
+
+    ranking: str
+    dataset: str
+    images: int
+    pairs: int
+    complete_first: float
+
+
+def row_products(left: Vectors, right: Vectors) -> np.ndarray:
+    """The inner products of the rows of two matrices, [n]."""
+    if isinstance(left, np.ndarray):
+        return np.einsum("nd,nd->n", left, right)
+    return np.asarray(left.multiply(right).sum(axis=1)).ravel()
+
+
+def completeness(
+    model: Encoder, dataset: str, pairs: Sequence[SentencePair], batch_size: int = 32, progress: Progress = silent
+) -> list[CompletenessShare]:
+    """The rows of a model: each pair with its own image, and with the image before it."""
+    from scipy import sparse
+    from sklearn.preprocessing import normalize
+
+    pairs_of: dict[str, list[SentencePair]] = defaultdict(list)
+    for pair in pairs:
+        pairs_of[pair.image].append(pair)
+    images = list(pairs_of)
+    if len(images) < 2:
+        raise DataError(f"{dataset}: pairs of {len(images)} images, expected at least 2")
+    preferred = by_chance = 0
+    before = encode_inputs(model.document, images[-1:], batch_size)  # the image before the first one is the last
+    for start in range(0, len(images), IMAGES_AT_ONCE):
+        shown = images[start : start + IMAGES_AT_ONCE]
+        piece = [(place, pair) for place, image in enumerate(shown) for pair in pairs_of[image]]
+        at = [place for place, _ in piece]
+        texts = [pair.complete for _, pair in piece] + [pair.partial for _, pair in piece]
+        sentences = normalize(encode_inputs(model.query, texts, batch_size, progress))
+        gained = sentences[: len(piece)] - sentences[len(piece) :]
+        vectors = encode_inputs(model.document, shown, batch_size, progress)
+        rows = [before, vectors[:-1]]
+        previous = sparse.vstack(rows, format="csr") if sparse.issparse(vectors) else np.concatenate(rows)
+        preferred += int((row_products(gained, vectors[at]) > 0).sum())
+        by_chance += int((row_products(gained, previous[at]) > 0).sum())
+        before = vectors[-1:]
+    return [
+        CompletenessShare(ranking, dataset, len(images), len(pairs), wins / len(pairs))
+        for ranking, wins in ((model.name, preferred), ("another image", by_chance))
+    ]
+
+
+class SentencePair(NamedTuple):
+    """An image, a sentence about it, and one about a part of the same."""
+
+    image: str
+    complete: str
+    partial: str
+
+
+def sentence_pairs(source: str, data_dir: str | None = None) -> list[SentencePair]:
+    """Pairs of a list, of COCO's annotations or of captions.
+
+    Args:
+        source: a file with a suffix of `LISTS` (image, complete, partial), COCO's `instances_*.json,IMAGES`, or a
+            dataset of captioned images, as `flickr8k/val`.
+        data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
+    """
+    from lexvl_anserini.data.dataset import load_dataset
+
+    annotations, comma, images = source.partition(",")
+    path = Path(source).expanduser()
+    if path.suffix.lower() in LISTS:
+        pairs = list(listed_pairs(path))
+    elif annotations.endswith(".json") and not source.startswith("karpathy:"):
+        if not comma:
+            raise UsageError(f"{source} names no images; expected {source},IMAGES with the folder of its images")
+        pairs = list(object_pairs(Path(annotations).expanduser(), Path(images).expanduser()))
+    else:
+        pairs = list(caption_pairs(load_dataset(source, data_dir=data_dir, direction="text-to-image")))
+    if not pairs:
+        raise DataError(f"{source}: no pair of sentences in it")
+    return pairs
+
+
+def listed_pairs(path: Path) -> Iterator[SentencePair]:
+    """Streams the pairs of a list; images are relative to it."""
+    for where, (image, complete, partial) in read_rows(path, COLUMNS):
+        if complete == partial:
+            raise DataError(f"{where}: the two sentences are equal: {complete[:80]!r}")
+        yield SentencePair(str(path.parent / Path(image).expanduser()), complete, partial)
+
+
+def object_pairs(annotations: Path, images: Path) -> Iterator[SentencePair]:
+    """Streams the pairs of COCO's annotated objects; an image of one category has none."""
+    content = read_json(annotations, "annotations of objects", DataError)
+    try:
+        names = {entry["id"]: str(entry["name"]) for entry in content["categories"]}
+        files = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
+        within: dict[Any, set[Any]] = defaultdict(set)
+        for entry in content["annotations"]:
+            within[entry["image_id"]].add(entry["category_id"])
+        for image, categories in within.items():
+            shown = sorted(names[category] for category in categories)
+            for left_out in shown if len(shown) > 1 else ():
+                rest = [name for name in shown if name != left_out]
+                yield SentencePair(str(images / files[image]), sentence(shown), sentence(rest))
+    except KeyError as error:
+        raise DataError(f"{annotations}: no annotations of objects as COCO's ({error} is missing)") from error
+    except TypeError as error:
+        raise DataError(f"{annotations}: no annotations of objects as COCO's (another structure)") from error
+
+
+def sentence(names: Sequence[str]) -> str:
+    """One sentence that names everything.
+
+    >>> sentence(["apple", "dog", "person"])
+    'a photo of an apple, a dog and a person'
+    """
+    *others, last = [f"{'an' if name[0] in 'aeiou' else 'a'} {name}" for name in names]
+    return f"a photo of {' and '.join([', '.join(others), last] if others else [last])}"
+
+
+def caption_pairs(dataset: Dataset) -> Iterator[SentencePair]:
+    """Streams the captions that a partial one can be made of, which must have words on both sides."""
+    if dataset.direction != "text-to-image":
+        raise UsageError(f"{dataset.name} is {dataset.direction}; expected images that captions describe")
+    image_of = {document.doc_id: document.image for document in dataset.documents()}
+    judged = {qrel.query_id: qrel.doc_id for qrel in dataset.qrels() if qrel.relevance > 0}
+    for topic in dataset.topics():
+        image = image_of.get(judged.get(topic.query_id, ""))
+        if image and topic.text and (partial := partial_caption(topic.text)):
+            yield SentencePair(image, topic.text, partial)
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a caption without function words, in their order."""
+    return [word for word in _LETTERS.findall(text.lower()) if word not in function_words()]
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a caption without function words."""
+    return frozenset(words_in(text))
+
+
+def partial_caption(caption: str) -> str | None:
+    """A caption up to its first "and" or "with"; None if there is none, or no word on one side of it.
+
+    >>> partial_caption("Two dogs , and a man with a ball .")
+    'Two dogs'
+    """
+    match = _JOINT.search(caption)
+    if not match or not words_of(caption[match.end() :]) or not words_of(caption[: match.start()]):
+        return None
+    return caption[: match.start()]
