@@ -91,6 +91,12 @@ Results = Annotated[
 ]
 PerTopic = Annotated[bool, typer.Option("--per-topic", help="Also print every topic's value.")]
 ScoreFormat = Annotated[str, typer.Option("--format", help="text, json (fields of Measurement) or csv (the same).")]
+Words = Annotated[
+    str,
+    typer.Option(
+        "--vocabulary", help="Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name."
+    ),
+]
 TableFormat = Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
 CLASSIFIED_IMAGES = typer.Option(

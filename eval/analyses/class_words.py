@@ -55,10 +55,12 @@ class WordSpace(NamedTuple):
 
     weights  images -> float32 [n, V]; minus infinity is no answer
     words    texts -> the dimensions of each text's own tokens
+    terms    the V terms
     """
 
     weights: Callable[[Sequence[Any]], np.ndarray]
     words: Callable[[Sequence[str]], list[list[int]]]
+    terms: Sequence[str] = ()
 
 
 def label_ranks(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndarray:
@@ -84,7 +86,7 @@ def lexical_space(model: Encoder, batch_size: int) -> WordSpace:
         values = tower.dense_weights(images, batch_size)
         return np.where(values > 0, values, -np.inf)
 
-    return WordSpace(weights, partial(own_terms, model))
+    return WordSpace(weights, partial(own_terms, model), tower.vocabulary.terms)
 
 
 def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
@@ -100,7 +102,10 @@ def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Prog
     def words(names: Sequence[str]) -> list[list[int]]:
         return [own.tolist() for own in columns.own([row.ids for row in whole_encodings(tokenizer, names)])]
 
-    return WordSpace(lambda images: as_dense(model.document).vectors(images, batch_size) @ vectors.T, words)
+    def weights(images: Sequence[Any]) -> np.ndarray:
+        return as_dense(model.document).vectors(images, batch_size) @ vectors.T
+
+    return WordSpace(weights, words, tuple(columns.vocabulary))
 
 
 def class_word_shares(

@@ -76,9 +76,7 @@ def command(
     ] = None,
     images: Annotated[str | None, options.CLASSIFIED_IMAGES] = None,
     classes: options.ClassFile = None,
-    vocabulary: Annotated[
-        str, typer.Option(help="Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name.")
-    ] = VOCABULARY,
+    vocabulary: options.Words = VOCABULARY,
     data_dir: DataDir = None,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,

@@ -167,9 +167,14 @@ def caption_pairs(dataset: Dataset) -> Iterator[SentencePair]:
             yield SentencePair(image, topic.text, partial)
 
 
+def words_in(text: str) -> list[str]:
+    """The words of a caption without function words, in their order."""
+    return [word for word in _LETTERS.findall(text.lower()) if word not in function_words()]
+
+
 def words_of(text: str) -> frozenset[str]:
     """The words of a caption without function words."""
-    return frozenset(_LETTERS.findall(text.lower())) - function_words()
+    return frozenset(words_in(text))
 
 
 def partial_caption(caption: str) -> str | None:

@@ -18,22 +18,27 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import Verbose, expanded, run
+from lexvl_anserini.cli import Verbose, expanded, progress_bar, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 
 from .. import options
+from ..report.judging import JUDGED, preferences_path, terms_to_judge, words_to_judge
 from ..report.render import Table, check_format, csv_rows, render
 from ..report.tables import DOCUMENT_TERMS, term_table
+from ..report.term_drawings import draw_clouds, draw_terms
+from .class_words import VOCABULARY, WordSpace, dense_space
+from .classes.labelled import LISTS, read_rows
+from .sentence_pairs import words_in
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -61,6 +66,66 @@ def described(stored: StoredVectors, name: str) -> TermProfile:
     return profile
 
 
+@dataclass(frozen=True)
+class DrawingOptions:
+    """Files of drawings."""
+
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw boxes of the first terms' weights, and terms per document, as PNG.")
+    ] = None
+    cloud: Annotated[
+        Path | None, typer.Option(help="Draw a cloud of the terms of each corpus, document or image, as PNG or SVG.")
+    ] = None
+
+    def check(self) -> None:
+        """Raises UsageError for a file that cannot be drawn, before anything is read."""
+        if self.plot and self.plot.suffix.lower() != ".png":
+            raise UsageError(f"--plot {self.plot}: draws PNG only; give the file the suffix .png")
+        if self.cloud and self.cloud.suffix.lower() not in CLOUDS:
+            raise UsageError(f"--cloud {self.cloud}: draws PNG and SVG; give the file the suffix .png or .svg")
+
+
+@dataclass(frozen=True)
+class SheetOptions:
+    """Sheets for people to judge terms."""
+
+    export: Annotated[
+        Path | None, typer.Option(help="Write the first 5 terms of some documents as CSV, for people to judge.")
+    ] = None
+    documents: Annotated[
+        int, typer.Option(min=1, help="Documents that --export writes, evenly spaced in the order of the shards.")
+    ] = 20
+    captions: Annotated[
+        Path | None,
+        typer.Option(
+            help="A list (.tsv or .csv: document, caption): --export writes words of captions too, and beside it the "
+            "questions which side is better."
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Raises UsageError for captions without an export."""
+        if self.captions and not self.export:
+            raise UsageError("--captions names captions for --export FILE.csv")
+
+    def write(self, stored: StoredVectors) -> None:
+        """Writes the sheets that are requested."""
+        if self.export is None:
+            return
+        chosen = spaced_documents(stored, self.documents, JUDGED)
+        if self.captions is None:
+            _write_rows(self.export, terms_to_judge(chosen))
+            return
+        words, preferences = words_to_judge(chosen, read_captions(self.captions))
+        _write_rows(self.export, words)
+        _write_rows(preferences_path(self.export), preferences)
+
+
+def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
+    with atomic_write(path) as out:
+        out.write(csv_rows(rows).encode())
+
+
 @expanded
 def command(
     *,
@@ -74,51 +139,56 @@ def command(
         list[str] | None, typer.Option("--image", help="Encode this image and show its terms; repeatable.")
     ] = None,
     encoder: options.ImageEncoderOptions,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw boxes of the first terms' weights, and terms per document, as PNG.")
-    ] = None,
-    export: Annotated[
-        Path | None, typer.Option(help="Write the first 5 terms of some documents as CSV, for people to judge.")
-    ] = None,
-    documents: Annotated[
-        int, typer.Option(min=1, help="Documents that --export writes, evenly spaced in the order of the shards.")
-    ] = 20,
+    vocabulary: options.Words = VOCABULARY,
+    drawings: DrawingOptions,
+    sheets: SheetOptions,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:
     """Show the terms of a corpus with the largest mean weights, or the terms of documents or images.
 
+    Of a dense encoder the terms of an image are the words of a vocabulary that are nearest to it, by their cosines.
+
     Example: python -m eval.analyses.terms --shards impacts/demo
     """
     check_format(output_format)
-    if bool(shards) == bool(images) or (images and (doc_ids or export)) or (plot and (images or doc_ids)):
+    single = bool(images or doc_ids)
+    if bool(shards) == bool(images) or (images and (doc_ids or sheets.export)) or (drawings.plot and single):
         raise UsageError("give --shards (with --plot and --export, or with --doc-id), or --image")
-    if plot and plot.suffix.lower() != ".png":
-        raise UsageError(f"--plot {plot}: draws PNG only; give the file the suffix .png")
+    drawings.check()
+    sheets.check()
     opened = [stored_vectors(folder) for folder in shards or ()]
-    if len(opened) > 1 and (doc_ids or export):
+    if len(opened) > 1 and (doc_ids or sheets.export):
         raise UsageError(f"--doc-id and --export read one folder of shards, not {len(opened)}")
-    if export:
-        with atomic_write(export) as out:
-            out.write(csv_rows(terms_to_judge(opened[0], documents)).encode())
-    if doc_ids or images:
+    if opened:
+        sheets.write(opened[0])
+    if single:
         terms = (
             terms_of_documents(opened[0], doc_ids)
             if doc_ids
-            else terms_of_images(encoder.load(), images or (), encoder.batch_size)
+            else terms_of_images(encoder.load(), images or (), encoder.batch_size, vocabulary)
         )
+        if drawings.cloud:
+            draw_clouds(clouds_of(terms), drawings.cloud)
         sys.stdout.write(render(Table.of_fields(terms, DOCUMENT_TERMS), terms, output_format))
         return
     names = [folder.name for folder in shards or ()]
     distinct = names if len(set(names)) == len(names) else map(str, shards or ())
     profiles = [described(stored, name) for stored, name in zip(opened, distinct, strict=True)]
-    if plot:
-        draw_terms(profiles, plot)
+    if drawings.plot:
+        draw_terms(profiles, drawings.plot)
+    if drawings.cloud:
+        of_corpora = [(profile.shards, {term.term: term.mean for term in profile.first}) for profile in profiles]
+        draw_clouds(of_corpora, drawings.cloud)
     sys.stdout.write(render(term_table(profiles), profiles, output_format))
 
 
-# Terms of a corpus, and of a document for people to judge (VDR, appendices D and H).
-FIRST, JUDGED = 100, 5
+# Terms of a corpus (VDR, appendix D), and words of an image by a dense encoder.
+FIRST = 100
+# Suffixes of clouds.
+CLOUDS = (".png", ".svg")
+# Columns of a list of captions.
+CAPTIONED = ("document", "caption")
 
 
 class TermStatistic(NamedTuple):
@@ -165,16 +235,6 @@ class DocumentTerm(NamedTuple):
     rank: int
     term: str
     weight: float
-
-
-class JudgedTerm(NamedTuple):
-    """One of the first terms of a document, and whether a person understands it: empty until then."""
-
-    document: str
-    rank: int
-    term: str
-    weight: float
-    understandable: str = ""
 
 
 class StoredVectors(NamedTuple):
@@ -256,74 +316,61 @@ def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[Do
     return [term for doc_id in dict.fromkeys(doc_ids) for term in terms[doc_id]]
 
 
-def terms_of_images(model: Encoder, images: Sequence[str], batch_size: int = 32) -> list[DocumentTerm]:
-    """All terms of some images."""
+def terms_of_images(
+    model: Encoder, images: Sequence[str], batch_size: int = 32, vocabulary: str = VOCABULARY
+) -> list[DocumentTerm]:
+    """All terms of some images; by a dense encoder the nearest words of a vocabulary, with their cosines."""
+    if model.kind == "dense":
+        with progress_bar("words", None, "words") as advance:
+            return nearest_words(dense_space(model, vocabulary, batch_size, advance), images)
     rows = model.decode(model.encode_document(images, batch_size))
     return [term for image, row in zip(images, rows, strict=True) for term in document_terms(image, dict(row))]
 
 
-def terms_to_judge(stored: StoredVectors, count: int) -> list[JudgedTerm]:
-    """The first terms of `count` documents, evenly spaced in their order, for people to judge."""
-    documents = stored.manifest.counts.documents
-    chosen = set(np.linspace(0, documents - 1, min(count, documents)).round().astype(int).tolist())
+def nearest_words(space: WordSpace, images: Sequence[str]) -> list[DocumentTerm]:
+    """The first words of each image; of equal weights the first in alphabetical order."""
     return [
-        JudgedTerm(*term)
-        for number, document in enumerate(stored.documents())
-        if number in chosen
-        for term in document_terms(document.doc_id, document.vector, JUDGED)
+        DocumentTerm(image, rank, space.terms[dim], float(row[dim]))
+        for image, row in zip(images, space.weights(images), strict=True)
+        for rank, dim in enumerate(nsmallest(FIRST, range(len(row)), key=lambda d: (-row[d], space.terms[d])), start=1)
     ]
 
 
-DPI, BINS = 90, 40
+def clouds_of(terms: Sequence[DocumentTerm]) -> list[tuple[str, dict[str, float]]]:
+    """The first terms of each document with their weights, named by the last part of its id or path."""
+    clouds: dict[str, dict[str, float]] = {}
+    for term in terms:
+        if term.rank <= FIRST:
+            clouds.setdefault(term.document, {})[term.term] = term.weight
+    return [(Path(document).name, weights) for document, weights in clouds.items()]
 
-# Inches: of a panel, of a box, and of the part of the boxes' panel that has none.
-HEIGHT, WIDTH, BOX, MARGIN = 4.5, 7.0, 1.2, 1.4
+
+def spaced_documents(stored: StoredVectors, count: int, most: int) -> Iterator[tuple[str, list[DocumentTerm]]]:
+    """Streams `count` documents, evenly spaced in their order, with their first terms."""
+    documents = stored.manifest.counts.documents
+    chosen = set(np.linspace(0, documents - 1, min(count, documents)).round().astype(int).tolist())
+    for number, document in enumerate(stored.documents()):
+        if number in chosen:
+            yield document.doc_id, document_terms(document.doc_id, document.vector, most)
 
 
-def draw_terms(profiles: Sequence[TermProfile], path: Path) -> None:
-    """Draws a PNG: one box per corpus, of the means and of the maxima of its first terms, and one histogram per corpus.
+def read_captions(path: Path) -> dict[str, list[str]]:
+    """The words of one caption per document, of a list (document, caption).
 
-    Boxes reach from the first to the third quartile, whiskers at most 1.5 times as far; circles are the terms beyond.
+    Raises:
+        UsageError: the file has no suffix of a list.
+        DataError: a line is damaged, or a document is there twice.
     """
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    drawn = BytesIO()
-    with matplotlib.rc_context(matplotlib.rcParamsDefault):
-        boxes = MARGIN + BOX * len(profiles)
-        figure = Figure(figsize=(2 * boxes + WIDTH, HEIGHT), layout="constrained")
-        FigureCanvasAgg(figure)
-        means, maxima, active = figure.subplots(1, 3, width_ratios=(boxes, boxes, WIDTH))
-        names = [profile.shards for profile in profiles]
-        _draw_boxes(means, names, [[term.mean for term in profile.first] for profile in profiles], "mean weight")
-        _draw_boxes(maxima, names, [[term.maximum for term in profile.first] for profile in profiles], "largest weight")
-        _draw_histograms(active, profiles)
-        figure.savefig(drawn, format="png", dpi=DPI)
-    with atomic_write(path) as out:
-        out.write(drawn.getvalue())
-
-
-def _draw_boxes(axes: Any, names: Sequence[str], values: Sequence[Sequence[float]], what: str) -> None:
-    axes.boxplot(values, tick_labels=names, widths=0.5)
-    axes.set(title=f"{what} of the first terms", ylabel=what, ylim=(0, None))
-    axes.tick_params(axis="x", labelrotation=20)
-
-
-def _draw_histograms(axes: Any, profiles: Sequence[TermProfile]) -> None:
-    most = max(max(profile.active) for profile in profiles)
-    for profile in profiles:
-        axes.hist(
-            list(profile.active),
-            bins=min(BINS, most + 1),
-            range=(-0.5, most + 0.5),
-            weights=[count / profile.documents for count in profile.active.values()],
-            histtype="step",
-            linewidth=1.5,
-            label=profile.shards,
+    if path.suffix.lower() not in LISTS:
+        raise UsageError(
+            f"--captions {path}: expected a list, {' or '.join(LISTS)}, with columns {', '.join(CAPTIONED)}"
         )
-    axes.set(title="terms per document", xlabel="terms", ylabel="share of documents")
-    axes.legend(fontsize="small")
+    captions: dict[str, list[str]] = {}
+    for where, (document, caption) in read_rows(path, CAPTIONED):
+        if document in captions:
+            raise DataError(f"{where}: a second caption for document {document!r}; expected one")
+        captions[document] = words_in(caption)
+    return captions
 
 
 if __name__ == "__main__":

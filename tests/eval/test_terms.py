@@ -14,17 +14,21 @@ from shard_folders import write_dense_shards, write_shards
 from typer.testing import CliRunner
 
 import eval.analyses.terms
+from eval.analyses.class_words import WordSpace
 from eval.analyses.terms import (
     DocumentTerm,
-    JudgedTerm,
     TermStatistic,
     document_terms,
+    nearest_words,
+    read_captions,
+    spaced_documents,
     stored_vectors,
     term_profile,
     terms_of_documents,
-    terms_to_judge,
 )
 from eval.options import ImageEncoderOptions
+from eval.report.judging import JudgedTerm, JudgedWord, PreferenceQuestion, terms_to_judge, words_to_judge
+from eval.report.term_drawings import PANEL, outline, placed_words
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
 from tests.eval.test_zeroshot import model
@@ -73,11 +77,11 @@ def test_terms_of_documents_in_the_order_of_weights(shards):
 def test_documents_to_judge_are_evenly_spaced(tmp_path):
     vector = {f"t{number}": 9 - number for number in range(7)}
     write_shards(tmp_path / "toy", [(str(number), vector) for number in range(9)])
-    found = terms_to_judge(stored_vectors(tmp_path / "toy"), 3)
+    found = terms_to_judge(spaced_documents(stored_vectors(tmp_path / "toy"), 3, 5))
     assert list(dict.fromkeys(one.document for one in found)) == ["0", "4", "8"]
     assert [one.term for one in found[:5]] == ["t0", "t1", "t2", "t3", "t4"]
     assert found[0] == JudgedTerm("0", 1, "t0", pytest.approx(9 / sum(w * w for w in vector.values()) ** 0.5), "")
-    assert len({one.document for one in terms_to_judge(stored_vectors(tmp_path / "toy"), 50)}) == 9
+    assert len([*spaced_documents(stored_vectors(tmp_path / "toy"), 50, 5)]) == 9
 
 
 def test_shards_without_terms_are_refused(tmp_path):
@@ -138,6 +142,96 @@ def test_the_command_encodes_images(tmp_path, monkeypatch):
     ):
         with pytest.raises(UsageError, match="give --shards .with --plot and --export, or with --doc-id., or --image"):
             invoke(given)
+
+
+def test_words_of_a_model_beside_those_of_a_caption():
+    terms = [DocumentTerm("a", 1, "sand", 0.8), DocumentTerm("a", 2, "dog", 0.6)]
+    words, [question] = words_to_judge([("a", terms)], {"a": ["dog", "sand", "brown", "dog", "blue", "sea", "sun"]})
+    assert {(one.set, one.side) for one in words} in (
+        {("A", "model"), ("B", "caption")},
+        {("B", "model"), ("A", "caption")},
+    )
+    by_side = {side: [one[3:5] for one in words if one.side == side] for side in ("model", "caption")}
+    assert by_side["model"] == [(1, "sand"), (2, "dog")]
+    assert by_side["caption"] == [(1, "dog"), (2, "sand"), (3, "brown"), (4, "blue"), (5, "sea")], (
+        "first five, each once"
+    )
+    assert {question.a, question.b} == {"sand, dog", "dog, sand, brown, blue, sea"} and question[3:] == ("", "", "")
+    assert words[0].set == "A" and question.a.startswith(words[0].term)
+    sides = [words_to_judge([(str(n), terms)], {str(n): ["boat"]})[1][0].a for n in range(40)]
+    assert 10 < sides.count("boat") < 30, "which side is first is drawn"
+    for documents, captions, message in (
+        ([("a", terms)], {"b": ["dog"]}, "no caption for document 'a'; the list has 1"),
+        ([("a", terms)], {"a": []}, "caption of document 'a' has no word that is no"),
+        ([("a", [])], {"a": ["dog"]}, "document 'a' has no term"),
+    ):
+        with pytest.raises(DataError, match=message):
+            words_to_judge(documents, captions)
+
+
+def test_captions_are_a_list_of_one_each(tmp_path):
+    (tmp_path / "c.tsv").write_text("document\tcaption\na\ta dog\nb\tsand, sea\n")
+    assert read_captions(tmp_path / "c.tsv") == {"a": ["dog"], "b": ["sand", "sea"]}
+    (tmp_path / "c.tsv").write_text("a\ta dog\na\ta cat\n")
+    with pytest.raises(DataError, match="c.tsv line 2: a second caption for document 'a'"):
+        read_captions(tmp_path / "c.tsv")
+    with pytest.raises(UsageError, match="c.txt: expected a list, .csv or .tsv, with columns document, caption"):
+        read_captions(tmp_path / "c.txt")
+
+
+def test_the_command_exports_both_sides(shards, tmp_path):
+    (tmp_path / "c.csv").write_text("a,a dog on sand\nb,a cat\nc,the sea\n")
+    line = ["--shards", str(shards), "--export", str(tmp_path / "labels.csv"), "--captions", str(tmp_path / "c.csv")]
+    invoke([*line, "--documents", "2"], catch_exceptions=True)
+    assert not (tmp_path / "labels.csv").exists(), "document c has no term: nothing is written"
+    done = invoke([*line, "--documents", "1"])
+    assert done.exit_code == 0
+    with open(tmp_path / "labels.csv", newline="") as rows:
+        words = [*csv.DictReader(rows)]
+    with open(tmp_path / "labels.preferences.csv", newline="") as rows:
+        [question] = csv.DictReader(rows)
+    assert words[0].keys() == set(JudgedWord._fields) and question.keys() == set(PreferenceQuestion._fields)
+    assert [word["weight"] for word in words if word["side"] == "caption"] == ["", ""]
+    with pytest.raises(UsageError, match="--captions names captions for --export"):
+        invoke([*line[:2], *line[4:]])
+
+
+def test_words_of_a_cloud_do_not_overlap():
+    weights = {f"word{n}": 1 / (1 + n) for n in range(30)} | {"empty": 0.0, "$a_b$": 0.9}
+    words = placed_words(weights)
+    assert [word.word for word in words[:2]] == ["word0", "$a_b$"] and "empty" not in {word.word for word in words}
+    assert words[1].size == pytest.approx(0.9 * words[0].size)
+    boxes = []
+    for word in words:
+        box = outline(word.word, word.size).get_extents().translated(word.x, word.y)
+        assert box.x0 >= 0 and box.x1 <= PANEL[0] and box.y0 >= 0 and box.y1 <= PANEL[1]
+        assert not any(box.overlaps(other) for other in boxes), word
+        boxes.append(box)
+    assert len(words) == 11 and placed_words(weights) == words, "word10 would be too small to read"
+    assert placed_words({}) == [] and [word.word for word in placed_words({"one": 3.0})] == ["one"]
+    [long] = placed_words({"m" * 20: 1.0, "dog": 0.001})
+    assert outline(long.word, long.size).get_extents().width <= PANEL[0], "a word that is too wide is made smaller"
+
+
+def test_the_command_draws_clouds(shards, tmp_path):
+    for line in (["--shards", str(shards)], ["--shards", str(shards), "--doc-id", "a", "--doc-id", "b"]):
+        for suffix in ("png", "svg"):
+            invoke([*line, "--cloud", str(tmp_path / f"{len(line)}.{suffix}")])
+    assert Image.open(tmp_path / "6.png").size[0] == 2 * Image.open(tmp_path / "2.png").size[0]
+    first = (tmp_path / "2.svg").read_bytes()
+    invoke(["--shards", str(shards), "--cloud", str(tmp_path / "2.svg")])
+    assert first.startswith(b"<?xml") and (tmp_path / "2.svg").read_bytes() == first
+    with pytest.raises(UsageError, match="--cloud c.gif: draws PNG and SVG; give the file the suffix .png or .svg"):
+        invoke(["--shards", str(tmp_path / "nowhere"), "--cloud", "c.gif"])
+
+
+def test_nearest_words_of_a_dense_encoder():
+    """The words of each image by their cosines; equal ones in alphabetical order."""
+    space = WordSpace(lambda images: np.array([[0.1, 0.5, 0.5], [0.9, -0.2, 0.0]]), lambda texts: [], ("c", "b", "a"))
+    assert nearest_words(space, ["x", "y"]) == [
+        *(DocumentTerm("x", 1, "a", 0.5), DocumentTerm("x", 2, "b", 0.5), DocumentTerm("x", 3, "c", 0.1)),
+        *(DocumentTerm("y", 1, "c", 0.9), DocumentTerm("y", 2, "a", 0.0), DocumentTerm("y", 3, "b", -0.2)),
+    ]
 
 
 def test_a_plot_is_a_png_which_is_said_before_anything_is_read(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def merges(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two merges, below a header."""
-    path = tmp_path_factory.mktemp("merges") / "bpe.txt"
-    path.write_text("#version\nr e\nre d</w>\n")
+    path = tmp_path_factory.mktemp("merges") / "bpe.txt.gz"
+    path.write_bytes(gzip.compress(b"#version\nr e\nre d</w>\n"))
     return path
 
 
@@ -127,7 +128,11 @@ def test_the_checkpoint_has_the_names_of_the_published_code(corpus: str, merges:
         "visual.norm.weight",
         "visual.head.bias",
     } <= swin.keys()
-    assert (folder / "bpe.txt").read_bytes() == merges.read_bytes()
+    assert (folder / "bpe_simple_vocab_16e6.txt").read_bytes() == gzip.decompress(merges.read_bytes())
+    model = load_encoder("fdt", str(folder), device="cpu")
+    saved = load_encoder("fdt", str(model.save_pretrained(tmp_path / "saved")), device="cpu")
+    assert saved.query.reader(["a red dog"]) == model.query.reader(["a red dog"])
+    assert (as_lexical(saved.query).weights(["red"]) != as_lexical(model.query).weights(["red"])).nnz == 0
 
 
 def test_a_run_resumes_with_equal_weights_and_refuses_other_merges(corpus: str, merges: Path, tmp_path: Path) -> None:

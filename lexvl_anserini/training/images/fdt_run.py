@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import gzip
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from lexvl_anserini.encoders.checkpoints import swin_layout
-from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file, stored
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, stored
 from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.training.common.tower_pair import TowerPair
@@ -23,6 +23,9 @@ from lexvl_anserini.training.model_settings import (
 )
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import write_weights
+
+# The name of the merges in a checkpoint.
+MERGES_FILE = MERGES.removesuffix(".gz")
 
 
 def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path) -> None:
@@ -44,8 +47,9 @@ def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path
     if not swin:
         state["visual.proj"] = state["visual.proj"].T  # it multiplies from the left
     write_weights(state, folder, getattr(torch, recipe.weights))
-    merges = merges_of(model.text)
-    shutil.copyfile(merges, folder / merges.name)
+    content = merges_of(model.text).read_bytes()
+    # Without compression, as other texts that belong to a model.
+    (folder / MERGES_FILE).write_bytes(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
     write_json(
         folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": kwargs_of(model, codebook.temperature)}}
     )
@@ -62,7 +66,7 @@ def kwargs_of(model: ModelSettings, temperature: float) -> dict[str, Any]:
         | {"embed_dim": codebook.width, "input_resolution": image.resolution}
         | ({"window_size": image.window} if isinstance(image, SwinSettings) else {}),
         "text_encode": {
-            "bpe_path": Path(text.merges).name,
+            "bpe_path": MERGES_FILE,
             "embed_dim": codebook.width,
             "context_length": text.max_length,
             "transformer_width": text.width,
