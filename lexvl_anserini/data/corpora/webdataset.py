@@ -80,7 +80,7 @@ def find_shards(name: str) -> dict[str, Path]:
         if not paths:
             raise DataError(f"{path}: no .tar in it; expected shards")
     else:
-        paths = [path] if path.exists() else [Path(one).expanduser() for one in expanded(where)]
+        paths = [path] if path.exists() else [Path(shard).expanduser() for shard in expanded(where)]
     missing = [path for path in paths if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]}: no such shard ({len(missing)} of the {len(paths)} of {name} are not there)")
