@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from PIL import Image
 from safetensors.torch import load_file
 from tiny_encoders import close
@@ -208,6 +210,17 @@ def test_saved_and_loaded(folder, tokenizer, images, tmp_path):
     save_stair(made(), tokenizer, tmp_path / "again")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_loading_warns_of_nothing(folder, monkeypatch):
+    """transformers' logger does not propagate, so that pytest's own fixture does not see it."""
+    said: list[str] = []
+    monkeypatch.setattr(logging.Logger, "handle", lambda logger, record: said.append(record.getMessage()))
+    before = transformers.utils.logging.get_verbosity()
+    transformers.utils.logging.set_verbosity_warning()
+    load(folder)
+    transformers.utils.logging.set_verbosity(before)
+    assert said == []
 
 
 def test_the_vocabulary_is_tied(folder):

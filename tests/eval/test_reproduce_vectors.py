@@ -11,6 +11,8 @@ import pytest
 from PIL import Image
 from tiny_encoders import made_stair, made_twin
 
+from eval.efficiency import protocols
+from eval.efficiency.processes import Outcome
 from eval.efficiency.suite import Options, Ratio, Report
 from eval.report.render import to_text
 from eval.reproduction import vectors
@@ -172,6 +174,35 @@ def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
     assert cells_of(table, place) == cells and len(calls) == 1, "the second call finds the result"
     assert calls[0].protocol == "vdr-g" and calls[0].shards.is_dir() and calls[0].dense_shards.is_dir()
     assert "first-100000" in calls[0].shards.name, "appendix G has 100,000 documents"
+
+
+class Here:
+    """A worker of a protocol in this process."""
+
+    def __init__(self, function: str, environ: object, **arguments: object):
+        self.facts, self.request = protocols.answer(**arguments)
+        self.peak_bytes = 0
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypatch):
+    """Both models answer the captions of the collection, from indexes of the documents that the row encodes."""
+    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), captioned(tmp_path / "data")
+    monkeypatch.setattr(protocols, "Worker", Here)
+    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
+    place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
+    per_second, lexical, dense, faster, smaller = [
+        cell.measured for cell in cells_of(table_of(tmp_path, LATENT), place)
+    ]
+    assert per_second == pytest.approx(1000 / lexical, rel=0.01) and min(lexical, dense, faster) > 0
+    assert smaller is not None, "of a few kB it is 0: sizes are in hundredths of a megabyte"
+    [stored] = [json.loads(path.read_text()) for path in (tmp_path / "out/parts").glob("*.json")]
+    assert stored["documents"] == 3 and stored["request"]["dense"]["encoder"] == "dense-crossmodal"
 
 
 @pytest.mark.parametrize(

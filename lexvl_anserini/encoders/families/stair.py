@@ -21,6 +21,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
+from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
@@ -156,7 +157,8 @@ def stair_of_folder(
     model = build(lambda: Stair(config), weights, f"{checkpoint.folder}/config.json")
     load_strictly(model, weights, str(checkpoint.folder))
     model.eval().to(source.device)
-    tokenizer = load_tokenizer(source.tokenizer_folder(), config.vocab_size)
+    with quietly():  # transformers does not know the type of the model beside the tokenizer, and says so
+        tokenizer = load_tokenizer(source.tokenizer_folder(), config.vocab_size)
     limit = config.text.max_length
     longest = limit if text_max_length is None else text_max_length
     text_head, image_head = (
