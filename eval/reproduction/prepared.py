@@ -199,8 +199,9 @@ def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
     if weights is None:
         others = (value for name, value in part.system.options.items() if name.endswith(OTHERS))
         how = f"train --recipe runs/recipes/{part.system.recipe}; " if part.system.recipe else ""
+        how = f"{part.system.origin or 'not published'}; {how}"
         return [
-            Need("weights", name, False, f"not published; {how}--checkpoint '{name}'=FOLDER names yours", public=False)
+            Need("weights", name, False, f"{how}--checkpoint '{name}'=FOLDER names yours", public=False)
             for name in (own_name(part, part.system), *others)
         ]
     names = [weights.reference, *(value for name, value in weights.options.items() if name.endswith(OTHERS))]

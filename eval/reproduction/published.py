@@ -173,6 +173,7 @@ class PublishedSystem(NamedTuple):
     text         the text whose weights the source prints
     protocol     the key, in `eval.efficiency.papers`, of the rules by which latency is measured
     dense        the model whose latency is compared
+    origin       where weights are published that have no name of a hub or a file in any source
     recipe       how `train` makes such weights: the name of a recipe and options; empty where no recipe does
     """
 
@@ -187,6 +188,7 @@ class PublishedSystem(NamedTuple):
     text: str = ""
     protocol: str = ""
     dense: DenseTwin | None = None
+    origin: str = ""
     recipe: str = ""
 
     def checkpoint_of(self, data: str) -> str:

@@ -29,7 +29,7 @@ PERIODS = EPOCH, STAGE = "epoch", "stage"
 
 
 class Saves(Protocol):
-    """What a run reads, of which its pair is saved."""
+    """The data of a run that saving its pair reads."""
 
     @property
     def data(self) -> Mapping[str, Sized]:

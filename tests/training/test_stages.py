@@ -196,6 +196,7 @@ def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[s
         ({"model": {"kind": "dense-crossmodal", "text": {"checkpoint": "minilm"}}}, "both have a checkpoint"),
         ({"stages": []}, r"stages: \[\], expected at least 1 entries"),
         ({"seeds": 1}, "seeds: unknown key; did you mean 'seed'"),
+        ({"expansion": "never"}, "expansion: a key of a stage, and this recipe has several; set stages.0.expansion"),
     ],
 )
 def test_a_recipe_of_stages_that_does_not_fit_raises(

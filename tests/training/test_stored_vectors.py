@@ -96,7 +96,7 @@ def test_a_head_over_stored_vectors_begins_as_the_words(vectors: str, golden: Pa
 
 
 def test_a_random_head_has_no_weights_of_the_words(vectors: str, golden: Path, tmp_path: Path) -> None:
-    """Of the range of Glorot and Bengio, from the seed alone, with a new LayerNorm."""
+    """It has the range of Glorot and Bengio, depends on the seed alone, and has a new LayerNorm."""
     words = golden / "splade/ckpt_distilbert"
     heads = []
     for folder in ("a", "b"):

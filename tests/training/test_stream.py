@@ -86,7 +86,7 @@ def test_a_buffer_shuffles_so_many_pairs() -> None:
 
 
 def test_processes_read_other_shards() -> None:
-    """Of sixteen equal shards in eight lanes, each half of a batch reads eight; of others it may share one."""
+    """Each half of a batch reads eight of sixteen equal shards in eight lanes; of others it may share one."""
     order = order_of(*[10] * 16, size=16, buffer=32)
     halves = [{int(p) // 10 for step in range(10) for p in order(step)[rows]} for rows in (slice(8), slice(8, 16))]
     assert [len(half) for half in halves] == [8, 8] and not halves[0] & halves[1]
@@ -105,7 +105,7 @@ def test_pairs_have_positions(corpus: str, tmp_path: Path) -> None:
 
 
 def test_the_first_pairs_are_held_out(tmp_path: Path) -> None:
-    """Of 10 pairs, limited to 9, every third: 3 validate, 6 train; words of those held out alone are not known."""
+    """With every third of 9 of 10 pairs, 3 validate and 6 train; words of those held out alone are not known."""
     members = [pairs([number]) for number in range(10)]
     members[1]["000000001.txt"] = b"xylophone"
     for number, shard in enumerate((members[:2], members[2:8], members[8:])):

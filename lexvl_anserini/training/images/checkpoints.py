@@ -116,7 +116,7 @@ def save_new_stair(pair: TowerPair, recipe: Recipe, model: ModelSettings, tokeni
 
 
 def masks_texts(recipe: Recipe) -> bool:
-    """Whether texts without their own tokens alone never trained in the last stage, so that the encoder masks too."""
+    """Whether the last stage trained only masked texts, so that the encoder masks too."""
     options = recipe.stages[-1].objective.options
     return bool(options.get("masked")) or options.get("queries", "vectors") != "vectors"
 

@@ -181,7 +181,7 @@ def bpe_texts(settings: BpeTextSettings, joint: int) -> TextNetwork:
 
 
 def no_columns(tokens: int) -> TokenColumns:
-    """Tokens that are no dimensions."""
+    """The columns of a tokenizer whose tokens are no dimensions."""
     return TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
 
 

@@ -154,7 +154,7 @@ class StreamedImages:
         return self.words
 
     def apart(self, every: int) -> tuple[StreamedImages, CaptionedImages]:
-        """The pairs without the first of them, and these, one of `every`: held out, they open few shards."""
+        """Splits off the first of the pairs, one of `every`, for validation; the first ones are in few shards."""
         held = self.at(range(-(-len(self) // every)))
         words = self.words - word_counts(held.texts)
         start = self.start + len(held)
