@@ -224,18 +224,20 @@ def test_a_text_without_words_is_not_masked():
     assert masked.tolist() == [[101, 102]] and (labels == IGNORED).all()
 
 
-@pytest.mark.shared
 @torch.no_grad()
-def test_the_weak_decoder_is_the_references(shared):
-    """Two layers of BERT with the reference's weights give its states; a norm of another epsilon would not."""
-    state = torch.load(shared / "golden/lexlip/phase1_model.ckpt", weights_only=True)["state_dict"]
-    prefix = "text_transformer."
-    weights = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-    reference = masked_lm(weights, "decoder_heads.")
-    tokenizer = load_tokenizer(shared / "golden/common/tokenizer_bert_tiny")
-    network = SimpleNamespace(bert=reference.bert, tokenizer=tokenizer, columns=columns_of_all(tokenizer))
+def test_the_weak_decoder_is_two_layers_of_bert(tmp_path):
+    """With the weights of BERT's layers it gives their states; a norm of another epsilon would not."""
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    bert = transformers.BertModel(transformers.BertConfig(vocab_size=8, **sizes)).eval()
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c"]))
+    transformers.BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    network = SimpleNamespace(bert=bert, tokenizer=tokenizer, columns=columns_of_all(tokenizer))
     ours = MaskedWords(network).decoder.eval()
-    for layer, theirs in zip(ours.layers, reference.bert.encoder.layer, strict=True):
+    for layer, theirs in zip(ours.layers, bert.encoder.layer, strict=True):
         attention = theirs.attention.self
         parts = (attention.query, attention.key, attention.value)
         layer.self_attn.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
@@ -249,9 +251,9 @@ def test_the_weak_decoder_is_the_references(shared):
         ):
             own.load_state_dict(module.state_dict())
     # States of little variance, where the epsilon of a norm counts.
-    states = 1e-3 * torch.randn(2, 5, reference.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    states = 1e-3 * torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
     expected = states
-    for theirs in reference.bert.encoder.layer:
+    for theirs in bert.encoder.layer:
         computed = theirs(expected, None)
         expected = computed[0] if isinstance(computed, tuple) else computed
     torch.testing.assert_close(ours(states), expected, rtol=1e-5, atol=1e-6)
