@@ -301,7 +301,7 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
     if one_stage:
         only = {key: content[key] for key in STAGE_KEYS if key in content}
         content = {**{key: value for key, value in content.items() if key not in only}, "stages": [only]}
-    elif key := next((key for key in STAGE_KEYS if key in content), None):
+    elif content["stages"] and (key := next((key for key in STAGE_KEYS if key in content), None)):
         raise UsageError(f"{where}: {key}: a key of a stage, and this recipe has several; set stages.0.{key}")
     try:
         recipe = Recipe.model_validate(content)
