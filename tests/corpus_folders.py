@@ -16,6 +16,27 @@ QUERIES = '{"_id": "q3", "text": "train"}\n{"_id": "q2", "text": "second"}\n{"_i
 HEADER = "query-id\tcorpus-id\tscore\n"
 
 
+# The pictures of `coloured_coco`.
+COLOURS = ("red", "green", "blue")
+
+
+def coloured_coco(folder: Path) -> Path:
+    """A data folder with three drawn images of two captions each, as COCO."""
+    from PIL import Image
+
+    (folder / "coco/images").mkdir(parents=True)
+    images = []
+    for number, colour in enumerate(COLOURS):
+        Image.new("RGB", (48, 48), colour).save(folder / f"coco/images/{colour}.png")
+        sentences = [
+            {"raw": f"{word} {colour} picture", "sentid": 2 * number + n, "imgid": number, "tokens": []}
+            for n, word in enumerate(("a", "the"))
+        ]
+        images.append({"filename": f"{colour}.png", "imgid": number, "split": "test", "sentences": sentences})
+    (folder / "coco/dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    return folder
+
+
 def json_lines(texts: Mapping[str, str]) -> str:
     """Documents or queries of BEIR, of texts by id."""
     return "".join(json.dumps({"_id": key, "text": text}) + "\n" for key, text in texts.items())

@@ -293,12 +293,7 @@ class FilteredQuery(NamedTuple):
     """A tree as an encoded query among the documents that match a condition; None is every document."""
 
     vector: Mapping[str, int]
-    condition: All | None
-
-    @property
-    def by_ids(self) -> bool:
-        """True if the condition names the documents."""
-        return self.condition is not None and any(isinstance(part, Ids) for part in self.condition.clauses)
+    condition: Clause | None
 
 
 def as_filtered(clause: Clause) -> FilteredQuery | None:
@@ -325,6 +320,11 @@ def as_filtered(clause: Clause) -> FilteredQuery | None:
     if max(vector.values()) >= SCORE_LIMIT:
         return None
     return FilteredQuery(vector, All(tuple(conditions)) if conditions else None)
+
+
+def names_documents(condition: Clause | None) -> bool:
+    """True if a document must have one of some ids to match."""
+    return condition is not None and any(isinstance(part, Ids) for part in _conjunction(condition)[0])
 
 
 def _conjunction(clause: Clause) -> tuple[list[Clause], list[Clause]]:

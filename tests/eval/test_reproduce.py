@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpus_folders import coloured_coco
 from embedding_tables import write_embeddings
 from tiny_encoders import WORDPIECES, made_stair
 from typer.testing import CliRunner
@@ -337,19 +338,7 @@ def test_first_documents_are_scored_again(data, golden, tmp_path):
 
 def test_images_and_captions_in_both_directions(golden, tmp_path, caplog):
     """Three drawn images, two captions each, by a STAIR with random weights in the place of the unpublished one."""
-    from PIL import Image
-
-    folder = tmp_path / "coco"
-    (folder / "images").mkdir(parents=True)
-    images = []
-    for number, colour in enumerate(("red", "green", "blue")):
-        Image.new("RGB", (48, 48), colour).save(folder / f"images/{colour}.png")
-        sentences = [
-            {"raw": f"{one} {colour} picture", "sentid": 2 * number + n, "imgid": number, "tokens": []}
-            for n, one in enumerate(("a", "the"))
-        ]
-        images.append({"filename": f"{colour}.png", "imgid": number, "split": "test", "sentences": sentences})
-    (folder / "dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
+    coloured_coco(tmp_path)
     line = ["stair-table2", "--data-dir", tmp_path, "--output", tmp_path / "out", "--format", "json"]
     code, text, said = call(*line, "--checkpoint", f"STAIR={made_stair(golden, tmp_path)}")
     assert code == 0, said

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from corpus_folders import COLOURS, coloured_coco
 from PIL import Image
 from tiny_encoders import made_stair, made_twin
 
@@ -23,23 +24,6 @@ from eval.reproduction.rows import Workplace, rows_of
 from eval.reproduction.tables import ReproducedCell, agrees, cell_table, reproduced_rows
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError
-
-COLOURS = ("red", "green", "blue")
-
-
-def captioned(folder: Path) -> Path:
-    """Three drawn images with two captions each, as COCO."""
-    (folder / "coco/images").mkdir(parents=True)
-    images = []
-    for number, colour in enumerate(COLOURS):
-        Image.new("RGB", (48, 48), colour).save(folder / f"coco/images/{colour}.png")
-        sentences = [
-            {"raw": f"{word} {colour} picture", "sentid": 2 * number + n, "imgid": number, "tokens": []}
-            for n, word in enumerate(("a", "the"))
-        ]
-        images.append({"filename": f"{colour}.png", "imgid": number, "split": "test", "sentences": sentences})
-    (folder / "coco/dataset_coco.json").write_text(json.dumps({"images": images, "dataset": "coco"}))
-    return folder
 
 
 def table_of(tmp_path: Path, text: str) -> PublishedTable:
@@ -62,7 +46,7 @@ SPARSE = """\
 
 def test_terms_of_both_sides_by_hand(golden, tmp_path):
     """Means of the terms of the captions and of the images."""
-    weights, data = made_stair(golden, tmp_path), captioned(tmp_path / "data")
+    weights, data = made_stair(golden, tmp_path), coloured_coco(tmp_path / "data")
     model = load_encoder("stair", str(weights), device="cpu")
     texts = model.encode_query([f"{word} {colour} picture" for colour in COLOURS for word in ("a", "the")])
     images = model.encode_document([str(data / f"coco/images/{colour}.png") for colour in COLOURS])
@@ -115,7 +99,7 @@ WEIGHED = """\
 
 def test_weights_of_the_users_pictures_and_of_texts(golden, tmp_path):
     """Both rows have one name of weights; a text needs no picture."""
-    weights, data = made_stair(golden, tmp_path), captioned(tmp_path / "data")
+    weights, data = made_stair(golden, tmp_path), coloured_coco(tmp_path / "data")
     table = table_of(tmp_path, WEIGHED)
     bare = Workplace(tmp_path / "out", checkpoints={"STAIR": str(weights)})
     assert (plan_of(table, bare).own, plan_of(table, bare).later) == (3, 0)
@@ -153,7 +137,7 @@ LATENT = """\
 
 def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
     """The protocol gets the vectors of both models over the same documents, at most as many as the paper has."""
-    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), captioned(tmp_path / "data")
+    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
     calls = []
 
     def measured(options: Options) -> Report:
@@ -192,7 +176,7 @@ class Here:
 
 def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypatch):
     """Both models answer the captions of the collection, from indexes of the documents that the row encodes."""
-    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), captioned(tmp_path / "data")
+    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
     monkeypatch.setattr(protocols, "Worker", Here)
     monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
     place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})

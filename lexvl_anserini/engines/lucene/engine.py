@@ -59,15 +59,12 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import (
-    All,
     Clause,
-    Ids,
-    Impacts,
-    Unscored,
     as_filtered,
     bound,
     check_tree,
     inexact_score,
+    names_documents,
 )
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
@@ -140,22 +137,23 @@ class LuceneSearch(ImpactEngine):
         check_tree(where)
         stream = iter(queries)
         # Lucene enters documents by their ids, so these cost less than all postings of the query.
-        while isinstance(where, Ids) or self.batches.resident() is None:
+        while names_documents(where) or self.batches.resident() is None:
             query = next(stream, None)
             if query is None:
                 return
-            yield self.search_tree(query.query_id, All((Impacts(query.vector), Unscored(where))), hits)
+            yield from super().search_where([query], where, hits)
         yield from self._reading(self.batches.search(stream, hits, threads, self._matching(where)))
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
         """The ranked list of a clause tree: of the resident postings where these have its scores, else Lucene's."""
         check_count("hits", hits)
         check_tree(clause)
-        filtered = as_filtered(clause)
         with self.verification.reading():
             if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
                 raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
-            if filtered is None or filtered.by_ids or self.batches.resident() is None:
+            filtered = as_filtered(clause)
+            # Trees that they cannot answer do not load the resident postings.
+            if filtered is None or names_documents(filtered.condition) or self.batches.resident() is None:
                 self.batches.count(LucenePostings.name, 1)
                 return self.batches.by_lucene(lambda: self.top(self.compiler.query(clause), hits, query_id))
             allowed = None if filtered.condition is None else self._matching(filtered.condition)
