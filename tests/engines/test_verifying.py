@@ -73,7 +73,7 @@ def test_no_answer_of_a_large_damaged_index_counts(large: Path) -> None:
 def test_a_known_damage_ends_the_search(large: Path) -> None:
     flip(file_of(large, ".fdt"), 60)
     engine = LuceneEngine(large, read_manifest(large))
-    engine.verification._thread.join()
+    engine.opened.verifications[0]._thread.join()
     for act in (
         lambda: next(engine.search(MANY_QUERIES[:1], 10)),
         lambda: engine.search_tree("q", Term("t1"), 10),
@@ -95,7 +95,7 @@ def test_what_cannot_be_compared_is_no_answer(large: Path, monkeypatch: pytest.M
 def test_a_closed_index_is_not_compared_further(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = LuceneEngine(large, read_manifest(large))
     engine.close()
-    assert not engine.verification._thread.is_alive()
+    assert not engine.opened.verifications[0]._thread.is_alive()
     # One list of many: nothing is waited for.
     assert next(search_index(large, MANY_QUERIES, 3))
 
