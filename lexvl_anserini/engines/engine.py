@@ -59,6 +59,14 @@ class Engine(Protocol):
             ArtefactError: a score could leave the range in which the engine's arithmetic is exact.
         """
 
+    def prepare(self) -> None:
+        """Opens what any query may need; an engine that opens all of it when it opens an index has nothing to do.
+
+        Raises:
+            ArtefactError: the index changed since it was opened.
+        """
+        return
+
     def verified(self) -> None:
         """Waits until the files that answers came from are compared with their checksums.
 
