@@ -1,6 +1,6 @@
 """Exports that are found without being named: of the encoder of an index, by what the index notes of it.
 
-    CHECKPOINT/onnx                    beside the weights, where the user exported it to
+    CHECKPOINT.onnx                    beside the folder of the weights, where the user exported it to
     $LEXVL_DATA/exports/KEY            the cache, which `lexvl export-onnx` without --output and `lexvl demo` write
 
 KEY names the encoder, the digest of its checkpoint and its options. A folder of the cache that is damaged counts as
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# In the folder of a checkpoint.
-BESIDE = "onnx"
+# Behind the name of the folder of a checkpoint; inside, it would change the checkpoint's digest.
+BESIDE = ".onnx"
 
 
 def cached_export(ref: EncoderRef) -> Path:
@@ -90,7 +90,7 @@ def _candidates(ref: EncoderRef, checkpoint: str | None) -> Iterator[Path]:
     reference = checkpoint or ref.checkpoint
     if reference and (reference in PACKAGED or Path(reference).expanduser().is_dir()):
         folder = find_checkpoint(reference).folder
-        yield from (folder, folder / BESIDE)
+        yield from (folder, folder.with_name(folder.name + BESIDE))
 
 
 def _fits(folder: Path, ref: EncoderRef) -> bool:
