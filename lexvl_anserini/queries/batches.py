@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class QueryBatch:
         UsageError: a weight is no integer from 1 to 2^24 - 1.
     """
 
-    def __init__(self, queries: Iterable[ImpactQuery]):
+    def __init__(self, queries: Sequence[ImpactQuery]):
         self.query_ids, self.vectors = list[str](), list[Mapping[str, int]]()
         for query_id, vector in queries:
             plain = isinstance(vector, TermWeights) or set(map(type, vector.values())) <= {int}
@@ -42,9 +42,9 @@ class QueryBatch:
                 _integers(query_id, vector)
 
     @classmethod
-    def of(cls, queries: QueryBatch | Iterable[ImpactQuery]) -> QueryBatch:
+    def of(cls, queries: QueryBatch | Sequence[ImpactQuery]) -> QueryBatch:
         """The queries as a batch, which they may be already."""
-        return queries if isinstance(queries, cls) else cls(queries)
+        return queries if isinstance(queries, QueryBatch) else cls(queries)
 
     def __len__(self) -> int:
         return len(self.vectors)

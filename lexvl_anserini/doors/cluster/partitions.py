@@ -13,6 +13,8 @@ from itertools import chain, islice, product, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from lexvl_anserini.doors.cluster.partitions_building import (
     build_partitions,
     check_partition,
@@ -255,7 +257,10 @@ def merged(lists: Sequence[RankedList], hits: int) -> RankedList:
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
     """
-    return ranked(lists[0].query_id, chain.from_iterable(listed.pairs() for listed in lists), hits)
+    scores = np.concatenate([listed.scores for listed in lists])
+    least = np.partition(scores, len(scores) - hits)[len(scores) - hits] if len(scores) > hits else -np.inf
+    best = (listed[: np.searchsorted(-listed.scores, -least, "right")] for listed in lists)
+    return ranked(lists[0].query_id, chain.from_iterable(listed.pairs() for listed in best), hits)
 
 
 class PartitionSearcher:
