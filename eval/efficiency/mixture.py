@@ -114,8 +114,8 @@ class Mixture:
         drawn = np.exp(self.noise * random.standard_normal((rows, *factors.shape), dtype=np.float32)) * factors
         impacts = np.rint(np.minimum(drawn, LARGEST)).astype(np.int64)
         texts = np.broadcast_to(np.arange(rows)[:, None, None], impacts.shape)
-        kept = impacts > 0
-        return _heaviest(texts[kept], language.related[chosen][kept], impacts[kept], terms, (rows, self.size))
+        there = impacts > 0
+        return _heaviest(texts[there], language.related[chosen][there], impacts[there], terms, (rows, self.size))
 
 
 def _cumulated(law: np.ndarray) -> np.ndarray:
@@ -139,8 +139,8 @@ def _heaviest(
     keys = ((places >> TERM_BITS << IMPACT_BITS | LARGEST - impacts) << TERM_BITS) | places & (1 << TERM_BITS) - 1
     keys.sort()
     rows = keys >> TERM_BITS + IMPACT_BITS
-    kept = np.arange(len(keys)) - np.searchsorted(rows, rows) < most
-    keys, ends = keys[kept], np.searchsorted(rows[kept], np.arange(shape[0] + 1))
+    heaviest = np.arange(len(keys)) - np.searchsorted(rows, rows) < most
+    keys, ends = keys[heaviest], np.searchsorted(rows[heaviest], np.arange(shape[0] + 1))
     impacts = LARGEST - (keys >> TERM_BITS & LARGEST)
     matrix = sparse.csr_matrix((impacts, (keys & (1 << TERM_BITS) - 1).astype(np.int32), ends), shape=shape)
     matrix.sort_indices()
