@@ -8,7 +8,7 @@ format is read here and not by the package protobuf, which makes an object of ea
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -59,11 +59,11 @@ def varint(raw: Any, at: int, end: int) -> Any:
 
 
 @kernel
-def after(raw: Any, at: int, end: int, wire: int) -> int:
+def after(raw: Any, at: int, end: int, wire: int) -> Any:
     """The place after a value of a wire type; -1 where the value is cut off, or protobuf has no such type."""
     size = np.int64(-1)
     if wire == VARINT:
-        return varint(raw, at, end)[1]  # type: ignore[no-any-return]
+        return varint(raw, at, end)[1]
     if wire == BYTES:
         size, at = varint(raw, at, end)
     elif wire == EIGHT_BYTES:
@@ -270,7 +270,7 @@ class CiffVectors:
                 terms.append(self._read_list(messages, number, lists))
             self._ids = self._records(messages, escape_ids)
             messages.end(f"document record {self.documents:,}, the header's last,")
-        self.terms: tuple[str, ...] = Vocabulary(terms, str(path)).terms
+        self.terms: Sequence[str] = Vocabulary(terms, str(path)).terms
         self._span = span
 
     def _header(self, messages: Messages) -> tuple[int, int]:
