@@ -16,8 +16,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Impacts, Unscored
+from lexvl_anserini.runs.order import RankedList
 
 
 class EngineOptions:
@@ -48,7 +49,7 @@ class Engine(Protocol):
         """
 
     @abstractmethod
-    def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One ranked list per query, in the order of the queries; an empty query has an empty list.
 
         A query is an item of `Quantiser.queries` for impacts, a vector for dense indexes, a text for BM25. A list is
@@ -148,7 +149,7 @@ class ImpactEngine(Engine, Protocol):
     """An engine for impacts: a score is an integer, the dot product of query weights and impacts."""
 
     @abstractmethod
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree.
 
         Raises:
@@ -159,7 +160,7 @@ class ImpactEngine(Engine, Protocol):
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One list per query, as `search`, of the documents that match a condition, which adds no score.
 
         Raises:

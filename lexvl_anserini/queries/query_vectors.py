@@ -76,7 +76,7 @@ def queries_of(
         # Graphs have a form of weights that needs no scipy.
         weights = getattr(side, "rows", side.weights)(inputs, batch_size)
         impacts = quantiser.queries(weights, max_impact)
-        yield from map(ImpactQuery, query_ids, impacts.by_term(side.vocabulary.terms))
+        yield from map(ImpactQuery, query_ids, impacts.in_vocabulary(side.vocabulary))
 
 
 def encode_topics(
@@ -160,6 +160,6 @@ def query_lines(queries: Iterable[ImpactQuery], texts: Iterable[str], out: Binar
     count = 0
     with packed(out, suffix) as lines:
         for query, text in zip(queries, texts, strict=not isinstance(texts, repeat)):
-            lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": query.vector}) + b"\n")
+            lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": {**query.vector}}) + b"\n")
             count += 1
     return count

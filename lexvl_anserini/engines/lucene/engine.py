@@ -57,7 +57,7 @@ from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import (
     Clause,
@@ -67,6 +67,7 @@ from lexvl_anserini.queries.clauses import (
     inexact_score,
     names_documents,
 )
+from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 # Conditions whose documents stay in memory take at most so many bytes, a byte a document.
@@ -133,14 +134,14 @@ class LuceneSearch(ImpactEngine):
         """Opens what any query may need, so that the index stays this one for all of them if it is replaced."""
         _ = self.java
 
-    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query; every term of a query counts, however many or frequent they are.
 
         `threads` share the queries of a batch.
         """
         return self._reading(self.batches.search(queries, hits, threads))
 
-    def _reading(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+    def _reading(self, lists: Iterator[RankedList]) -> Iterator[RankedList]:
         """The lists, each taken while the files are compared."""
         while True:
             with self.opened.reading():
@@ -164,7 +165,7 @@ class LuceneSearch(ImpactEngine):
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One list per query, of documents that match a condition; as trees of an index without resident postings."""
         check_tree(where)
         stream = iter(queries)
@@ -176,7 +177,7 @@ class LuceneSearch(ImpactEngine):
             yield from super().search_where([query], where, hits)
         yield from self._reading(self.batches.search(stream, hits, threads, self._matching(where)))
 
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree: of the resident postings where these have its scores, else Lucene's."""
         check_count("hits", hits)
         check_tree(clause)
@@ -226,7 +227,7 @@ class LuceneSearch(ImpactEngine):
         """Closes the files."""
         self.opened.close()
 
-    def top(self, query: Any, hits: int, query_id: str = "query") -> list[ScoredDoc]:
+    def top(self, query: Any, hits: int, query_id: str = "query") -> RankedList:
         """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending."""
         with java_errors(f"topic {query_id!r} cannot be searched"):
             cast = java_cast("org.apache.lucene.search.Query", query)
@@ -235,12 +236,12 @@ class LuceneSearch(ImpactEngine):
             with java_calls():
                 scored_docs = orjson.loads(java.json.writeValueAsString(top))["scoreDocs"]
         scored = []
-        for rank, hit in enumerate(scored_docs, start=1):
+        for hit in scored_docs:
             score, doc_id = hit["fields"]
             start = doc_id["offset"]
             raw = base64.b64decode(doc_id["bytes"])[start : start + doc_id["length"]]
-            scored.append(ScoredDoc(query_id, raw.decode(), rank, score))
-        return scored
+            scored.append((raw.decode(), score))
+        return in_order(query_id, scored)
 
 
 class LuceneEngine(LuceneSearch, ChangingEngine):

@@ -6,7 +6,7 @@ milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,8 +23,9 @@ from lexvl_anserini.engines.resident.layout import (
     slot_places,
 )
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.runs.order import hit_list
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.runs.order import RankedList
 
 # The part of a key that holds 2^32 - 1 - rank, as in `kernels.search`.
 RANKS = 2**32 - 1
@@ -58,10 +59,12 @@ class PlainPostings:
         self.numbers = {term: number for number, term in enumerate(names[: len(self.slots) - 1])}
 
     def lists(
-        self, queries: Sequence[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None = None
-    ) -> list[list[ScoredDoc]]:
+        self, queries: QueryBatch | Sequence[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None = None
+    ) -> list[RankedList]:
         """One ranked list per query; as `searching.ResidentPostings.lists`, by this thread alone."""
-        return [self._list(query, hits, allowed) for query in queries]
+        batch = QueryBatch.of(queries)
+        pairs = zip(batch.query_ids, batch.vectors, strict=True)
+        return [self._list(query_id, vector, hits, allowed) for query_id, vector in pairs]
 
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
@@ -86,11 +89,11 @@ class PlainPostings:
                     impacts[term] = int(postings.impacts[place])
         return {term: impact for term, impact in impacts.items() if impact}
 
-    def _list(self, query: ImpactQuery, hits: int, allowed: np.ndarray | None) -> list[ScoredDoc]:
+    def _list(self, query_id: str, vector: Mapping[str, int], hits: int, allowed: np.ndarray | None) -> RankedList:
         """The ranked list of a query whose scores are below 2^24."""
         sums = np.zeros(self.contents.documents, np.int32)
         try:
-            for term, weight in query.vector.items():
+            for term, weight in vector.items():
                 for slot in range(*self._span(term)):
                     documents, impacts = self._slot(slot)
                     sums[documents] += np.multiply(impacts, weight, dtype=np.int32)
@@ -103,8 +106,8 @@ class PlainPostings:
             best = np.sort(keys)[::-1]
             lines = b"".join(self._id(rank) + b"\n" for rank in (RANKS - (best & RANKS)).tolist())
         except (IndexError, ValueError) as error:  # of a file whose content is not what its checksum says
-            raise ArtefactError(f"topic {query.query_id!r}: resident postings are damaged; {REMEDY}") from error
-        return hit_list(query.query_id, lines, (best >> 32).astype(np.float64))
+            raise ArtefactError(f"topic {query_id!r}: resident postings are damaged; {REMEDY}") from error
+        return RankedList(query_id, lines, (best >> 32).astype(np.float64))
 
     def _span(self, term: str) -> tuple[int, int]:
         """The slots of a term: from the first to before the last."""
