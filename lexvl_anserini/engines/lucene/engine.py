@@ -160,7 +160,8 @@ class LuceneSearch(ImpactEngine):
 
     @cached_property
     def compiler(self) -> Compiler:
-        """Compiles clause trees; knows the index's fields."""
+        """Compiles clause trees, by Java; knows the index's fields."""
+        self.prepare()
         return Compiler(self.fields)
 
     def search_where(
