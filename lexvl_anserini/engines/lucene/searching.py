@@ -19,6 +19,7 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, b
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Impacts, inexact_score
 from lexvl_anserini.runs.order import hit_list
+from lexvl_anserini.runs.passages import by_documents
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.searching import ResidentPostings
@@ -65,12 +66,18 @@ class BatchSearcher:
         self._counting = Lock()
 
     def search(
-        self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1, allowed: np.ndarray | None = None
+        self,
+        queries: Iterable[ImpactQuery],
+        hits: int,
+        threads: int = 1,
+        allowed: np.ndarray | None = None,
+        best: int = 0,
     ) -> Iterator[list[ScoredDoc]]:
         """One list per query, in their order; memory does not grow with their number.
 
         Args:
             allowed: uint8 [documents], 1 for those that can be hits, once `resident` postings serve; None for all.
+            best: from 1 on, hits are documents, scored by the sum of so many passages.
         """
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
@@ -82,7 +89,7 @@ class BatchSearcher:
             if not batch:
                 return
             for part in _limited(batch):
-                yield from self._lists(part, min(hits, self.documents), threads, allowed)
+                yield from self._lists(part, min(hits, self.documents), threads, allowed, best)
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact.
@@ -108,7 +115,7 @@ class BatchSearcher:
             self.spent_s += perf_counter() - started
 
     def _lists(
-        self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None
+        self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None, best: int
     ) -> list[list[ScoredDoc]]:
         checked = [query._replace(vector=_checked(query)) for query in batch]
         for query in checked:
@@ -119,11 +126,17 @@ class BatchSearcher:
         resident = self.resident()
         if resident is None:
             assert allowed is None, "Lucene's postings have no filter"
-            lists = self.by_lucene(lambda: self.lucene.lists(checked, hits, threads))
+            lists = self.by_lucene(lambda: self._of_lucene(checked, hits, threads, best))
         else:
-            lists = resident.lists(checked, hits, threads, allowed)
+            lists = resident.lists(checked, hits, threads, allowed, best)
         self.count((resident or self.lucene).name, len(batch))
         return lists
+
+    def _of_lucene(self, queries: list[ImpactQuery], hits: int, threads: int, best: int) -> list[list[ScoredDoc]]:
+        def passages(some: Sequence[ImpactQuery], depth: int) -> list[list[ScoredDoc]]:
+            return self.lucene.lists(some, min(depth, self.documents), threads)
+
+        return list(by_documents(passages, queries, hits, best)) if best else passages(queries, hits)
 
     def count(self, form: str, queries: int) -> None:
         """Notes that a form of the postings has answered queries."""
