@@ -392,15 +392,12 @@ def select(keys: Any, size: int, hits: int) -> None:
 
 
 @kernel
-def sum_best(
-    postings: Postings, queries: Queries, q: int, allowed: Any, space: Space, ends: Any, best: Any, sums: Any
-) -> None:
-    """Adds up the best passages of each document for query q, from all passages: no bound tells how many count.
+def find_best(postings: Postings, queries: Queries, q: int, allowed: Any, space: Space, ends: Any, best: Any) -> None:
+    """Finds the best passages of each document for query q, from all passages: no bound tells how many count.
 
     Args:
         ends: int64 [P + 1]; the best passages of place p are best[ends[p]]..best[ends[p + 1]].
-        best: int32, all 0; receives their scores, in descending order.
-        sums: int64 [P]; receives the sums.
+        best: int32; has the scores of other postings or 0, and receives those of the best of all, in descending order.
     """
     documents = len(postings.rank)
     for i in range(queries.ends[q], queries.ends[q + 1]):
@@ -421,6 +418,11 @@ def sum_best(
                 best[at] = best[at - 1]
                 at -= 1
             best[at] = score
+
+
+@kernel
+def add_up(ends: Any, best: Any, sums: Any) -> None:
+    """Adds the scores of each document's best passages, as `find_best` leaves them, to its sum (int64)."""
     for place in range(len(sums)):
         for at in range(ends[place], ends[place + 1]):
             sums[place] += best[at]

@@ -11,7 +11,7 @@ from threading import Lock
 import numpy as np
 
 from lexvl_anserini.engines.resident.grouping import STOP, Grouped, grouped
-from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, expand, search, spell, sum_best
+from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, add_up, expand, find_best, search, spell
 from lexvl_anserini.engines.resident.layout import BLOCK, REMEDY, WIDTHS, Sections, slot_places
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
@@ -179,7 +179,8 @@ def _sums(passages: Grouped, batch: Queries, best: int, hits: int, allowed: np.n
     """The hits of each query by the sums of their best passages."""
     ends = passages.ends(best)
     for query in range(len(batch.ends) - 1):
-        sums = np.zeros(len(passages.sizes), np.int64)
-        sum_best(passages.postings, batch, query, allowed, space, ends, np.zeros(ends[-1], np.int32), sums)
+        scores, sums = np.zeros(ends[-1], np.int32), np.zeros(len(passages.sizes), np.int64)
+        find_best(passages.postings, batch, query, allowed, space, ends, scores)
+        add_up(ends, scores, sums)
         places = top_positions(sums, hits)
         yield places, sums[places]
