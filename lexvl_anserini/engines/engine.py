@@ -17,8 +17,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Impacts, Unscored
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.passages import by_documents
 
 
@@ -50,7 +51,7 @@ class Engine(Protocol):
         """
 
     @abstractmethod
-    def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One ranked list per query, in the order of the queries; an empty query has an empty list.
 
         A query is an item of `Quantiser.queries` for impacts, a vector for dense indexes, a text for BM25. A list is
@@ -61,9 +62,7 @@ class Engine(Protocol):
             ArtefactError: a score could leave the range in which the engine's arithmetic is exact.
         """
 
-    def search_passages(
-        self, queries: Iterable[Any], best: int, hits: int, threads: int = 1
-    ) -> Iterator[list[ScoredDoc]]:
+    def search_passages(self, queries: Iterable[Any], best: int, hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query, as `search`, of documents whose passages the index has (`runs.passages`).
 
         Args:
@@ -152,7 +151,7 @@ class ImpactEngine(Engine, Protocol):
     """An engine for impacts: a score is an integer, the dot product of query weights and impacts."""
 
     @abstractmethod
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree.
 
         Raises:
@@ -163,7 +162,7 @@ class ImpactEngine(Engine, Protocol):
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One list per query, as `search`, of the documents that match a condition, which adds no score.
 
         Raises:
@@ -174,13 +173,13 @@ class ImpactEngine(Engine, Protocol):
 
     def search_passages(
         self, queries: Iterable[ImpactQuery], best: int, hits: int, threads: int = 1, where: Clause | None = None
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """As that of `Engine`; of the passages that match a condition."""
 
-        def passages(some: Sequence[ImpactQuery], depth: int) -> Iterator[list[ScoredDoc]]:
-            return (
-                self.search(some, depth, threads) if where is None else self.search_where(some, where, depth, threads)
-            )
+        def passages(some: Sequence[ImpactQuery], depth: int) -> Iterator[RankedList]:
+            if where is None:
+                return self.search(some, depth, threads)
+            return self.search_where(some, where, depth, threads)
 
         return by_documents(passages, queries, hits, best)
 

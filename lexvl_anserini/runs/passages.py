@@ -11,9 +11,8 @@ from itertools import islice
 from typing import Any
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.typed import MOST
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 
 DELIMITER = "#"
 
@@ -29,7 +28,7 @@ DEEPER = 4
 LOOKED_AT = 1000
 
 # Ranked lists of passages, of some queries at a depth.
-SearchPassages = Callable[[Sequence[Any], int], Iterable[list[ScoredDoc]]]
+SearchPassages = Callable[[Sequence[Any], int], Iterable[RankedList]]
 
 
 def document_of(passage_id: str) -> str:
@@ -61,7 +60,7 @@ def best_of(passages: str | None) -> int:
     return 1 if kind == "max" else MOST
 
 
-def by_documents(search: SearchPassages, queries: Iterable[Any], hits: int, best: int) -> Iterator[list[ScoredDoc]]:
+def by_documents(search: SearchPassages, queries: Iterable[Any], hits: int, best: int) -> Iterator[RankedList]:
     """The `hits` best documents of each query, by the sum of their `best` best passages; exact over any search.
 
     Passages are searched deeper until no deeper one can change the list.
@@ -71,7 +70,7 @@ def by_documents(search: SearchPassages, queries: Iterable[Any], hits: int, best
     """
     stream = iter(queries)
     while piece := list(islice(stream, PIECE)):
-        lists: list[list[ScoredDoc]] = [[]] * len(piece)
+        lists: list[Any] = [None] * len(piece)
         waiting, depth = list(range(len(piece))), min(FIRST * hits, MOST)
         while waiting:
             deeper, step = [], max(1, HELD // depth)
@@ -87,49 +86,42 @@ def by_documents(search: SearchPassages, queries: Iterable[Any], hits: int, best
         yield from lists
 
 
-def best_passages(
-    search: SearchPassages, query: Any, doc_ids: Collection[str], best: int
-) -> dict[str, list[ScoredDoc]]:
-    """The at most `best` best passages of each document for a query, best first; their scores sum to its score."""
+def best_passages(search: SearchPassages, query: Any, doc_ids: Collection[str], best: int) -> dict[str, list[str]]:
+    """The ids of the at most `best` best passages of each document for a query, best first."""
     depth = LOOKED_AT
     while True:
         [passages] = search([query], depth)
-        taken: dict[str, list[ScoredDoc]] = {doc_id: [] for doc_id in doc_ids}
-        for passage in passages:
-            of_document = taken.get(document_of(passage.doc_id))
+        taken: dict[str, list[str]] = {doc_id: [] for doc_id in doc_ids}
+        for passage_id in passages.doc_ids:
+            of_document = taken.get(document_of(passage_id))
             if of_document is not None and len(of_document) < best:
-                of_document.append(passage)
+                of_document.append(passage_id)
         if len(passages) < depth or depth == MOST or all(len(part) == best for part in taken.values()):
             return taken
         depth = min(DEEPER * depth, MOST)
 
 
-def settled(passages: Sequence[ScoredDoc], hits: int, best: int, complete: bool) -> list[ScoredDoc] | None:
+def settled(passages: RankedList, hits: int, best: int, complete: bool) -> RankedList | None:
     """The documents of a ranked list of passages; None where passages below its end could change them.
 
     Args:
         complete: whether there are no passages below.
     """
-    if not passages:
-        return []
     sums: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for passage in passages:
-        document = document_of(passage.doc_id)
+    for passage_id, score in passages.pairs():
+        document = document_of(passage_id)
         count = counts.get(document, 0)
         if count < best:
-            sums[document] = sums.get(document, 0) + passage.score
+            sums[document] = sums.get(document, 0) + score
             counts[document] = count + 1
-    documents = ranked(passages[0].query_id, sums.items(), hits)
+    documents = ranked(passages.query_id, sums.items(), hits)
     if complete:
         return documents
     # A passage below adds this at most, and a document of which none is there yet so many of them.
-    most = max(passages[-1].score, 0)
-    if len(documents) < hits or best * most >= documents[-1].score:
+    most, least = max(passages.scores[-1], 0), documents.scores[-1]
+    kept = set(documents.doc_ids)
+    if len(kept) < hits or best * most >= least or any(counts[doc_id] < best for doc_id in kept):
         return None
-    if any(counts[document.doc_id] < best for document in documents):
-        return None
-    least = documents[-1].score
-    kept = {document.doc_id for document in documents}
     others = ((sums[name] + (best - count) * most, name) for name, count in counts.items() if count < best)
     return None if any(bound >= least for bound, name in others if name not in kept) else documents

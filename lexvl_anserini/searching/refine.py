@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, heaviest
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, clause_of
 from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
@@ -22,6 +22,7 @@ from lexvl_anserini.runs.passages import best_of, by_documents
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
+    from lexvl_anserini.runs.order import RankedList
 
 # Queries held at once.
 PIECE = 256
@@ -148,7 +149,7 @@ def search_refined(
     settings: SearchSettings,
     hits: int,
     vector_of: VectorOf | None = None,
-) -> Iterator[list[ScoredDoc]]:
+) -> Iterator[RankedList]:
     """Yields one ranked list per query, whose lists of terms and cuts are already applied.
 
     Args:
@@ -158,12 +159,12 @@ def search_refined(
     """
     refinement, passages = settings.refinement or Refinement(), best_of(settings.passages)
 
-    def trees(piece: Sequence[RefinedQuery], hits: int, required: Clause | None = None) -> Iterator[list[ScoredDoc]]:
+    def trees(piece: Sequence[RefinedQuery], hits: int, required: Clause | None = None) -> Iterator[RankedList]:
         for refined in piece:
             tree = refinement.tree(refined)
             yield engine.search_tree(refined.query.query_id, All((tree, required)) if required else tree, hits)
 
-    def lists(piece: Sequence[RefinedQuery], hits: int, best: int = 0) -> Iterator[list[ScoredDoc]]:
+    def lists(piece: Sequence[RefinedQuery], hits: int, best: int = 0) -> Iterator[RankedList]:
         queries = [refined.query for refined in piece if isinstance(refined.query, ImpactQuery)]
         if len(queries) < len(piece) or refinement.text_weight:
             return by_documents(trees, piece, hits, best) if best else trees(piece, hits)
@@ -190,7 +191,7 @@ def search_refined(
         terms, candidates = refinement.two_phase
         reduced = [refined.with_vector(heaviest(refined.vector, terms)) for refined in piece]
         for refined, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
-            among = partial(trees, required=Ids(tuple(document.doc_id for document in first)))
+            among = partial(trees, required=Ids(tuple(first.doc_ids)))
             yield from by_documents(among, [refined], hits, passages) if passages else among([refined], hits)
 
 
@@ -207,7 +208,7 @@ def read_terms(path: Path) -> frozenset[str]:
 
 def _expanded(
     refined: RefinedQuery,
-    first: Sequence[ScoredDoc],
+    first: RankedList,
     settings: SearchSettings,
     bound: Callable[[Mapping[str, float]], float],
     vector_of: VectorOf,
@@ -215,8 +216,8 @@ def _expanded(
     """The query after feedback from its first list."""
     refinement = settings.refinement
     assert refinement is not None and refinement.feedback is not None
-    taken = [d.doc_id for d in first if not (settings.remove_query and d.doc_id == refined.query.query_id)]
-    documents = [vector_of(doc_id) for doc_id in taken[: refinement.feedback.documents]]
+    taken = first.without(refined.query.query_id) if settings.remove_query else first
+    documents = [vector_of(doc_id) for doc_id in taken.doc_ids[: refinement.feedback.documents]]
     vector = refinement.listed(integers(rocchio(refined.vector, documents, refinement.feedback), bound))
     return refined.with_vector(vector)
 

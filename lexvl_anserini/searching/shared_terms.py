@@ -104,7 +104,7 @@ def explain(
         if best:
             return by_passages(engine, query, doc_ids if doc_ids is None else list(doc_ids), hits, best)
         if doc_ids is None:
-            doc_ids = [document.doc_id for document in next(engine.search([query], hits))]
+            doc_ids = next(engine.search([query], hits)).doc_ids
         return explained(engine, query, list(doc_ids))
 
 
@@ -135,7 +135,7 @@ def explained(
     clause = clause_of(query)
     terms = list(dict.fromkeys(term for term, _ in scored_terms(clause)))
     among = All((clause, Ids(tuple(doc_ids))))
-    scores = {hit.doc_id: hit.score for hit in engine.search_tree(query.query_id, among, len(doc_ids))}
+    scores = dict(engine.search_tree(query.query_id, among, len(doc_ids)).pairs())
     explanations = []
     for doc_id in doc_ids:
         impacts = (impacts_of or engine.impacts)(doc_id, terms)
@@ -157,13 +157,13 @@ def by_passages(
 ) -> list[Explanation]:
     """Explains documents by their best passages, at most `best` of each."""
     if doc_ids is None:
-        doc_ids = [document.doc_id for document in next(engine.search_passages([query], best, hits))]
+        doc_ids = next(engine.search_passages([query], best, hits)).doc_ids
     passages = best_passages(engine.search, query, doc_ids, best)
     explanations = []
     for doc_id in doc_ids:
         if not passages[doc_id]:
             raise DataError(f"document {doc_id!r}: no passage {doc_id}#... in the index that has a term of the query")
-        parts = tuple(explained(engine, query, [passage.doc_id for passage in passages[doc_id]]))
+        parts = tuple(explained(engine, query, passages[doc_id]))
         score = sum(part.score for part in parts)
         explanations.append(Explanation(query.query_id, doc_id, score, (), len(query.vector), parts))
     return explanations
@@ -222,7 +222,7 @@ def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
     documents = in_rank_order(document for document in read_run(path) if document.query_id == query_id)
     if not documents:
         raise DataError(f"{path}: no line for topic {query_id!r}")
-    return {document.doc_id: document.score for document in documents[:hits]}
+    return dict(documents[:hits].pairs())
 
 
 def encoder_options(run: RunManifest | None) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.layout import BLOCK
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
 from lexvl_anserini.ground.typed import MOST
 from lexvl_anserini.queries.clauses import Clause, Ids, Not, Term
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents
 from tests.engines.test_resident import large, resident_of
 
@@ -57,7 +57,7 @@ def scores_of(rows: Rows, ids: Mapping[int, str], vector: Mapping[str, int]) -> 
     return scores
 
 
-def expected(scores: Mapping[str, float], best: int, hits: int, query_id: str = "q") -> list[ScoredDoc]:
+def expected(scores: Mapping[str, float], best: int, hits: int, query_id: str = "q") -> RankedList:
     return ranked(query_id, by_passages(scores, best).items(), hits)
 
 

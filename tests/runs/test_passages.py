@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.typed import MOST
 from lexvl_anserini.runs import passages
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.runs.passages import best_of, best_passages, by_documents, document_of
 
 # In the order of passages `a!#0` comes before `a#0`, in that of documents `a` before `a!`.
@@ -38,7 +37,7 @@ class Collection:
     def __init__(self, scores: Mapping[str, float]):
         self.scores, self.depths = scores, list[int]()
 
-    def __call__(self, queries: Sequence[str], depth: int) -> list[list[ScoredDoc]]:
+    def __call__(self, queries: Sequence[str], depth: int) -> list[RankedList]:
         self.depths.append(depth)
         return [ranked(query, self.scores.items(), depth) for query in queries]
 
@@ -79,10 +78,10 @@ def test_the_best_passages_of_documents(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(passages, "LOOKED_AT", 2)
     search = Collection({"a#0": 5, "b#0": 4, "b#1": 6, "a#1": 1, "c": 3, "b#2": 5})
     taken = best_passages(search, "q", ["a", "b", "z"], 2)
-    assert {doc_id: [p.doc_id for p in some] for doc_id, some in taken.items()} == {
+    assert taken == {
         "a": ["a#0", "a#1"],
         "b": ["b#1", "b#2"],
         "z": [],
     }
     assert search.depths == [2, 8]
-    assert [p.doc_id for p in best_passages(search, "q", ["b"], 1)["b"]] == ["b#1"]
+    assert best_passages(search, "q", ["b"], 1) == {"b": ["b#1"]}

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lexvl_anserini.engines.resident.grouping import STOP, Grouped, grouped
-from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, add_up, expand, find_best, search, spell
+from lexvl_anserini.engines.resident.kernels import (
+    Postings,
+    Queries,
+    Space,
+    add_up,
+    expand,
+    find_best,
+    search,
+    spell_lists,
+)
 from lexvl_anserini.engines.resident.layout import BLOCK, REMEDY, WIDTHS, Sections, slot_places
+from lexvl_anserini.engines.resident.passages import STOP, Grouped, grouped
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.runs.order import hit_list, top_positions
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
+from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.runs.order import RankedList, top_positions
 
-# Queries that a thread takes at a time: enough that a call costs little, few enough that all threads end together.
-STEP = 8
+# Queries that a thread takes at a time at most: enough that a call costs little, few enough for little memory.
+STEP = 32
 
 # Room for keys of hits that are not the best in the end: it is sorted out each time it is full.
 LEAST_KEYS = 1024
 
 # Where no filter excludes documents.
 ALL_DOCUMENTS = np.zeros(0, np.uint8)
+
+# What the numbers of no terms are.
+NO_TERM = np.zeros(0, np.int64)
+
 # The part of a key that holds 2^32 - 1 - rank.
 RANKS = 2**32 - 1
 
@@ -65,6 +82,8 @@ class ResidentPostings:
         self.most = np.maximum.reduceat(arrays["most"], starts) if len(starts) else arrays["most"]
         self.expanded, self.lock = np.zeros(len(place), bool), Lock()
         self.spaces: list[Space] = []
+        # Per vocabulary of a model the number of each dimension's term, int64 [V]; -1 for one without postings.
+        self.of_dimensions = WeakKeyDictionary[Vocabulary, np.ndarray]()
 
     @cached_property
     def passages(self) -> Grouped:
@@ -76,25 +95,34 @@ class ResidentPostings:
         self.lists([ImpactQuery("", dict.fromkeys(islice(self.numbers, 1), 1))], 1, 1)
 
     def lists(
-        self, queries: Sequence[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None = None, best: int = 0
-    ) -> list[list[ScoredDoc]]:
+        self,
+        queries: QueryBatch | Sequence[ImpactQuery],
+        hits: int,
+        threads: int,
+        allowed: np.ndarray | None = None,
+        best: int = 0,
+    ) -> list[RankedList]:
         """One ranked list per query, whose scores are below 2^24.
 
         Args:
             allowed: uint8 [documents], 1 for those that can be hits; None if all can.
             best: from 1 on, hits are documents whose passages are in the index, scored by the sum of so many of them.
         """
+        batch = QueryBatch.of(queries)
+        terms = self._terms(batch)
+        with self.lock:
+            expand(self.postings, terms, self.expanded)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
-        ranked_lists: list[list[ScoredDoc]] = [[]] * len(queries)
-        steps = iter(range(0, len(queries), STEP))
+        ranked_lists: list[Any] = [None] * len(batch)
         passages = self.passages if best else None
+        steps = iter([*steps_of(len(batch), threads)])
 
         def work() -> None:
-            for first in steps:
-                some = queries[first : first + STEP]
-                ranked_lists[first : first + STEP] = self._some(some, hits, allowed, best, passages)
+            for first, last in steps:
+                columns = self._columns(terms, (first, last), allowed, hits, passages, best)
+                ranked_lists[first:last] = map(RankedList, batch.query_ids[first:last], *columns)
 
-        if threads == 1 or len(queries) <= STEP:
+        if threads == 1 or len(batch) == 1:
             work()
         else:
             with ThreadPoolExecutor(threads) as pool:
@@ -107,40 +135,55 @@ class ResidentPostings:
         numbers = map(self.numbers.get, terms, repeat(-1))
         return [0 if number < 0 else int(self.most[number]) for number in numbers]
 
-    def _batch(self, queries: Sequence[ImpactQuery]) -> Queries:
+    def _terms(self, batch: QueryBatch) -> Queries:
         """The queries' terms that the index has."""
-        vectors = [query.vector for query in queries]
-        ends = np.cumsum([0, *map(len, vectors)])
-        terms = np.fromiter(map(self.numbers.get, chain.from_iterable(vectors), repeat(-1)), np.int64, ends[-1])
-        weights = np.fromiter(chain.from_iterable(vector.values() for vector in vectors), np.int32, ends[-1])
+        ends, weights = batch.ends, batch.weights.astype(np.int32)
+        terms = np.concatenate([NO_TERM, *map(self._numbers, batch.vectors)])
         there = terms >= 0
         if not there.all():
             ends = np.concatenate([[0], np.cumsum(there)])[ends]
             terms, weights = terms[there], weights[there]
         return Queries(ends, terms, weights)
 
-    def _some(
-        self, queries: Sequence[ImpactQuery], hits: int, allowed: np.ndarray, best: int, passages: Grouped | None
-    ) -> Iterator[list[ScoredDoc]]:
-        """The lists of some queries, by this thread alone."""
-        batch = self._batch(queries)
-        with self.lock:
-            expand(self.postings, batch, self.expanded)
-        space = self._space(hits, int(np.diff(batch.ends).max()), len(passages.sizes) if passages and best == 1 else 0)
+    def _numbers(self, vector: Mapping[str, int]) -> np.ndarray:
+        """The number of each term of a query, int64 [n]; -1 for one that the index does not have."""
+        if not isinstance(vector, TermWeights):
+            return np.array(list(map(self.numbers.get, vector, repeat(-1))), np.int64)
+        numbers = self.of_dimensions.get(vector.vocabulary)
+        if numbers is None:
+            terms = vector.vocabulary.terms
+            numbers = np.fromiter(map(self.numbers.get, terms, repeat(-1)), np.int64, len(terms))
+            self.of_dimensions[vector.vocabulary] = numbers
+        return numbers[vector.dimensions]
+
+    def _columns(
+        self,
+        terms: Queries,
+        span: tuple[int, int],
+        allowed: np.ndarray,
+        hits: int,
+        passages: Grouped | None,
+        best: int,
+    ) -> tuple[list[bytes], list[np.ndarray]]:
+        """Ids and scores of the lists of queries span[0] to span[1], by this thread alone; most of it without Python's
+        lock.
+        """
+        first, last = span
+        terms = terms._replace(ends=terms.ends[first : last + 1])
+        space = self._space(hits, int(np.diff(terms.ends).max()), len(passages.sizes) if passages and best == 1 else 0)
         if passages and best > 1:
-            hits_of = _sums(passages, batch, best, hits, allowed, space)
+            places, scores, counts = sums_of(passages, terms, best, allowed, hits, space)
         else:
-            hits_of = _maxima(passages.postings if passages else self.postings, batch, hits, allowed, space)
-        spelt = np.empty(hits * (self.longest_id + 1), np.uint8)
-        for query, (places, scores) in zip(queries, hits_of, strict=True):
-            ranks = passages.passage[places] if passages else places
-            size = spell(self.ids, self.id_ends, ranks, STOP if passages else 0, spelt)
-            if size < 0:
-                raise ArtefactError(
-                    f"topic {query.query_id!r}: resident postings are damaged, an id cannot be read; {REMEDY}"
-                )
-            yield hit_list(query.query_id, spelt[:size].tobytes(), scores.astype(np.float64))
+            places, scores, counts = maxima_of(passages or self, terms, allowed, hits, space)
         self.spaces.append(space)
+        ranks, stop = (passages.passage[places], STOP) if passages else (places, 0)
+        spelt, ends = np.empty(int(counts.sum()) * (self.longest_id + 1), np.uint8), np.zeros(len(counts) + 1, np.int64)
+        if not spell_lists(self.ids, self.id_ends, ranks, counts, stop, spelt, ends):
+            raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
+        ids = spelt[: ends[-1]].tobytes()
+        bounds = zip(ends.tolist(), ends[1:].tolist(), strict=False)
+        # A copy, so that a list that is kept does not keep those of other queries.
+        return [ids[a:b] for a, b in bounds], [row[:count].copy() for row, count in zip(scores, counts, strict=True)]
 
     def _space(self, hits: int, terms: int, documents: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
@@ -148,12 +191,7 @@ class ResidentPostings:
             space = self.spaces.pop()
         except IndexError:
             space = None
-        if (
-            space is not None
-            and len(space.next) >= terms
-            and len(space.keys) >= 2 * hits
-            and len(space.seen) == documents
-        ):
+        if space is not None and space_fits(space, hits, terms, documents):
             return space
         keys = np.empty(max(4 * hits, LEAST_KEYS), np.int64)
         wide, narrow = np.zeros((4, terms), np.int64), np.zeros((2, terms), np.int32)
@@ -161,26 +199,51 @@ class ResidentPostings:
         return Space(np.empty(BLOCK, np.int32), keys, wide[0], wide[1], narrow[0], wide[2], narrow[1], wide[3], seen)
 
 
-# The ranks of a query's hits, best first, and their scores.
-Hits = tuple[np.ndarray, np.ndarray]
+def space_fits(space: Space, hits: int, terms: int, documents: int) -> bool:
+    """Whether arrays are large enough, and made for the same number of documents in passages."""
+    return len(space.next) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents
 
 
-def _maxima(postings: Postings, batch: Queries, hits: int, allowed: np.ndarray, space: Space) -> Iterator[Hits]:
-    """The hits of each query by their own scores; of documents of one rank the best one."""
-    queries = len(batch.ends) - 1
-    keys, counts = np.empty(queries * hits, np.int64), np.empty(queries, np.int64)
-    search(postings, batch, (0, queries), allowed, hits, space, keys, counts)
-    for place, count in enumerate(counts.tolist()):
-        best = np.sort(keys[place * hits : place * hits + count])[::-1]
-        yield RANKS - (best & RANKS), best >> 32
+# The places of the hits of some queries, int64 [queries, n], best first; their scores, float64 [queries, n]; and how
+# many there are, int64 [queries]. A place is that in the order of ids.
+Hits = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _sums(passages: Grouped, batch: Queries, best: int, hits: int, allowed: np.ndarray, space: Space) -> Iterator[Hits]:
-    """The hits of each query by the sums of their best passages."""
-    ends = passages.ends(best)
-    for query in range(len(batch.ends) - 1):
-        scores, sums = np.zeros(ends[-1], np.int32), np.zeros(len(passages.sizes), np.int64)
-        find_best(passages.postings, batch, query, allowed, space, ends, scores)
-        add_up(ends, scores, sums)
-        places = top_positions(sums, hits)
-        yield places, sums[places]
+def maxima_of(
+    searched: ResidentPostings | Grouped, terms: Queries, allowed: np.ndarray, hits: int, space: Space
+) -> Hits:
+    """The hits of some queries by their own scores; of passages of one document the best."""
+    queries = len(terms.ends) - 1
+    keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
+    search(searched.postings, terms, (0, queries), allowed, hits, space, keys.reshape(-1), counts)
+    # Keys of hits are greater than 0, which fills the rows.
+    keys = keys[:, : int(counts.max())]
+    keys.sort(axis=1)
+    best = keys[:, ::-1]
+    return RANKS - (best & RANKS), (best >> 32).astype(np.float64), counts
+
+
+def sums_of(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, hits: int, space: Space) -> Hits:
+    """The hits of some queries by the sums of their best passages."""
+    queries, ends = len(terms.ends) - 1, passages.ends(best)
+    places, scores = np.zeros((queries, hits), np.int64), np.zeros((queries, hits))
+    counts = np.zeros(queries, np.int64)
+    for query in range(queries):
+        of_passages, sums = np.zeros(ends[-1], np.int32), np.zeros(len(passages.sizes), np.int64)
+        find_best(passages.postings, terms, query, allowed, space, ends, of_passages)
+        add_up(ends, of_passages, sums)
+        top = top_positions(sums, hits)
+        counts[query] = len(top)
+        places[query, : len(top)], scores[query, : len(top)] = top, sums[top]
+    return places, scores, counts
+
+
+def steps_of(queries: int, threads: int) -> Iterator[tuple[int, int]]:
+    """The spans of queries that threads take one after the other; shorter to the end, so that all end together."""
+    first = 0
+    while first < queries:
+        last = min(queries, first + STEP)
+        if threads > 1:
+            last = min(last, first + max(1, (queries - first) // (2 * threads)))
+        yield first, last
+        first = last
