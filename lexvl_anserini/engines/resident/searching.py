@@ -176,7 +176,8 @@ class ResidentPostings:
         else:
             places, scores, counts = maxima_of(passages or self, terms, allowed, hits, space)
         self.spaces.append(space)
-        ranks, stop = (passages.passage[places], STOP) if passages else (places, 0)
+        # Rows that are not filled have places beyond all.
+        ranks, stop = (passages.passage.take(places, mode="clip"), STOP) if passages else (places, 0)
         spelt, ends = np.empty(int(counts.sum()) * (self.longest_id + 1), np.uint8), np.zeros(len(counts) + 1, np.int64)
         if not spell_lists(self.ids, self.id_ends, ranks, counts, stop, spelt, ends):
             raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
