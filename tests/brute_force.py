@@ -107,4 +107,4 @@ def by_passages(scores: Mapping[str, float], best: int) -> dict[str, float]:
     for passage_id, score in scores.items():
         head, delimiter, _ = passage_id[1:].partition("#")
         documents.setdefault(passage_id[:1] + head if delimiter else passage_id, []).append(score)
-    return {doc_id: sum(sorted(own, reverse=True)[:best]) for doc_id, own in documents.items()}
+    return {doc_id: sum(sorted(every, reverse=True)[:best]) for doc_id, every in documents.items()}

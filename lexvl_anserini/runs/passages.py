@@ -120,8 +120,8 @@ def settled(passages: RankedList, hits: int, best: int, complete: bool) -> Ranke
         return documents
     # A passage below adds this at most, and a document of which none is there yet so many of them.
     most, least = max(passages.scores[-1], 0), documents.scores[-1]
-    kept = set(documents.doc_ids)
-    if len(kept) < hits or best * most >= least or any(counts[doc_id] < best for doc_id in kept):
+    listed = set(documents.doc_ids)
+    if len(listed) < hits or best * most >= least or any(counts[doc_id] < best for doc_id in listed):
         return None
     others = ((sums[name] + (best - count) * most, name) for name, count in counts.items() if count < best)
-    return None if any(bound >= least for bound, name in others if name not in kept) else documents
+    return None if any(bound >= least for bound, name in others if name not in listed) else documents

@@ -352,19 +352,19 @@ def keep_best(space: Space, hits: int, size: int, bar: Any) -> Any:
 @kernel
 def distinct(keys: Any, size: int, seen: Any) -> int:
     """Moves the best key of each place to the front; returns their number."""
-    kept = 0
+    number = 0
     for i in range(size):
         place = np.int64(0xFFFFFFFF) - (keys[i] & np.int64(0xFFFFFFFF))
         at = seen[place]
         if at < 0:
-            seen[place] = kept
-            keys[kept] = keys[i]
-            kept += 1
+            seen[place] = number
+            keys[number] = keys[i]
+            number += 1
         elif keys[i] > keys[at]:
             keys[at] = keys[i]
-    for i in range(kept):
+    for i in range(number):
         seen[np.int64(0xFFFFFFFF) - (keys[i] & np.int64(0xFFFFFFFF))] = -1
-    return kept
+    return number
 
 
 @kernel
