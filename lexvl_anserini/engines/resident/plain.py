@@ -26,6 +26,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.batches import QueryBatch
 from lexvl_anserini.runs.order import RankedList
+from lexvl_anserini.runs.passages import by_documents
 
 # The part of a key that holds 2^32 - 1 - rank, as in `kernels.search`.
 RANKS = 2**32 - 1
@@ -59,10 +60,21 @@ class PlainPostings:
         self.numbers = {term: number for number, term in enumerate(names[: len(self.slots) - 1])}
 
     def lists(
-        self, queries: QueryBatch | Sequence[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None = None
+        self,
+        queries: QueryBatch | Sequence[ImpactQuery],
+        hits: int,
+        threads: int,
+        allowed: np.ndarray | None = None,
+        best: int = 0,
     ) -> list[RankedList]:
         """One ranked list per query; as `searching.ResidentPostings.lists`, by this thread alone."""
         batch = QueryBatch.of(queries)
+        if best:
+
+            def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
+                return self.lists(some, min(depth, self.contents.documents), threads, allowed)
+
+            return list(by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
         pairs = zip(batch.query_ids, batch.vectors, strict=True)
         return [self._list(query_id, vector, hits, allowed) for query_id, vector in pairs]
 
