@@ -116,7 +116,7 @@ class ResidentPostings:
             expand(self.postings, batch, self.expanded)
         keys, counts = np.empty(len(queries) * hits, np.int64), np.empty(len(queries), np.int64)
         space = self._space(hits, int(np.diff(batch.ends).max()))
-        search(self.postings, batch, (0, len(queries)), allowed, hits, space, keys, counts)
+        self._fill(batch, hits, allowed, space, keys, counts)
         self.spaces.append(space)
         spelt = np.empty(hits * (self.longest_id + 1), np.uint8)
         for place, (query, count) in enumerate(zip(queries, counts.tolist(), strict=True)):
@@ -127,6 +127,12 @@ class ResidentPostings:
                     f"topic {query.query_id!r}: resident postings are damaged, an id cannot be read; {REMEDY}"
                 )
             yield hit_list(query.query_id, spelt[:size].tobytes(), (best >> 32).astype(np.float64))
+
+    def _fill(
+        self, batch: Queries, hits: int, allowed: np.ndarray, space: Space, keys: np.ndarray, counts: np.ndarray
+    ) -> None:
+        """Finds the keys of the hits of a batch, as `search` does."""
+        search(self.postings, batch, (0, len(counts)), allowed, hits, space, keys, counts)
 
     def _space(self, hits: int, terms: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
