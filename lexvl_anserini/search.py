@@ -20,12 +20,12 @@ from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
 from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase, read_terms
 from lexvl_anserini.searching.retrieval import IndexSearch, texts_of
@@ -346,7 +346,7 @@ def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: s
             sys.stdout.flush()
 
 
-def show(documents: list[ScoredDoc], texts: Mapping[str, str], style: str) -> None:
+def show(documents: RankedList, texts: Mapping[str, str], style: str) -> None:
     """Prints one ranked list, with the documents' texts if they are given."""
     if style == "json":
         rows = [

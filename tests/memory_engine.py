@@ -14,9 +14,9 @@ from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_in
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Clause, Impacts
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 
@@ -46,10 +46,10 @@ class MemoryEngine(ImpactEngine):
             write_report(part, {"engine": "memory", **counts, "bytes": folder_bytes(part)})
         return BuiltIndex(index, manifest)
 
-    def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[RankedList]:
         return (self.search_tree(query.query_id, Impacts(query.vector), hits) for query in queries)
 
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         return ranked(query_id, self.oracle.ranked(clause, hits))
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
@@ -68,6 +68,6 @@ class MemoryEngine(ImpactEngine):
         """Nothing is open."""
 
 
-def exact_lists(shards: Path, queries: Iterable[ImpactQuery], hits: int) -> list[list[ScoredDoc]]:
+def exact_lists(shards: Path, queries: Iterable[ImpactQuery], hits: int) -> list[RankedList]:
     """The lists of integer dot products with the documents of impact shards."""
     return list(MemoryEngine(shards, read_manifest(shards)).search(queries, hits))

@@ -23,6 +23,7 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.searching.refine import (
     RefinedQuery,
     Refinement,
@@ -113,7 +114,7 @@ class PruningSetting:
 class Measured:
     """The results of one setting: its lists, each query's milliseconds, and the size of its index."""
 
-    lists: list[list[ScoredDoc]]
+    lists: list[RankedList]
     ms: list[float]
     postings: int
     terms_per_query: float
@@ -143,7 +144,7 @@ class OpenIndex:
     def measure(self, queries: Sequence[ImpactQuery], refinement: Refinement, hits: int) -> Measured:
         """One round."""
         ms: list[float] = []
-        lists: list[list[ScoredDoc]] = []
+        lists: list[RankedList] = []
         terms = 0
         # One after the other: a batch would hide the latency of a single query.
         for query in queries:

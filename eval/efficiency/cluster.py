@@ -30,7 +30,7 @@ import typer
 from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, progress_bar, run
 from lexvl_anserini.data.corpora.demo import demo_files
 from lexvl_anserini.data.corpora.karpathy import read_karpathy
-from lexvl_anserini.doors.cluster.partitions import SentList, merged
+from lexvl_anserini.doors.cluster.partitions import merged
 from lexvl_anserini.doors.cluster.ray_connect import OBJECT_STORE, import_ray
 from lexvl_anserini.doors.cluster.runners import RunnerSettings, running_on
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
@@ -39,6 +39,7 @@ from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, fi
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
@@ -260,9 +261,9 @@ def merge_costs(
     """CPU milliseconds, the median of repeats, of unpacking and merging the lists of one query from many workers."""
     chance, costs = np.random.default_rng(0), dict[str, Any]()
     for hits, count in product(lengths, counts):
-        scores = -np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1)
+        scores = -np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1).astype(np.float64)
         sent = [
-            SentList("q", tuple(f"{number:04}-{row:06}" for row in range(hits)), tuple(map(float, of_list)))
+            RankedList("q", "".join(f"{number:04}-{row:06}\n" for row in range(hits)).encode(), of_list)
             for number, of_list in enumerate(scores)
         ]
         packed = list(map(pickle.dumps, sent))
@@ -272,7 +273,7 @@ def merge_costs(
                 received = list(map(pickle.loads, packed))
             unpacking.append(watch.cpu_s)
             with Stopwatch() as watch:
-                merged([item.documents() for item in received], hits)
+                merged(received, hits)
             merging.append(watch.cpu_s)
         costs[f"unpack_{count}x{hits}_ms"] = round(median(unpacking) * 1000, 2)
         costs[f"merge_{count}x{hits}_ms"] = round(median(merging) * 1000, 2)

@@ -17,6 +17,7 @@ from lexvl_anserini.ground.manifest import CorpusRef, Manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.queries.query_source import typed_topic
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import in_rank_order, read_run
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
@@ -60,7 +61,7 @@ def sample_queries(run_path: Path, count: int) -> list[str]:
     return [answered[(2 * number + 1) * len(answered) // (2 * count)] for number in range(count)]
 
 
-def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, list[ScoredDoc]]:
+def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]:
     """The documents of some topics in a run, best first; an empty list for a topic without hits."""
     hits: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
     for document in read_run(run_path):

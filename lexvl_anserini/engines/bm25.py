@@ -26,8 +26,9 @@ from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ScoredDoc, Topic
+from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
+from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
 # The memory of Anserini's indexer; its default of 4 GB is more than the Java heap.
@@ -106,7 +107,7 @@ class BM25Engine(Engine):
             write_report(part, report, manifest)
         return BuiltIndex(index, manifest)
 
-    def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per topic, in batches on `threads` threads; a topic whose words are all stop words has none."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
@@ -123,7 +124,7 @@ class BM25Engine(Engine):
         self.verification.close()
         close(self.searcher)
 
-    def _search_batch(self, batch: Sequence[Topic], hits: int, threads: int) -> Iterator[list[ScoredDoc]]:
+    def _search_batch(self, batch: Sequence[Topic], hits: int, threads: int) -> Iterator[RankedList]:
         for topic in batch:
             if topic.text is None:
                 raise UsageError(f"topic {topic.query_id!r} has no text; BM25 searches texts only")
@@ -139,10 +140,7 @@ class BM25Engine(Engine):
             if lost is not None:
                 raise ArtefactError(f"Anserini lost topic {lost.query_id!r}: {printed()[-300:]}")
         for number, topic in enumerate(batch):
-            yield [
-                ScoredDoc(topic.query_id, document["docid"], rank, document["score"])
-                for rank, document in enumerate(lists[str(number)], start=1)
-            ]
+            yield in_order(topic.query_id, [(hit["docid"], hit["score"]) for hit in lists[str(number)]])
 
 
 def java_list(values: Iterable[str]) -> Any:

@@ -17,8 +17,9 @@ from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Impacts, Unscored
+from lexvl_anserini.runs.order import RankedList
 
 
 class EngineOptions:
@@ -49,7 +50,7 @@ class Engine(Protocol):
         """
 
     @abstractmethod
-    def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[Any], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One ranked list per query, in the order of the queries; an empty query has an empty list.
 
         A query is an item of `Quantiser.queries` for impacts, a vector for dense indexes, a text for BM25. A list is
@@ -141,7 +142,7 @@ class ImpactEngine(Engine, Protocol):
     """An engine for impacts: a score is an integer, the dot product of query weights and impacts."""
 
     @abstractmethod
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree.
 
         Raises:
@@ -152,7 +153,7 @@ class ImpactEngine(Engine, Protocol):
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One list per query, as `search`, of the documents that match a condition, which adds no score.
 
         Raises:
@@ -163,7 +164,7 @@ class ImpactEngine(Engine, Protocol):
 
     def search_approximately(
         self, queries: Iterable[ImpactQuery], hits: int, recall: float, threads: int = 1
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One list per query, as `search`, with its exact scores, of which some hits may be missing.
 
         Args:
@@ -261,14 +262,17 @@ class ChangingEngine(Protocol):
         """
 
     @staticmethod
-    @abstractmethod
     def approximate(index: Path, queries: Sequence[ImpactQuery], source: str) -> BuiltIndex:
         """Prepares an index for approximate search and measures its recall; the index changes whole or not at all.
 
         Args:
             queries: to measure with; documents of the index if there are none.
             source: which queries they are, for index.json.
+
+        Raises:
+            UsageError: the engine has no approximate search.
         """
+        raise UsageError(f"{index}: its engine has no approximate search, which is for indexes of lucene")
 
     @staticmethod
     def repair(index: Path) -> bool:

@@ -29,9 +29,9 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import DenseQuery, ScoredDoc
+from lexvl_anserini.ground.records import DenseQuery
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_vectors
 
 INDEX_FILE = "index.faiss"
@@ -62,7 +62,7 @@ class VectorSearch:
         self.store, self.doc_ids = store, doc_ids
         self.longest = store.longest() if store.layout.exhaustive else 0.0
 
-    def search(self, queries: Iterable[DenseQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[DenseQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query, in batches on `threads` threads."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
@@ -75,7 +75,7 @@ class VectorSearch:
     def close(self) -> None:
         """Nothing is open; the vectors are in memory."""
 
-    def _search_batch(self, batch: Sequence[DenseQuery], hits: int) -> Iterator[list[ScoredDoc]]:
+    def _search_batch(self, batch: Sequence[DenseQuery], hits: int) -> Iterator[RankedList]:
         width = self.store.dimensions
         for query in batch:
             if query.vector.shape != (width,) or not np.isfinite(query.vector).all():
@@ -88,7 +88,7 @@ class VectorSearch:
         for row, query in enumerate(batch):
             yield self._ranked(query, hits, scores[row], positions[row])
 
-    def _ranked(self, query: DenseQuery, hits: int, scores: np.ndarray, positions: np.ndarray) -> list[ScoredDoc]:
+    def _ranked(self, query: DenseQuery, hits: int, scores: np.ndarray, positions: np.ndarray) -> RankedList:
         """Exact scores and order of the fetched documents; of exhaustive layouts, none outside can be among `hits`."""
         filled = positions >= 0
         scores, positions = scores[filled], positions[filled]

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections import UserDict
-from collections.abc import Sequence
 from functools import cached_property
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
@@ -32,7 +31,8 @@ from lexvl_anserini.engines.lucene.versions import commit_id, dotted
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_impacts, read_vocabulary
 
 # A smallest idf that no term is below: stock leaves out terms of every document otherwise.
@@ -59,21 +59,18 @@ class StockPostings(LucenePostings):
 
         self.searcher = LuceneImpactSearcher(str(index.absolute()), GivenVectors(), min_idf=ALL_TERMS)
 
-    def lists(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+    def lists(self, batch: QueryBatch, hits: int, threads: int) -> list[RankedList]:
         """One ranked list per query.
 
         Anserini lowers the later of equal scores by some millionths; the nearest integer is the score.
         """
-        texts = [orjson.dumps(query.vector).decode() for query in queries]
-        numbers = list(map(str, range(len(queries))))
+        texts = [orjson.dumps({**vector}).decode() for vector in batch.vectors]
+        numbers = list(map(str, range(len(batch))))
         with self.lock, java_errors("stock Pyserini could not search"), java_calls():
             lists = self.searcher.batch_search(texts, numbers, hits, threads)
             return [
-                [
-                    ScoredDoc(query.query_id, str(hit.docid), rank, float(round(hit.score)))
-                    for rank, hit in enumerate(lists.get(number, ()), start=1)
-                ]
-                for number, query in zip(numbers, queries, strict=True)
+                in_order(query_id, [(str(hit.docid), round(hit.score)) for hit in lists.get(number, ())])
+                for number, query_id in zip(numbers, batch.query_ids, strict=True)
             ]
 
 

@@ -15,6 +15,7 @@ from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, bits_over
+from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
 
 # calibrated  scale = (2^bits - 1) / the percentile of a sample's largest weights
 # peak        each vector by itself: its largest weight becomes 2^bits - 1 (the ranking of a query does not change)
@@ -94,6 +95,12 @@ class Quantised(NamedTuple):
             {terms[d]: w for d, w in zip(impacts.indices[a:b].tolist(), impacts.data[a:b].tolist(), strict=True)}
             for a, b in bounds
         ]
+
+    def in_vocabulary(self, vocabulary: Vocabulary) -> list[TermWeights]:
+        """As `by_term`, whose terms are looked up when they are read; `vocabulary` names the dimensions [V]."""
+        dimensions, weights, ends = self.impacts.indices, self.impacts.data, self.impacts.indptr.tolist()
+        bounds = zip(ends, ends[1:], strict=False)
+        return [TermWeights(vocabulary, dimensions[a:b], weights[a:b]) for a, b in bounds]
 
 
 class TooLargeImpact(LexvlError):

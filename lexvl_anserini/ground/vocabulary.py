@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # The file beside shards or an index that holds their terms.
 VOCABULARY = "vocab.txt"
@@ -75,3 +78,49 @@ class Vocabulary(Sequence[str]):
         except (OSError, UnicodeDecodeError) as error:
             raise ArtefactError(f"{path}: cannot be read as a vocabulary, one term a line ({error})") from error
         return cls(terms, where=str(path))
+
+
+class TermWeights(Mapping[str, int]):
+    """Term -> weight of a lexical vector, as columns; the terms are looked up when somebody reads one.
+
+    Args:
+        vocabulary: of the model.
+        dimensions: int [n], each once.
+        weights: int64 [n].
+    """
+
+    def __init__(self, vocabulary: Vocabulary, dimensions: np.ndarray, weights: np.ndarray):
+        self.vocabulary, self.dimensions, self.weights = vocabulary, dimensions, weights
+
+    @cached_property
+    def _by_term(self) -> dict[str, int]:
+        terms = map(self.vocabulary.terms.__getitem__, self.dimensions.tolist())
+        return dict(zip(terms, self.weights.tolist(), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, term: str) -> int:
+        return self._by_term[term]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_term)
+
+    def keys(self) -> KeysView[str]:
+        """The terms."""
+        return self._by_term.keys()
+
+    def values(self) -> ValuesView[int]:
+        """The weights, as Python's own integers."""
+        return self._by_term.values()
+
+    def items(self) -> ItemsView[str, int]:
+        """Terms and weights."""
+        return self._by_term.items()
+
+    def __repr__(self) -> str:
+        return repr(self._by_term)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has another vocabulary.
+        return dict, (self._by_term,)

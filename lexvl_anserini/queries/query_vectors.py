@@ -74,7 +74,7 @@ def queries_of(
     else:
         side = as_lexical(tower)
         impacts = quantiser.queries(side.weights(inputs, batch_size), max_impact)
-        yield from map(ImpactQuery, query_ids, impacts.by_term(side.vocabulary.terms))
+        yield from map(ImpactQuery, query_ids, impacts.in_vocabulary(side.vocabulary))
 
 
 def encode_topics(
@@ -158,6 +158,6 @@ def query_lines(queries: Iterable[ImpactQuery], texts: Iterable[str], out: Binar
     count = 0
     with packed(out, suffix) as lines:
         for query, text in zip(queries, texts, strict=not isinstance(texts, repeat)):
-            lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": query.vector}) + b"\n")
+            lines.write(orjson.dumps({"id": query.query_id, "contents": text, "vector": {**query.vector}}) + b"\n")
             count += 1
     return count

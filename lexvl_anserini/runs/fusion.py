@@ -14,6 +14,8 @@ from math import fsum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.installed import OURS, versions_of
@@ -21,7 +23,7 @@ from lexvl_anserini.ground.manifest import EncodedCorpus, EncoderRef
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, lists_of
 
 log = logging.getLogger(__name__)
@@ -35,28 +37,26 @@ LARGEST = 1e30
 # What runs must agree in to be fused; the fused run has the same.
 SHARED = ("topics", "topics_sha256", "dataset", "split", "data_dir", "remove_query")
 
-Ranking = Sequence[ScoredDoc]
+
+def min_max(scores: np.ndarray) -> np.ndarray:
+    """Scores [n] brought to 0..1 by the list's least and greatest; 1 where all are equal."""
+    low, high = scores.min(), scores.max()
+    return (scores - low) / (high - low) if high > low else scores * 0 + 1
 
 
-def min_max(ranking: Ranking) -> dict[str, float]:
-    """Scores brought to 0..1 by the list's least and greatest; 1 where all are equal."""
-    low, high = min(d.score for d in ranking), max(d.score for d in ranking)
-    return {d.doc_id: (d.score - low) / (high - low) if high > low else 1.0 for d in ranking}
-
-
-def as_given(ranking: Ranking) -> dict[str, float]:
+def as_given(scores: np.ndarray) -> np.ndarray:
     """Scores as they are."""
-    return {d.doc_id: d.score for d in ranking}
+    return scores
 
 
-def mean_deviation(ranking: Ranking) -> dict[str, float]:
-    """Scores as standard deviations above the list's mean; 0 where all are equal."""
-    mean = fsum(d.score for d in ranking) / len(ranking)
-    deviation = (fsum((d.score - mean) ** 2 for d in ranking) / len(ranking)) ** 0.5
-    return {d.doc_id: (d.score - mean) / deviation if deviation else 0.0 for d in ranking}
+def mean_deviation(scores: np.ndarray) -> np.ndarray:
+    """Scores [n] as standard deviations above the list's mean; 0 where all are equal."""
+    distances = scores - fsum(scores) / len(scores)
+    deviation = (fsum(distances**2) / len(scores)) ** 0.5
+    return distances / deviation if deviation else scores * 0
 
 
-NORMALISATIONS: Mapping[str, Callable[[Ranking], dict[str, float]]] = {
+NORMALISATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "min-max": min_max,
     "none": as_given,
     "z-score": mean_deviation,
@@ -104,36 +104,38 @@ class Fusion:
         return {"method": self.method, **options, **({"weights": list(self.weights)} if self.weights else {})}
 
 
-def fuse_lists(query_id: str, rankings: Sequence[Ranking], fusion: Fusion, hits: int) -> list[ScoredDoc]:
+def fuse_lists(query_id: str, rankings: Sequence[Sequence[ScoredDoc]], fusion: Fusion, hits: int) -> RankedList:
     """One topic's lists as one; a run without a list for it contributes nothing."""
     summands: dict[str, list[float]] = defaultdict(list)
     for ranking, weight in zip(rankings, fusion.of_runs(len(rankings)), strict=True):
         if not ranking:
             continue
+        listed = RankedList.of(ranking)
         if fusion.method == "rrf":
-            scores = {d.doc_id: 1 / (fusion.k + d.rank) for d in in_rank_order(ranking)}
+            listed = in_rank_order(listed)
+            scores = 1 / (fusion.k + np.arange(1, len(listed) + 1))
         else:
-            scores = NORMALISATIONS[fusion.normalisation](ranking)
-        for doc_id, score in scores.items():
-            summands[doc_id].append(weight * score)
+            scores = NORMALISATIONS[fusion.normalisation](listed.scores)
+        for doc_id, score in zip(listed.doc_ids, (weight * scores).tolist(), strict=True):
+            summands[doc_id].append(score)
     return ranked(query_id, ((doc_id, fsum(scores)) for doc_id, scores in summands.items()), hits)
 
 
-def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) -> Iterator[list[ScoredDoc]]:
+def fuse_runs(runs: Sequence[Path], fusion: Fusion, hits: int = DEFAULT_HITS) -> Iterator[RankedList]:
     """The fused lists of all topics, in the order in which the runs first name them."""
     check_count("hits", hits)
     fusion.of_runs(len(runs))
     yield from fuse_rankings(read_rankings(runs), fusion, hits)
 
 
-def read_rankings(runs: Sequence[Path]) -> list[dict[str, list[ScoredDoc]]]:
+def read_rankings(runs: Sequence[Path]) -> list[dict[str, RankedList]]:
     """Per run the ranked list of each topic."""
-    rankings: list[dict[str, list[ScoredDoc]]] = []
+    rankings: list[dict[str, RankedList]] = []
     for path in runs:
         lists = lists_of(path)
-        for query_id, score in ((hit.query_id, hit.score) for hits in lists.values() for hit in hits):
-            if not abs(score) < LARGEST:
-                raise DataError(f"{path}: score {score} of topic {query_id!r}, expected below 1e30")
+        for query_id, hits in lists.items():
+            if len(too_large := hits.scores[~(np.abs(hits.scores) < LARGEST)]):
+                raise DataError(f"{path}: score {too_large[0]} of topic {query_id!r}, expected below 1e30")
         if not lists:
             log.warning("%s: no hits in it; the other runs are fused without it", path)
         rankings.append(lists)
@@ -141,8 +143,8 @@ def read_rankings(runs: Sequence[Path]) -> list[dict[str, list[ScoredDoc]]]:
 
 
 def fuse_rankings(
-    rankings: Sequence[Mapping[str, Ranking]], fusion: Fusion, hits: int = DEFAULT_HITS
-) -> Iterator[list[ScoredDoc]]:
+    rankings: Sequence[Mapping[str, Sequence[ScoredDoc]]], fusion: Fusion, hits: int = DEFAULT_HITS
+) -> Iterator[RankedList]:
     """As `fuse_runs`, for runs that are read already."""
     for query_id in dict.fromkeys(query_id for lists in rankings for query_id in lists):
         yield fuse_lists(query_id, [lists.get(query_id, ()) for lists in rankings], fusion, hits)

@@ -1,17 +1,18 @@
-"""The order of ranked lists, defined once: score descending, then doc_id ascending by code points; lists as a frame.
+"""Ranked lists: their order, defined once, and their columns; lists as a frame.
 
-Integer scores tie often, so every list of this package breaks ties in this way, and a cut at k hits is well defined.
-Lucene and Java follow the same rule by sorting on the field `id`.
+The order is score descending, then doc_id ascending by code points. Integer scores tie often, so every list of this
+package breaks ties in this way, and a cut at k hits is well defined. Lucene and Java follow the same rule by sorting on
+the field `id`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from heapq import merge
-from itertools import islice, repeat
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, overload
 
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.typed import check_type
 
@@ -26,24 +27,114 @@ LISTS = "a list of scored documents, or several"
 _scored = partial(tuple.__new__, ScoredDoc)
 
 
-def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> list[ScoredDoc]:
+class RankedList(Sequence[ScoredDoc]):
+    """The hits of one query, best first, as columns; a `ScoredDoc` is made when it is read.
+
+    It equals a list of the same scored documents, a slice of it is a ranked list, and `list(hits)` is a list. It holds
+    no file and no mapping, so it outlives the engine that made it.
+
+    Args:
+        query_id: the topic's.
+        doc_ids: texts; or bytes, UTF-8 with a line feed after each id, which are decoded when an id is read.
+        scores: float64 [n].
+        ranks: int [n]; default 1 to n.
+
+    query_id, scores, ranks  as given
+    """
+
+    __slots__ = ("_doc_ids", "query_id", "ranks", "scores")
+
+    def __init__(
+        self, query_id: str, doc_ids: Sequence[str] | bytes, scores: np.ndarray, ranks: Sequence[int] | None = None
+    ):
+        self.query_id, self._doc_ids, self.scores = query_id, doc_ids, scores
+        self.ranks = range(1, len(scores) + 1) if ranks is None else ranks
+
+    @classmethod
+    def of(cls, documents: Iterable[ScoredDoc]) -> RankedList:
+        """The columns of one query's documents, in the given order, with their ranks.
+
+        Raises:
+            UsageError: documents of several queries.
+        """
+        if isinstance(documents, cls):
+            return documents
+        import numpy as np
+
+        query_ids, doc_ids, ranks, scores = tuple(zip(*documents, strict=True)) or ((), (), (), ())
+        if len(set(query_ids)) > 1:
+            raise UsageError(f"a ranked list of {len(set(query_ids))} topics, expected one; give a list for each topic")
+        return cls(query_ids[0] if query_ids else "", list(doc_ids), np.array(scores, np.float64), list(ranks))
+
+    @property
+    def doc_ids(self) -> Sequence[str]:
+        """The ids, best first."""
+        if isinstance(self._doc_ids, bytes):
+            # The last id ends with a line feed too, so the split has one more, empty id.
+            self._doc_ids = self._doc_ids.decode().split("\n")[:-1]
+        return self._doc_ids
+
+    def without(self, doc_id: str) -> RankedList:
+        """The list without a document; ranks count from 1."""
+        import numpy as np
+
+        if doc_id not in self.doc_ids:
+            return RankedList(self.query_id, self.doc_ids, self.scores)
+        place = self.doc_ids.index(doc_id)
+        doc_ids = [*self.doc_ids[:place], *self.doc_ids[place + 1 :]]
+        return RankedList(self.query_id, doc_ids, np.delete(self.scores, place))
+
+    def pairs(self) -> Iterator[tuple[str, float]]:
+        """Ids and scores, best first."""
+        return zip(self.doc_ids, self.scores.tolist(), strict=True)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @overload
+    def __getitem__(self, place: int) -> ScoredDoc: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> RankedList: ...
+
+    def __getitem__(self, place: int | slice) -> ScoredDoc | RankedList:
+        if isinstance(place, slice):
+            return RankedList(self.query_id, self.doc_ids[place], self.scores[place], self.ranks[place])
+        return ScoredDoc(self.query_id, self.doc_ids[place], self.ranks[place], float(self.scores[place]))
+
+    def __iter__(self) -> Iterator[ScoredDoc]:
+        return map(_scored, zip(repeat(self.query_id), self.doc_ids, self.ranks, self.scores.tolist(), strict=False))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, list | RankedList) else NotImplemented
+
+    def __add__(self, other: Iterable[ScoredDoc]) -> list[ScoredDoc]:
+        return [*self, *other]
+
+    def __radd__(self, other: Iterable[ScoredDoc]) -> list[ScoredDoc]:
+        return [*other, *self]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RankedList, (self.query_id, self._doc_ids, self.scores, self.ranks)
+
+
+def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None = None) -> RankedList:
     """The ranked list of (doc_id, score) pairs, cut at `hits`; ranks count from 1.
 
-    >>> [d.doc_id for d in ranked("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)])]
+    >>> ranked("q", [("b", 2.0), ("c", 3.0), ("a", 2.0)]).doc_ids
     ['c', 'a', 'b']
     """
-    best = sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits]
-    return [ScoredDoc(query_id, doc_id, rank, score) for rank, (doc_id, score) in enumerate(best, start=1)]
+    return in_order(query_id, sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits])
 
 
-def by_score(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
-    """Scored documents in order; their ranks stay as they are."""
-    return sorted(documents, key=lambda document: (-document.score, document.doc_id))
+def in_order(query_id: str, scored: Sequence[tuple[str, float]]) -> RankedList:
+    """The list of (doc_id, score) pairs that are in order already."""
+    import numpy as np
 
-
-def merged_by_score(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[ScoredDoc]:
-    """The first `hits` documents of several ranked lists together, in order; reads no list further than it needs."""
-    return list(islice(merge(*lists, key=lambda document: (-document.score, document.doc_id)), hits))
+    return RankedList(query_id, [doc_id for doc_id, _ in scored], np.array([score for _, score in scored], np.float64))
 
 
 def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
@@ -55,11 +146,6 @@ def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:
         least = np.partition(scores[positions], len(positions) - hits)[len(positions) - hits]
         positions = positions[scores[positions] >= least]
     return positions[np.argsort(-scores[positions], kind="stable")][:hits]
-
-
-def with_ranks(documents: Iterable[ScoredDoc], start: int = 1) -> list[ScoredDoc]:
-    """The documents in the given order, with ranks that count from `start`."""
-    return [document._replace(rank=rank) for rank, document in enumerate(documents, start=start)]
 
 
 def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> DataFrame:
@@ -81,10 +167,3 @@ def as_frame(rankings: Iterable[ScoredDoc] | Iterable[Iterable[ScoredDoc]]) -> D
     for row in rows:
         check_type("a document of rankings", row, tuple, "a ScoredDoc")
     return DataFrame(rows, columns=list(ScoredDoc._fields))
-
-
-def hit_list(query_id: str, lines: bytes, scores: np.ndarray) -> list[ScoredDoc]:
-    """The list of a query, from its ids (UTF-8, a line feed after each) and their scores, the best first."""
-    # The last line ends with a line feed too, so the split has one more, empty id.
-    ids = lines.decode().split("\n")
-    return list(map(_scored, zip(repeat(query_id), ids, range(1, len(ids)), scores.tolist(), strict=False)))

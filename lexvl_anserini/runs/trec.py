@@ -16,7 +16,7 @@ from lexvl_anserini.ground.files import atomic_write, file_sha256, packed, same_
 from lexvl_anserini.ground.manifest import Counts
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest, write_beside
-from lexvl_anserini.runs.order import by_score, with_ranks
+from lexvl_anserini.runs.order import RankedList
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ def _checked(path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_rank
             yield scored
 
 
-def lists_of(path: Path) -> dict[str, list[ScoredDoc]]:
+def lists_of(path: Path) -> dict[str, RankedList]:
     """Per topic the documents of a run, in rank order."""
     lists: dict[str, list[ScoredDoc]] = {}
     for document in read_run(path):
@@ -113,16 +113,21 @@ def lists_of(path: Path) -> dict[str, list[ScoredDoc]]:
     return {query_id: in_rank_order(documents) for query_id, documents in lists.items()}
 
 
-def in_rank_order(documents: Iterable[ScoredDoc]) -> list[ScoredDoc]:
+def in_rank_order(documents: Iterable[ScoredDoc]) -> RankedList:
     """One topic's list in the order of its system, ranks again from 1.
 
     That is the order of the ranks if they are distinct and no score rises with them; otherwise (ranks are all 0, or
     scores were changed) the order of `runs.order`.
     """
-    by_rank = sorted(documents, key=lambda d: d.rank)
-    if any(a.rank == b.rank or a.score < b.score for a, b in zip(by_rank, by_rank[1:], strict=False)):
-        by_rank = by_score(by_rank)
-    return with_ranks(by_rank)
+    import numpy as np
+
+    hits = RankedList.of(documents)
+    doc_ids, scores = hits.doc_ids, hits.scores
+    order = np.argsort(hits.ranks, kind="stable").tolist()
+    ranks, falling = np.asarray(hits.ranks)[order], scores[order]
+    if (ranks[1:] == ranks[:-1]).any() or (falling[:-1] < falling[1:]).any():
+        order.sort(key=lambda place: (-scores[place], doc_ids[place]))
+    return RankedList(hits.query_id, [doc_ids[place] for place in order], scores[order])
 
 
 def strict_scores(scores: Sequence[float]) -> list[float]:
@@ -146,7 +151,7 @@ def strict_scores(scores: Sequence[float]) -> list[float]:
 
 def write_run(
     path: Path,
-    lists: Iterable[Sequence[ScoredDoc]],
+    lists: Iterable[Iterable[ScoredDoc]],
     manifest: RunManifest,
     tag: str = "lexvl",
     efficiency: Callable[[], Mapping[str, float]] = dict,
@@ -169,28 +174,16 @@ def write_run(
     """
     if manifest.output_format not in OUTPUT_FORMATS:
         raise UsageError(f"unknown output format {manifest.output_format!r}; known: {', '.join(OUTPUT_FORMATS)}")
-    render = _msmarco_line if manifest.output_format == "msmarco" else _trec_line
-    columns = 3 if manifest.output_format == "msmarco" else 6
     topics = without = lines = 0
     with atomic_write(path) as out:
         with packed(out, path.suffix) as text:
-            for documents in lists:
+            for hits in map(RankedList.of, lists):
                 topics += 1
-                without += not documents
-                lines += len(documents)
-                scores: Sequence[float] = [d.score for d in documents]
-                if not all(map(isfinite, scores)):
-                    raise ArtefactError(f"{path}: topic {documents[0].query_id!r} has a score that is not finite")
-                for document, score in zip(
-                    documents, strict_scores(scores) if manifest.strict_scores else scores, strict=True
-                ):
-                    line = render(document, score, tag).encode()
-                    if len(line.split()) != columns:
-                        raise ArtefactError(
-                            f"{path}: white space in query id {document.query_id!r}, doc id {document.doc_id!r} "
-                            f"or tag {tag!r}; a run cannot hold it"
-                        )
-                    text.write(line)
+                without += not hits
+                lines += len(hits)
+                if hits:
+                    _refuse_unwritable(path, hits, tag)
+                    text.write(_lines_of(hits, manifest, tag).encode())
         counts = Counts(topics=topics, topics_without_hits=without, lines=lines)
         out.flush()
         digest = file_sha256(Path(out.name))
@@ -252,10 +245,37 @@ def _decoded(columns: Sequence[bytes], where: str) -> list[str]:
         raise DataError(f"{where}: not UTF-8 ({error.reason})") from error
 
 
-def _trec_line(document: ScoredDoc, score: float, tag: str) -> str:
-    value = str(int(score)) if score == int(score) else repr(float(score))
-    return f"{document.query_id} Q0 {document.doc_id} {document.rank} {value} {tag}\n"
+def _refuse_unwritable(path: Path, hits: RankedList, tag: str) -> None:
+    """Refuses (ArtefactError) a list with a score that is not finite, or with white space in an id or the tag."""
+    import numpy as np
+
+    if not np.isfinite(hits.scores).all():
+        raise ArtefactError(f"{path}: topic {hits.query_id!r} has a score that is not finite")
+    # At the white space that readers of runs split at.
+    names = "\n".join((hits.query_id, tag, *hits.doc_ids)).encode()
+    if names.split() == names.split(b"\n") and names.count(b"\n") == len(hits) + 1:
+        return
+    for doc_id in hits.doc_ids:
+        if any(len(name.encode().split()) != 1 for name in (hits.query_id, doc_id, tag)):
+            raise ArtefactError(
+                f"{path}: white space in query id {hits.query_id!r}, doc id {doc_id!r} or tag {tag!r}; a run cannot "
+                "hold it"
+            )
 
 
-def _msmarco_line(document: ScoredDoc, score: float, tag: str) -> str:
-    return f"{document.query_id}\t{document.doc_id}\t{document.rank}\n"
+def _lines_of(hits: RankedList, manifest: RunManifest, tag: str) -> str:
+    """The lines of a list in the format of the run."""
+    if manifest.output_format == "msmarco":
+        start = f"{hits.query_id}\t"
+        return "".join([f"{start}{doc_id}\t{rank}\n" for doc_id, rank in zip(hits.doc_ids, hits.ranks, strict=True)])
+    scores = hits.scores.tolist()
+    start, end = f"{hits.query_id} Q0 ", f" {tag}\n"
+    numbered = zip(
+        hits.doc_ids, hits.ranks, map(_number, strict_scores(scores) if manifest.strict_scores else scores), strict=True
+    )
+    return "".join([f"{start}{doc_id} {rank} {score}{end}" for doc_id, rank, score in numbered])
+
+
+def _number(score: float) -> str:
+    """A whole number without a fraction, another as the shortest decimal that reads as the same float."""
+    return str(int(score)) if score.is_integer() else repr(score)

@@ -14,8 +14,8 @@ from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.engines.index_folder import IndexState
-    from lexvl_anserini.ground.records import ScoredDoc
     from lexvl_anserini.queries.clauses import Query
+    from lexvl_anserini.runs.order import RankedList
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Index(BuiltIndex):
     @overload
     def search(  # type: ignore[overload-overlap]  # a text and a Topic are iterables too; mypy takes the first that fits
         self, query: str | Query, k: int = ..., model: Encoder | None = ..., device: str = ...
-    ) -> list[ScoredDoc]: ...
+    ) -> RankedList: ...
 
     @overload
     def search(
         self, query: Iterable[str | Query], k: int = ..., model: Encoder | None = ..., device: str = ...
-    ) -> list[list[ScoredDoc]]: ...
+    ) -> list[RankedList]: ...
 
     def search(
         self,
@@ -57,8 +57,8 @@ class Index(BuiltIndex):
         k: int = 10,
         model: Encoder | None = None,
         device: str = "auto",
-    ) -> list[ScoredDoc] | list[list[ScoredDoc]]:
-        """The `k` best documents of a text, a topic or an encoded query: a list of `ScoredDoc`.
+    ) -> RankedList | list[RankedList]:
+        """The `k` best documents of a text, a topic or an encoded query, as a `RankedList`.
 
         Args:
             query: one of them; of several, the result is a list of such lists. `search_index` explains both.
@@ -71,7 +71,7 @@ class Index(BuiltIndex):
             state = state_of_index(self.path)
             try:
                 searcher = self._searcher(state, model, device)
-                hits: list[ScoredDoc] | list[list[ScoredDoc]] = searcher.search(queries, k)
+                hits: RankedList | list[RankedList] = searcher.search(queries, k)
                 searcher.verified()
                 return hits
             except ArtefactError:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.engines.approximation import check_recall
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, heaviest
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, clause_of
 from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
+    from lexvl_anserini.runs.order import RankedList
 
 # Queries held at once.
 PIECE = 256
@@ -151,7 +152,7 @@ def search_refined(
     settings: SearchSettings,
     hits: int,
     vector_of: VectorOf | None = None,
-) -> Iterator[list[ScoredDoc]]:
+) -> Iterator[RankedList]:
     """Yields one ranked list per query, whose lists of terms and cuts are already applied.
 
     Args:
@@ -161,7 +162,7 @@ def search_refined(
     """
     refinement = settings.refinement or Refinement()
 
-    def lists(piece: Sequence[RefinedQuery], hits: int) -> Iterator[list[ScoredDoc]]:
+    def lists(piece: Sequence[RefinedQuery], hits: int) -> Iterator[RankedList]:
         queries = [refined.query for refined in piece if isinstance(refined.query, ImpactQuery)]
         if len(queries) == len(piece) and not refinement.text_weight:
             if refinement.approximate is not None:
@@ -188,7 +189,7 @@ def search_refined(
         terms, candidates = refinement.two_phase
         reduced = [refined.with_vector(heaviest(refined.vector, terms)) for refined in piece]
         for refined, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
-            among = Ids(tuple(document.doc_id for document in first))
+            among = Ids(tuple(first.doc_ids))
             yield engine.search_tree(refined.query.query_id, All((refinement.tree(refined), among)), hits)
 
 
@@ -205,7 +206,7 @@ def read_terms(path: Path) -> frozenset[str]:
 
 def _expanded(
     refined: RefinedQuery,
-    first: Sequence[ScoredDoc],
+    first: RankedList,
     settings: SearchSettings,
     bound: Callable[[Mapping[str, float]], float],
     vector_of: VectorOf,
@@ -213,8 +214,8 @@ def _expanded(
     """The query after feedback from its first list."""
     refinement = settings.refinement
     assert refinement is not None and refinement.feedback is not None
-    taken = [d.doc_id for d in first if not (settings.remove_query and d.doc_id == refined.query.query_id)]
-    documents = [vector_of(doc_id) for doc_id in taken[: refinement.feedback.documents]]
+    taken = first.without(refined.query.query_id) if settings.remove_query else first
+    documents = [vector_of(doc_id) for doc_id in taken.doc_ids[: refinement.feedback.documents]]
     vector = refinement.listed(integers(rocchio(refined.vector, documents, refinement.feedback), bound))
     return refined.with_vector(vector)
 

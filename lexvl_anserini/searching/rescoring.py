@@ -35,7 +35,7 @@ from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.runs.fusion import Fusion, fused_manifest
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
 from lexvl_anserini.searching.refine import refinement_names
 from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, digested
@@ -81,7 +81,7 @@ def hybrid_lists(
     encoders: Sequence[WeightedEncoder],
     hits: int = DEFAULT_HITS,
     batch_size: int = 32,
-) -> Iterator[list[ScoredDoc]]:
+) -> Iterator[RankedList]:
     """One ranked list per topic: its candidates by the weighted sum of all encoders' scores, summed in float64.
 
     Each distinct candidate is encoded (or read) once per encoder and its vectors stay in memory: 4 bytes a dimension
@@ -152,7 +152,7 @@ def candidates_of(runs: Sequence[Path], depth: int) -> dict[str, list[str]]:
     merged: dict[str, dict[str, None]] = {}
     for path in runs:
         for query_id, documents in lists_of(path).items():
-            merged.setdefault(query_id, {}).update(dict.fromkeys(document.doc_id for document in documents[:depth]))
+            merged.setdefault(query_id, {}).update(dict.fromkeys(documents.doc_ids[:depth]))
     return {query_id: list(doc_ids) for query_id, doc_ids in merged.items()}
 
 
@@ -253,24 +253,28 @@ def rerank_lists(
     documents: Callable[[], Iterator[Document]],
     depth: int = DEPTH,
     batch_size: int = 32,
-) -> Iterator[list[ScoredDoc]]:
+) -> Iterator[RankedList]:
     """One list per topic: its first `depth` documents by the model's inner product, then the others as they were.
 
     Args:
         lists: per topic the documents of the first search, in rank order.
         documents: the corpus, from the start at each call; only documents that are scored are encoded.
     """
-    candidates = {query_id: [d.doc_id for d in hits[:depth]] for query_id, hits in lists.items()}
+    listed = {query_id: RankedList.of(hits) for query_id, hits in lists.items()}
+    candidates = {query_id: hits.doc_ids[:depth] for query_id, hits in listed.items()}
     encoders = [WeightedEncoder(model, 1.0, documents)]
     for first in hybrid_lists(topics, candidates, encoders, hits=depth, batch_size=batch_size):
-        rest = lists[first[0].query_id][depth:] if first else ()
-        yield [*first, *below(rest, first)]
+        yield above(first, listed[first.query_id][depth:]) if first else first
 
 
-def below(rest: Sequence[ScoredDoc], first: Sequence[ScoredDoc]) -> list[ScoredDoc]:
-    """Documents with scores of another scale, from 1 below the last of `first`; their order and distances stay."""
-    shift = first[-1].score - 1 - rest[0].score if rest else 0.0
-    return [d._replace(rank=rank, score=d.score + shift) for rank, d in enumerate(rest, start=len(first) + 1)]
+def above(first: RankedList, rest: RankedList) -> RankedList:
+    """`first`, then documents with scores of another scale, from 1 below its last; their order and distances stay."""
+    import numpy as np
+
+    shift = first.scores[-1] - 1 - rest.scores[0] if rest else 0.0
+    return RankedList(
+        first.query_id, [*first.doc_ids, *rest.doc_ids], np.concatenate([first.scores, rest.scores + shift])
+    )
 
 
 def reranking_encoder(

@@ -15,11 +15,12 @@ from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import ScoredDoc, Topic
+from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, write_run
 from lexvl_anserini.searching.refine import Refinement, SearchSettings
 from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Searcher, refuse_other_kinds
@@ -44,7 +45,7 @@ def search_index(
     tally: SearchCost | None = None,
     refinement: Refinement | None = None,
     feedback_shards: Path | str | None = None,
-) -> Iterator[list[ScoredDoc]]:
+) -> Iterator[RankedList]:
     """Searches an index; yields one ranked list per topic, in their order, empty where nothing matches.
 
     Args:
@@ -72,7 +73,7 @@ def search_index(
     return to_the_end(searcher, searcher.lists(topics, hits, settings, tally))
 
 
-def to_the_end(searcher: Searcher, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+def to_the_end(searcher: Searcher, lists: Iterator[RankedList]) -> Iterator[RankedList]:
     """Passes lists on; closes their searcher after the last, or where they are left."""
     with searcher:
         yield from lists
@@ -106,7 +107,7 @@ class IndexSearch:
         """The index and its encoder, to be opened."""
         return Searcher(self.index, encoder=self.encoder)
 
-    def one(self, query: Clause | Topic, hits: int, searcher: Searcher) -> list[ScoredDoc]:
+    def one(self, query: Clause | Topic, hits: int, searcher: Searcher) -> RankedList:
         """The hits of a typed query: a query tree, or a topic that is encoded first."""
         if isinstance(query, Topic):
             check_readable(query, searcher.model)
@@ -149,17 +150,17 @@ class IndexSearch:
         return write_run(run, _watched(to_the_end(searcher, lists), progress), request, request.encoder.name, figures)
 
 
-def texts_of(documents: list[ScoredDoc], index: BuiltIndex, data_dir: str | None) -> dict[str, str]:
+def texts_of(hits: RankedList, index: BuiltIndex, data_dir: str | None) -> dict[str, str]:
     """The contents of some documents: stored in the index, else found by reading their corpus once."""
     engine = engine_of(index.path, index.manifest.kind)
-    if (stored := engine.stored_texts(index.path, [document.doc_id for document in documents])) is not None:
+    if (stored := engine.stored_texts(index.path, hits.doc_ids)) is not None:
         return stored
     dataset = dataset_of(index.manifest.corpus.ref.at(data_dir))
-    doc_ids = {document.doc_id for document in documents}
+    doc_ids = set(hits.doc_ids)
     return {d.doc_id: d.contents or str(d.image or "") for d in dataset.documents() if d.doc_id in doc_ids}
 
 
-def _watched(lists: Iterable[list[ScoredDoc]], progress: Progress) -> Iterator[list[ScoredDoc]]:
-    for documents in lists:
-        yield documents
+def _watched(lists: Iterable[RankedList], progress: Progress) -> Iterator[RankedList]:
+    for hits in lists:
+        yield hits
         progress(1)

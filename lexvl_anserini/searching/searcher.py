@@ -22,13 +22,13 @@ from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read
 from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import MOST, check_count, check_type
 from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.order import with_ranks
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, refined_queries, search_refined
 
@@ -61,7 +61,7 @@ class SearchCost:
             self.terms += len(query.vector) if isinstance(query, ImpactQuery) else 0
             yield query
 
-    def searched(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+    def searched(self, lists: Iterator[RankedList]) -> Iterator[RankedList]:
         """Passes lists on; counts the seconds that they take, encoding included."""
         for hits, seconds in _timed(lists):
             self.all_s += seconds
@@ -209,7 +209,7 @@ class Searcher:
         hits: int = DEFAULT_HITS,
         settings: SearchSettings = SearchSettings(),
         tally: SearchCost | None = None,
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One ranked list per topic, as the lists are taken; `search_index` explains the arguments.
 
         Wrong arguments raise at the call, before anything is opened.
@@ -239,7 +239,7 @@ class Searcher:
         hits: int,
         settings: SearchSettings,
         tally: SearchCost,
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """The lists of encoded queries; `texts` yields their topics where the refinement reads texts."""
         fetch = min(hits + settings.remove_query, MOST)
         if settings.refinement is None:
@@ -250,8 +250,8 @@ class Searcher:
             impacts = cast("ImpactEngine", self.engine)  # `refuse_other_kinds` refuses others
             vector_of = _vectors(impacts, self.index.manifest, settings)
             lists = search_refined(impacts, with_texts, settings, fetch, vector_of)
-        for documents in tally.searched(lists):
-            yield without_query(documents, hits) if settings.remove_query else documents
+        for listed in tally.searched(lists):
+            yield listed.without(listed.query_id)[:hits] if settings.remove_query else listed
         tally.served = self.engine.served()
 
     def verified(self) -> None:
@@ -319,11 +319,6 @@ def _vectors(engine: ImpactEngine, manifest: Manifest, settings: SearchSettings)
     if settings.refinement is None or settings.refinement.feedback is None:
         return None
     return engine.vector if settings.feedback_shards is None else ShardVectors(Path(settings.feedback_shards), manifest)
-
-
-def without_query(documents: list[ScoredDoc], hits: int) -> list[ScoredDoc]:
-    """The list without the document that is the topic itself, cut at `hits`, ranks again from 1."""
-    return with_ranks([d for d in documents if d.doc_id != d.query_id][:hits])
 
 
 def refuse_other_kinds(manifest: Manifest, index: Path) -> None:

@@ -94,7 +94,7 @@ def explain(
         query = encoded(query, model or EncoderChanges(device=device).load(built.manifest), built.manifest)
     with verified(open_impact_index(built.path, built.manifest)) as engine:
         if doc_ids is None:
-            doc_ids = [document.doc_id for document in next(engine.search([query], hits))]
+            doc_ids = next(engine.search([query], hits)).doc_ids
         return explained(engine, query, list(doc_ids))
 
 
@@ -125,7 +125,7 @@ def explained(
     clause = clause_of(query)
     terms = list(dict.fromkeys(term for term, _ in scored_terms(clause)))
     among = All((clause, Ids(tuple(doc_ids))))
-    scores = {hit.doc_id: hit.score for hit in engine.search_tree(query.query_id, among, len(doc_ids))}
+    scores = dict(engine.search_tree(query.query_id, among, len(doc_ids)).pairs())
     explanations = []
     for doc_id in doc_ids:
         impacts = (impacts_of or engine.impacts)(doc_id, terms)
@@ -195,7 +195,7 @@ def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
     documents = in_rank_order(document for document in read_run(path) if document.query_id == query_id)
     if not documents:
         raise DataError(f"{path}: no line for topic {query_id!r}")
-    return {document.doc_id: document.score for document in documents[:hits]}
+    return dict(documents[:hits].pairs())
 
 
 def encoder_options(run: RunManifest | None) -> dict[str, Any]:

@@ -6,15 +6,17 @@ import inspect
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import yaml
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    TypeAdapter,
     ValidationError,
     model_validator,
 )
@@ -45,6 +47,9 @@ from lexvl_anserini.training.objectives import (
     OF_WHOLE_BATCHES,
     REGULARISERS,
 )
+
+# Options of objectives may be tensors where code calls them.
+OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
 
 
 class DataSettings(Settings):
@@ -434,6 +439,13 @@ def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
         if unknown := [option for option in options if option not in offered]:
             expected = f"expected some of {', '.join(offered)}" if offered else "it has none"
             raise UsageError(f"{where}: {role} {name!r} has no options {', '.join(map(repr, unknown))}; {expected}")
+        types = get_type_hints(known[name])
+        for option, value in options.items():
+            try:
+                TypeAdapter(types[option], config=OPTION_TYPES).validate_python(value, strict=True)
+            except ValidationError as error:
+                problem = plain(error.errors()[0])
+                raise UsageError(f"{where}: {role} {name!r}: option {option}: {problem}") from error
 
 
 def _put(content: dict[str, Any], key: str, value: Any) -> None:

@@ -20,6 +20,7 @@ from lexvl_anserini.explain import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
+from lexvl_anserini.runs.order import in_order
 from lexvl_anserini.runs.trec import write_run
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
@@ -84,7 +85,7 @@ def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
 def test_another_sum_than_the_indexs_raises(index: Path) -> None:
     engine = LuceneEngine(index, index_manifest(index))
     top = engine.top
-    engine.top = lambda *args: [hit._replace(score=hit.score + 1) for hit in top(*args)]  # type: ignore[method-assign]
+    engine.top = lambda *args: in_order("q", [(d, score + 1) for d, score in top(*args).pairs()])  # type: ignore[method-assign]
     with pytest.raises(ArtefactError, match="its products sum to 54, the index's score is 55"):
         explained(engine, QUERY, ["d1"])
     engine.close()

@@ -20,8 +20,9 @@ from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.rerank import command
 from lexvl_anserini.runs.fusion import Fusion, fused_manifest
+from lexvl_anserini.runs.order import in_order
 from lexvl_anserini.runs.trec import lists_of, read_run, write_run
-from lexvl_anserini.searching.rescoring import below, documents_of_run, encoder_of_run, rerank_lists, reranking_encoder
+from lexvl_anserini.searching.rescoring import above, documents_of_run, encoder_of_run, rerank_lists, reranking_encoder
 from lexvl_anserini.searching.shared_terms import encoder_options
 from lexvl_anserini.shards.corpus_reading import Covered, WholeCorpus
 
@@ -36,7 +37,7 @@ DOCUMENTS = [
 
 
 def listed(*documents):
-    return [ScoredDoc("q", doc_id, rank, score) for rank, (doc_id, score) in enumerate(documents, start=1)]
+    return in_order("q", documents)
 
 
 @pytest.fixture
@@ -74,10 +75,11 @@ def test_what_cannot_be_scored(bag):
         reranked(load_encoder("bm25"), [Topic("q", "dog")], {"q": listed(("a", 1))})
 
 
-def test_below_keeps_distances():
-    assert below([], listed(("a", 1))) == []
-    (only,) = below([ScoredDoc("q", "x", 9, 100.0)], listed(("a", 1), ("b", 0.5)))
-    assert only == ScoredDoc("q", "x", 3, -0.5)
+def test_what_is_below_keeps_its_distances():
+    assert above(listed(("a", 1)), listed()) == listed(("a", 1))
+    assert above(listed(("a", 1), ("b", 0.5)), listed(("x", 100), ("y", 98)))[2:] == [
+        ScoredDoc("q", "x", 3, -0.5), ScoredDoc("q", "y", 4, -2.5),
+    ]  # fmt: skip
 
 
 # ---- the reference

@@ -193,6 +193,7 @@ def test_recipes_of_the_project_are_valid() -> None:
         ({"model.kind": "dense-crossmodal"}, "objective.name 'vdr' needs terms as dimensions"),
         ({"regularisers": [{**FLOPS, "name": "l2"}]}, "regulariser 'l2'"),
         ({"objective.options.tokp": 3}, "'vdr' has no options 'tokp'; expected some of temperature, topk"),
+        ({"objective.options.topk": "5"}, "'vdr': option topk: \"5\", expected an integer$"),
         ({"objective.options.temperature": 1}, "the temperature is objective.temperature"),
         ({"objective": {"name": "svdr"}}, "'svdr' needs texts on both sides; kind vdr-crossmodal reads images"),
         ({"objective": {"name": "splade_kl"}}, "'splade_kl' needs texts on both sides; kind vdr-crossmodal reads"),
@@ -213,6 +214,16 @@ def test_recipes_of_the_project_are_valid() -> None:
 def test_a_recipe_that_does_not_fit_raises(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_recipe(RECIPES / "demo-vdr.yaml", change)
+
+
+def test_a_value_that_an_objective_lacks_raises_before_training() -> None:
+    for option, value, message in (
+        ("distillation", "two-way", "\"two-way\", expected 'both', 'one-way' or 'none'$"),
+        ("mix", "blip", "\"blip\", expected 'albef-coco'"),
+        ("inter", "1", '"1", expected a number'),
+    ):
+        with pytest.raises(UsageError, match=f"'joint': option {option}: {message}"):
+            read_recipe(RECIPES / "joint-small.yaml", {f"objective.options.{option}": value})
 
 
 def test_files_and_changes_that_are_no_recipe(tmp_path: Path) -> None:

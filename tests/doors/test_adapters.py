@@ -42,9 +42,9 @@ def index(model: Encoder, tmp_path: Path) -> Index:
 
 def test_a_corpus_in_memory_is_searched(model):
     corpus = IndexedCorpus(model, iter(DOCUMENTS))
-    found = by_query(corpus.lists(TOPICS, 2), TOPICS)
+    found = by_query(corpus.lists(TOPICS, 2))
     assert found == {"q1": {"d1": 2.0, "d3": 2.0}, "q2": {"d2": 1.0, "d3": 1.0}, "q3": {}}
-    among = by_query(corpus.lists_among(TOPICS[:2], {"q1": ["d4", "d3", "d2"], "q2": []}, 9), TOPICS[:2])
+    among = by_query(corpus.lists_among(TOPICS[:2], {"q1": ["d4", "d3", "d2"], "q2": []}, 9))
     assert among == {"q1": {"d3": 2.0, "d2": 1.0, "d4": 0.0}, "q2": {}}
     with pytest.raises(UsageError, match="topic 'q3': no candidates among those of 1 topics"):
         next(corpus.lists_among(TOPICS[2:], {"q1": ["d1"]}, 3))

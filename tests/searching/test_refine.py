@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
 from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.searching.refine import (
     RefinedQuery,
     Refinement,
@@ -41,13 +42,13 @@ class Engine:
     def __init__(self) -> None:
         self.batches = 0
 
-    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         self.batches += 1
         return (self.search_tree(query.query_id, Impacts(query.vector), hits) for query in queries)
 
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         found = ORACLE.ranked(clause, hits)
-        return [ScoredDoc(query_id, doc_id, rank, score) for rank, (doc_id, score) in enumerate(found, start=1)]
+        return in_order(query_id, found)
 
     search_where = ImpactEngine.search_where
 
@@ -138,7 +139,7 @@ def test_the_topic_itself_is_no_feedback() -> None:
 def test_trees_are_searched_as_they_are() -> None:
     tree = TreeQuery("q", AnyOf((Term("a"), Term("c"))))
     assert searched(tree, Refinement(where=Term("b"))) == [("d1", 3), ("d3", 2)]
-    with pytest.raises(UsageError, match="topic 'q' is a query tree; feedback and two phases need an encoded query"):
+    with pytest.raises(UsageError, match="topic 'q' is a query tree; feedback, phases and approximate search need an encoded"):
         searched(tree, Refinement(two_phase=TwoPhase(1, 1)))
 
 

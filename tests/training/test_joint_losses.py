@@ -182,7 +182,6 @@ def test_one_way_distillation_teaches_the_lexical_scores_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"distillation": "two-way"}, "distillation 'two-way', expected one of both, one-way, none"),
         ({"distillation": "none", "transposed": True}, "distillation none has no teacher; leave transposed"),
         ({"distillation": "none", "stop_gradient": True}, "distillation none has no teacher"),
     ],

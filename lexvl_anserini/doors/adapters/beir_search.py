@@ -45,8 +45,7 @@ class BEIRSearch(BaseSearch):
         documents = (Document(doc_id, doc.get("title") or None, doc.get("text", "")) for doc_id, doc in corpus.items())
         indexed = IndexedCorpus(self.model, documents, batch_size=self.batch_size)
         topics, most = [Topic(query_id, text) for query_id, text in queries.items()], hits_of(top_k)
-        lists = ([hit for hit in hits if hit.doc_id != hit.query_id][:most] for hits in indexed.lists(topics, most + 1))
-        self.results = by_query(lists, topics)
+        self.results = by_query(hits.without(hits.query_id)[:most] for hits in indexed.lists(topics, most + 1))
         return self.results
 
     def encode(self, *arguments: Any, **options: Any) -> NoReturn:

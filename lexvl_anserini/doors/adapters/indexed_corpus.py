@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,11 +11,11 @@ from weakref import finalize
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import Document, ImpactQuery, ScoredDoc, Topic
+from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
 from lexvl_anserini.ground.typed import MOST, check_count
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, TreeQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.refine import SearchSettings
@@ -46,13 +45,13 @@ class IndexedCorpus:
         self.index = index_of(model, documents, folder, batch_size)
         self.searcher = Searcher(self.index, model)
 
-    def lists(self, topics: Iterable[Topic], hits: int) -> Iterator[list[ScoredDoc]]:
+    def lists(self, topics: Iterable[Topic], hits: int) -> Iterator[RankedList]:
         """One ranked list per topic, in their order."""
         return self.searcher.lists(of_texts(topics), hits_of(hits), SearchSettings(batch_size=self.batch_size))
 
     def lists_among(
         self, topics: Iterable[Topic], candidates: Mapping[str, Sequence[str]], hits: int
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One list per topic of its own candidates (by id of the topic); those without a common term score 0.
 
         Raises:
@@ -63,14 +62,14 @@ class IndexedCorpus:
             if topic.query_id not in candidates:
                 raise UsageError(f"topic {topic.query_id!r}: no candidates among those of {len(candidates)} topics")
             scores = dict.fromkeys(candidates[topic.query_id], 0.0)
-            scores |= {hit.doc_id: hit.score for hit in self._found(topic, list(scores)) if hit.doc_id in scores}
+            scores |= {doc_id: score for doc_id, score in self._found(topic, list(scores)).pairs() if doc_id in scores}
             yield ranked(topic.query_id, scores.items(), hits)
 
-    def _found(self, topic: Topic, candidates: Sequence[str]) -> list[ScoredDoc]:
+    def _found(self, topic: Topic, candidates: Sequence[str]) -> RankedList:
         if self.model.kind != "impact":
             return next(self.lists([topic], self.index.documents))
         if not candidates:
-            return []
+            return ranked(topic.query_id, [])
         [query] = encode_queries(self.model, [topic], self.index.manifest)
         assert isinstance(query, ImpactQuery)
         tree = All((Impacts(query.vector), Ids(tuple(candidates))))
@@ -137,9 +136,6 @@ def saved_picture(picture: Any, folder: Path, name: int) -> str:
     return str(path)
 
 
-def by_query(lists: Iterable[Sequence[ScoredDoc]], topics: Sequence[Topic]) -> dict[str, dict[str, float]]:
-    """Lists as {query id: {document id: score}}, with an empty one for a topic that has none."""
-    scores: dict[str, dict[str, float]] = {topic.query_id: {} for topic in topics}
-    for hit in chain.from_iterable(lists):
-        scores[hit.query_id][hit.doc_id] = hit.score
-    return scores
+def by_query(lists: Iterable[RankedList]) -> dict[str, dict[str, float]]:
+    """Lists as {query id: {document id: score}}."""
+    return {hits.query_id: dict(hits.pairs()) for hits in lists}

@@ -38,6 +38,6 @@ class LexVLRetriever(BaseRetriever):
         self._searcher.verified()
         texts = texts_of(hits, self._searcher.index, self.data_dir)
         return [
-            LangChainDocument(id=hit.doc_id, page_content=texts[hit.doc_id], metadata={"score": hit.score})
-            for hit in hits
+            LangChainDocument(id=doc_id, page_content=texts[doc_id], metadata={"score": score})
+            for doc_id, score in hits.pairs()
         ]

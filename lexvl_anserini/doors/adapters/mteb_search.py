@@ -98,7 +98,7 @@ class MTEBSearch:
             lists = self.corpus.lists(topics, top_k)
         else:
             lists = self.corpus.lists_among(topics, top_ranked, top_k)
-        return by_query(lists, topics)
+        return by_query(lists)
 
     def _rows(self, dataset: Any, task_metadata: Any, side: str, batch_size: int) -> Iterator[dict[str, Any]]:
         """The text and the image of each row, as MTEB's own encoders get them."""

@@ -10,6 +10,7 @@ the least step of its float.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,8 +50,8 @@ class PyTerrierRetriever(pt.Transformer):
         rows: list[tuple[str, str, float, int]] = []
         queries = [Topic(qid, query) for qid, query in zip(topics["qid"], topics["query"], strict=True)]
         for hits in self.searcher.lists(of_texts(queries), self.hits):
-            scores = strict_scores([hit.score for hit in hits])
-            rows += [(h.query_id, h.doc_id, score, h.rank - 1) for h, score in zip(hits, scores, strict=True)]
+            scores = strict_scores(hits.scores.tolist())
+            rows += zip(repeat(hits.query_id), hits.doc_ids, scores, count(), strict=False)
         self.searcher.verified()
         ranking = pd.DataFrame(rows, columns=["qid", "docno", "score", "rank"])
         return topics.merge(ranking, on="qid", how="inner")

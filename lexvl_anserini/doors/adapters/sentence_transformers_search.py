@@ -145,10 +145,10 @@ def _searched(index: Index, embeddings: Embeddings, top_k: int, threads: int) ->
     peaks = row_max(queries.weights)
     scales = np.divide(row_max(impacts.impacts), peaks, out=np.ones_like(peaks), where=peaks > 0)
     scales *= quantiser.document.scale or 1.0
-    topics = [ImpactQuery(str(row), vector) for row, vector in enumerate(impacts.by_term(terms.terms))]
+    topics = [ImpactQuery(str(row), vector) for row, vector in enumerate(impacts.in_vocabulary(terms))]
     lists = search_index(index, topics, top_k, threads=threads)
     return [
-        [CorpusHit(corpus_id=int(hit.doc_id), score=hit.score / scale) for hit in hits]
+        [CorpusHit(corpus_id=int(doc_id), score=score / scale) for doc_id, score in hits.pairs()]
         for hits, scale in zip(lists, scales.tolist(), strict=True)
     ]
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, product, repeat
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from lexvl_anserini.doors.cluster.partitions_building import (
     build_partitions,
@@ -30,10 +32,10 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.places import fetched, place
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text, walk
-from lexvl_anserini.runs.order import merged_by_score, with_ranks
+from lexvl_anserini.runs.order import RankedList, ranked
 
 Result = TypeVar("Result")
 
@@ -156,7 +158,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
             raise DataError(f"{index}: no document {missing[0]!r}")
         return {doc_id: texts[doc_id] for doc_id in doc_ids}
 
-    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query; batches are answered by all workers at the same time."""
         check_count("hits", hits)
         hits = min(hits, self.documents)
@@ -168,12 +170,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         while sent:
             yield from answers(sent.popleft(), hits)
 
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree."""
         check_count("hits", hits)
         if any(isinstance(node, Text) for node in walk(clause)):
             raise UsageError("BM25 needs statistics of the whole corpus, which partitions lack; build one index")
-        return merged([sent.documents() for sent in self._all("search_tree", query_id, clause, hits)], hits)
+        return merged(self._all("search_tree", query_id, clause, hits), hits)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has."""
@@ -244,37 +246,21 @@ def batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[ImpactQu
         yield batch
 
 
-def answers(pending: Sequence[Pending], hits: int) -> Iterator[list[ScoredDoc]]:
+def answers(pending: Sequence[Pending], hits: int) -> Iterator[RankedList]:
     """The lists of a batch, from the answers of all workers."""
     results = [answer.result() for answer in pending]
-    return (merged([sent.documents() for sent in lists], hits) for lists in zip(*results, strict=True))
+    return (merged(lists, hits) for lists in zip(*results, strict=True))
 
 
-class SentList(NamedTuple):
-    """A ranked list on its way between processes: columns, which are unpacked ten times faster than records."""
-
-    query_id: str
-    doc_ids: tuple[str, ...]
-    scores: tuple[float, ...]
-
-    @classmethod
-    def of(cls, documents: Sequence[ScoredDoc]) -> SentList:
-        """A ranked list of one query."""
-        query_id = documents[0].query_id if documents else ""
-        return cls(query_id, tuple(d.doc_id for d in documents), tuple(d.score for d in documents))
-
-    def documents(self) -> Iterator[ScoredDoc]:
-        """The records, made as they are read."""
-        for rank, (doc_id, score) in enumerate(zip(self.doc_ids, self.scores, strict=True), start=1):
-            yield ScoredDoc(self.query_id, doc_id, rank, score)
-
-
-def merged(lists: Iterable[Iterable[ScoredDoc]], hits: int) -> list[ScoredDoc]:
+def merged(lists: Sequence[RankedList], hits: int) -> RankedList:
     """The best `hits` of several ranked lists of one query, each at least as long or complete.
 
     Impact scores need no statistics of a collection, so this is the list of one index of all documents.
     """
-    return with_ranks(merged_by_score(lists, hits))
+    scores = np.concatenate([listed.scores for listed in lists])
+    least = np.partition(scores, len(scores) - hits)[len(scores) - hits] if len(scores) > hits else -np.inf
+    best = (listed[: np.searchsorted(-listed.scores, -least, "right")] for listed in lists)
+    return ranked(lists[0].query_id, chain.from_iterable(listed.pairs() for listed in best), hits)
 
 
 class PartitionSearcher:
@@ -290,14 +276,14 @@ class PartitionSearcher:
             self.close()
             raise
 
-    def search(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[SentList]:
+    def search(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[RankedList]:
         """One ranked list per query."""
         of_engines = [list(engine.search(queries, hits, threads)) for engine in self.engines]
-        return [SentList.of(merged(lists, hits)) for lists in zip(*of_engines, strict=True)]
+        return [merged(lists, hits) for lists in zip(*of_engines, strict=True)]
 
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> SentList:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a query tree."""
-        return SentList.of(merged([engine.search_tree(query_id, clause, hits) for engine in self.engines], hits))
+        return merged([engine.search_tree(query_id, clause, hits) for engine in self.engines], hits)
 
     def impacts(self, doc_id: str, terms: Sequence[str]) -> dict[str, int] | None:
         """The document's impacts of these terms; None if no partition has the document."""

@@ -64,6 +64,7 @@ from lexvl_anserini.queries.clauses import (
 from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries, queries_of
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, search_refined
 from lexvl_anserini.searching.shared_terms import explained
 
@@ -364,11 +365,11 @@ def _condition(metadata: MetadataFilter) -> Clause:
     return Range(metadata.field, metadata.low, metadata.high)
 
 
-def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> list[ScoredDoc]:
+def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> RankedList:
     """The ranked list of a query among the documents that match; of no query, those documents."""
     if query is None:
         if where is None:
-            return []
+            return ranked(TYPED, [])
         query = TreeQuery(TYPED, All(()))
     if not isinstance(query, ImpactQuery | TreeQuery):
         return next(index.engine.search([query], hits))

@@ -23,9 +23,9 @@ from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import json_bytes
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import SCORE_LIMIT, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_impacts, read_vocabulary
 
 # Documents and postings that one request adds: some megabytes in any store's format.
@@ -185,7 +185,7 @@ def query_of(row: StoreRow, greatest: np.ndarray) -> Query:
             heaviest = heaviest[: len(heaviest) // 2]
 
 
-def exact_lists(queries: Sequence[Query], batches: Iterable[Sequence[StoreRow]], width: int) -> list[list[ScoredDoc]]:
+def exact_lists(queries: Sequence[Query], batches: Iterable[Sequence[StoreRow]], width: int) -> list[RankedList]:
     """The best documents of each query, by integer dot products over all documents of `width` dimensions."""
     weights = np.zeros((width, len(queries)), np.int64)  # [V, P]
     for column, query in enumerate(queries):
@@ -206,7 +206,7 @@ def exact_lists(queries: Sequence[Query], batches: Iterable[Sequence[StoreRow]],
     return [ranked("probe", ((doc_id, -score) for score, doc_id in hits)) for hits in best]
 
 
-def measured_loss(store: ImpactStore, queries: Sequence[Query], expected: Sequence[list[ScoredDoc]]) -> dict[str, Any]:
+def measured_loss(store: ImpactStore, queries: Sequence[Query], expected: Sequence[RankedList]) -> dict[str, Any]:
     """How a store's lists differ from the exact ones.
 
     The number of probes, the share of lists that differ in ids, order or scores, and the largest difference of a score

@@ -30,10 +30,10 @@ from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, inexact_score, scored_terms
-from lexvl_anserini.runs.order import ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.shards.reading import read_vocabulary
 
 # The keys of index.json, and of the options, that hold the URL and the options of a store.
@@ -178,7 +178,7 @@ class StoreEngine(ImpactEngine):
         write_folder(index, place, notes)
         return BuiltIndex(index, manifest)
 
-    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query; queries go to the store one after the other.
 
         Raises:
@@ -195,7 +195,7 @@ class StoreEngine(ImpactEngine):
                 raise UsageError(f"topic {query.query_id!r}: {error}") from error
             yield self._list(query.query_id, vector, hits)
 
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a tree of terms, ids, filters of terms and integer factors.
 
         Raises:
@@ -251,11 +251,11 @@ class StoreEngine(ImpactEngine):
         ]
         return [(doc_id, score) for doc_id, score in scored if score is not None]
 
-    def _list(self, query_id: str, vector: Mapping[str, int], hits: int) -> list[ScoredDoc]:
+    def _list(self, query_id: str, vector: Mapping[str, int], hits: int) -> RankedList:
         self._refuse_rounding(query_id, self.bound(vector))
         dims, weights = self._known(vector)
         if not dims:
-            return []
+            return ranked(query_id, [])
         with self._exclusive():
             hits_of_store = best_hits(self.store, dims, weights, hits, f"topic {query_id!r}")
         if self.exact and (strange := next((hit for hit in hits_of_store if hit[1] != int(hit[1])), None)):

@@ -17,7 +17,8 @@ from lexvl_anserini.engines.opening import verified
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import sole_writer
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
+from lexvl_anserini.runs.order import RankedList
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.approximate import ApproximatePostings
@@ -79,7 +80,7 @@ def sampled(postings: ApproximatePostings) -> list[ImpactQuery]:
 
 
 def measured(
-    postings: ApproximatePostings, queries: Sequence[ImpactQuery], exact: Sequence[Sequence[ScoredDoc]]
+    postings: ApproximatePostings, queries: Sequence[ImpactQuery], exact: Sequence[RankedList]
 ) -> Iterator[dict[str, Any]]:
     """The settings for each length of lists, the fastest first, up to the one that finds all hits, or no more."""
     for hits in MEASURED_HITS:
@@ -97,13 +98,13 @@ def measured(
                 break
 
 
-def mean_recall(exact: Sequence[Sequence[ScoredDoc]], lists: Sequence[Sequence[ScoredDoc]], hits: int) -> float:
+def mean_recall(exact: Sequence[RankedList], lists: Sequence[RankedList], hits: int) -> float:
     """Mean over queries of the share of the exact list whose places are taken by documents of its scores.
 
     Documents with the score of the last exact hit are as good as it. A query without hits does not count.
     """
     shares = []
     for of_query, others in zip(exact, lists, strict=True):
-        if best := of_query[:hits]:
-            shares.append(sum(other.score >= best[-1].score for other in others[:hits]) / len(best))
+        if len(best := of_query.scores[:hits]):
+            shares.append(np.count_nonzero(others.scores[:hits] >= best[-1]) / len(best))
     return sum(shares) / len(shares) if shares else 1.0

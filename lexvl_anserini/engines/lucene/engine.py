@@ -58,7 +58,7 @@ from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import (
     Clause,
@@ -68,6 +68,7 @@ from lexvl_anserini.queries.clauses import (
     inexact_score,
     names_documents,
 )
+from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class LuceneSearch(ImpactEngine):
         # One call into Java costs some microseconds, so one call returns all hits of a query, as JSON.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
 
-    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[list[ScoredDoc]]:
+    def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query; every term of a query counts, however many or frequent they are.
 
         `threads` share the queries of a batch.
@@ -117,7 +118,7 @@ class LuceneSearch(ImpactEngine):
 
     def search_approximately(
         self, queries: Iterable[ImpactQuery], hits: int, recall: float, threads: int = 1
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One list per query, with exact scores; of the fastest setting whose measured recall reaches this one."""
         setting = chosen_setting(self.report, self.path, recall, hits)
 
@@ -131,7 +132,7 @@ class LuceneSearch(ImpactEngine):
 
         return self._reading(self.batches.over(ready).search(queries, hits, threads))
 
-    def _reading(self, lists: Iterator[list[ScoredDoc]]) -> Iterator[list[ScoredDoc]]:
+    def _reading(self, lists: Iterator[RankedList]) -> Iterator[RankedList]:
         """The lists, each taken while the files are compared."""
         while True:
             with self.verification.reading():
@@ -155,7 +156,7 @@ class LuceneSearch(ImpactEngine):
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One list per query, of documents that match a condition; as trees until the resident postings serve."""
         check_tree(where)
         stream = iter(queries)
@@ -167,7 +168,7 @@ class LuceneSearch(ImpactEngine):
             yield from super().search_where([query], where, hits)
         yield from self._reading(self.batches.search(stream, hits, threads, self._matching(where)))
 
-    def search_tree(self, query_id: str, clause: Clause, hits: int) -> list[ScoredDoc]:
+    def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree: of the resident postings where these have its scores, else Lucene's."""
         check_count("hits", hits)
         check_tree(clause)
@@ -219,7 +220,7 @@ class LuceneSearch(ImpactEngine):
         self.closed, self.approximate_postings = True, None
         self.opened.close()
 
-    def top(self, query: Any, hits: int, query_id: str = "query") -> list[ScoredDoc]:
+    def top(self, query: Any, hits: int, query_id: str = "query") -> RankedList:
         """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending."""
         with java_errors(f"topic {query_id!r} cannot be searched"):
             cast = java_cast("org.apache.lucene.search.Query", query)
@@ -227,12 +228,12 @@ class LuceneSearch(ImpactEngine):
             with java_calls():
                 scored_docs = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
         scored = []
-        for rank, hit in enumerate(scored_docs, start=1):
+        for hit in scored_docs:
             score, doc_id = hit["fields"]
             start = doc_id["offset"]
             raw = base64.b64decode(doc_id["bytes"])[start : start + doc_id["length"]]
-            scored.append(ScoredDoc(query_id, raw.decode(), rank, score))
-        return scored
+            scored.append((raw.decode(), score))
+        return in_order(query_id, scored)
 
 
 class LuceneEngine(LuceneSearch, ChangingEngine):

@@ -15,11 +15,11 @@ import numpy as np
 
 from lexvl_anserini.engines.jvm import attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
-from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, ScoredDoc, bits_over
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, bits_over
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Impacts, inexact_score
-from lexvl_anserini.runs.order import hit_list
+from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.queries.clauses import inexact_score
+from lexvl_anserini.runs.order import RankedList
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.searching import ResidentPostings
@@ -73,7 +73,7 @@ class BatchSearcher:
 
     def search(
         self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1, allowed: np.ndarray | None = None
-    ) -> Iterator[list[ScoredDoc]]:
+    ) -> Iterator[RankedList]:
         """One list per query, in their order; memory does not grow with their number.
 
         Args:
@@ -114,15 +114,9 @@ class BatchSearcher:
         finally:
             self.spent_s += perf_counter() - started
 
-    def _lists(
-        self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None
-    ) -> list[list[ScoredDoc]]:
-        checked = [query._replace(vector=_checked(query)) for query in batch]
-        for query in checked:
-            if (most := self.bound(query.vector)) >= SCORE_LIMIT:
-                bits = bits_over(most)
-                remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
-                raise inexact_score(query.query_id, most, remedy)
+    def _lists(self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None) -> list[RankedList]:
+        checked = QueryBatch(batch)
+        self._refuse_inexact(checked)
         resident = self.resident()
         if resident is None:
             assert allowed is None, "Lucene's postings have no filter"
@@ -131,6 +125,16 @@ class BatchSearcher:
             lists = resident.lists(checked, hits, threads, allowed)
         self.count((resident or self.lucene).name, len(batch))
         return lists
+
+    def _refuse_inexact(self, batch: QueryBatch) -> None:
+        """Refuses (ArtefactError) a query whose score could reach 2^24."""
+        if self.max_impact is not None and int(batch.sums().max()) * self.max_impact < SCORE_LIMIT:
+            return
+        for query_id, vector in zip(batch.query_ids, batch.vectors, strict=True):
+            if (most := self.bound(vector)) >= SCORE_LIMIT:
+                bits = bits_over(most)
+                remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
+                raise inexact_score(query_id, most, remedy)
 
     def count(self, form: str, queries: int) -> None:
         """Notes that a form of the postings has answered queries."""
@@ -149,19 +153,17 @@ class LucenePostings:
         self.numbers: dict[str, int] = {}
         self.lock = Lock()
 
-    def lists(self, queries: Sequence[ImpactQuery], hits: int, threads: int) -> list[list[ScoredDoc]]:
+    def lists(self, batch: QueryBatch, hits: int, threads: int) -> list[RankedList]:
         """One ranked list per query; `threads` of Java."""
-        vectors = [query.vector for query in queries]
         attend()
         with self.lock:
-            self._know(chain.from_iterable(vectors))
-            ends = np.cumsum([len(vector) for vector in vectors], dtype="<i4")
-            numbers = np.fromiter(map(self.numbers.__getitem__, chain.from_iterable(vectors)), "<i4", ends[-1])
-            weights = np.fromiter(chain.from_iterable(vector.values() for vector in vectors), "<f4", ends[-1])
+            self._know(chain.from_iterable(batch.vectors))
+            terms = chain.from_iterable(batch.vectors)
+            numbers = np.fromiter(map(self.numbers.__getitem__, terms), "<i4", len(batch.weights))
             with java_errors("the index cannot be searched"):
-                arrays = (ends.tobytes(), numbers.tobytes(), weights.tobytes())
-                raw = self.static.search(self.java, *arrays, hits, threads).tostring()
-        return list(_hit_lists(raw, [query.query_id for query in queries]))
+                arrays = (batch.ends[1:].astype("<i4"), numbers, batch.weights.astype("<f4"))
+                raw = self.static.search(self.java, *map(bytes, arrays), hits, threads).tostring()
+        return list(_hit_lists(raw, batch.query_ids))
 
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each of these terms, from all its postings."""
@@ -203,23 +205,12 @@ def _limited(batch: list[ImpactQuery]) -> Iterator[list[ImpactQuery]]:
     yield part
 
 
-def _checked(query: ImpactQuery) -> Mapping[str, int]:
-    """The query's weights as Python's own integers."""
-    vector = query.vector
-    weights = vector.values()
-    if not vector or (set(map(type, weights)) == {int} and 0 < min(weights) <= max(weights) < SCORE_LIMIT):
-        return vector
-    try:
-        return Impacts(vector).vector
-    except UsageError as error:
-        raise UsageError(f"topic {query.query_id!r}: {error}") from error
-
-
-def _hit_lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[list[ScoredDoc]]:
+def _hit_lists(raw: bytes, query_ids: Iterable[str]) -> Iterator[RankedList]:
     """Ranked lists from Java's bytes: per query int32 hits, int32 bytes, float32 scores, ids one a line."""
     at = 0
     for query_id in query_ids:
         hits, length = HEADER.unpack_from(raw, at)
         ids = at + HEADER.size + 4 * hits
-        yield hit_list(query_id, raw[ids : ids + length], np.frombuffer(raw, "<f4", hits, at + HEADER.size))
+        scores = np.frombuffer(raw, "<f4", hits, at + HEADER.size)
+        yield RankedList(query_id, raw[ids : ids + length], scores.astype(np.float64))
         at = ids + length

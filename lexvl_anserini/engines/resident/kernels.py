@@ -398,6 +398,22 @@ def expand_slot(postings: Postings, slot: int) -> None:
 
 
 @kernel
+def spell_lists(front: Any, ends: Any, ranks: Any, counts: Any, spelt: Any, list_ends: Any) -> bool:
+    """Writes the ids of several lists one after the other, as `spell`; False for a damaged file.
+
+    Args:
+        ranks: int64 [lists, n], of which the first counts[i] are those of list i.
+        list_ends: int64 [lists + 1], the first of which is 0; receives where each list ends in `spelt`.
+    """
+    for i in range(len(counts)):
+        size = spell(front, ends, ranks[i, : counts[i]], spelt[list_ends[i] :])
+        if size < 0:
+            return False
+        list_ends[i + 1] = list_ends[i] + size
+    return True
+
+
+@kernel
 def spell(front: Any, ends: Any, ranks: Any, spelt: Any) -> int:
     """Writes the ids of these ranks, a line feed after each; returns the number of bytes, -1 for a damaged file.
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, expand, search, spell
+from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, expand, search, spell_lists
 from lexvl_anserini.engines.resident.layout import BLOCK, REMEDY, WIDTHS, Sections, slot_places
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.runs.order import hit_list
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
+from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.runs.order import RankedList
 
-# Queries that a thread takes at a time: enough that a call costs little, few enough that all threads end together.
-STEP = 8
+# Queries that a thread takes at a time at most: enough that a call costs little, few enough for little memory.
+STEP = 32
 
 # Room for keys of hits that are not the best in the end: it is sorted out each time it is full.
 LEAST_KEYS = 1024
 
 # Where no filter excludes documents.
 ALL_DOCUMENTS = np.zeros(0, np.uint8)
+
+# What the numbers of no terms are.
+NO_TERM = np.zeros(0, np.int64)
 
 # The part of a key that holds 2^32 - 1 - rank.
 RANKS = 2**32 - 1
@@ -63,28 +70,35 @@ class ResidentPostings:
         self.most = np.maximum.reduceat(arrays["most"], starts) if len(starts) else arrays["most"]
         self.expanded, self.lock = np.zeros(len(place), bool), Lock()
         self.spaces: list[Space] = []
+        # Per vocabulary of a model the number of each dimension's term, int64 [V]; -1 for one without postings.
+        self.of_dimensions = WeakKeyDictionary[Vocabulary, np.ndarray]()
 
     def warm(self) -> None:
         """Loads or compiles the kernels, which their first call does."""
         self.lists([ImpactQuery("", dict.fromkeys(islice(self.numbers, 1), 1))], 1, 1)
 
     def lists(
-        self, queries: Sequence[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None = None
-    ) -> list[list[ScoredDoc]]:
+        self, queries: QueryBatch | Sequence[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None = None
+    ) -> list[RankedList]:
         """One ranked list per query, whose scores are below 2^24.
 
         Args:
             allowed: uint8 [documents], 1 for those that can be hits; None if all can.
         """
+        batch = QueryBatch.of(queries)
+        terms = self._terms(batch)
+        with self.lock:
+            expand(self.postings, terms, self.expanded)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
-        ranked_lists: list[list[ScoredDoc]] = [[]] * len(queries)
-        steps = iter(range(0, len(queries), STEP))
+        ranked_lists: list[Any] = [None] * len(batch)
+        steps = iter([*steps_of(len(batch), threads)])
 
         def work() -> None:
-            for first in steps:
-                ranked_lists[first : first + STEP] = self._some(queries[first : first + STEP], hits, allowed)
+            for first, last in steps:
+                columns = self._columns(terms, (first, last), allowed, hits)
+                ranked_lists[first:last] = map(RankedList, batch.query_ids[first:last], *columns)
 
-        if threads == 1 or len(queries) <= STEP:
+        if threads == 1 or len(batch) == 1:
             work()
         else:
             with ThreadPoolExecutor(threads) as pool:
@@ -97,36 +111,50 @@ class ResidentPostings:
         numbers = map(self.numbers.get, terms, repeat(-1))
         return [0 if number < 0 else int(self.most[number]) for number in numbers]
 
-    def _batch(self, queries: Sequence[ImpactQuery]) -> Queries:
+    def _terms(self, batch: QueryBatch) -> Queries:
         """The queries' terms that the index has."""
-        vectors = [query.vector for query in queries]
-        ends = np.cumsum([0, *map(len, vectors)])
-        terms = np.fromiter(map(self.numbers.get, chain.from_iterable(vectors), repeat(-1)), np.int64, ends[-1])
-        weights = np.fromiter(chain.from_iterable(vector.values() for vector in vectors), np.int32, ends[-1])
+        ends, weights = batch.ends, batch.weights.astype(np.int32)
+        terms = np.concatenate([NO_TERM, *map(self._numbers, batch.vectors)])
         there = terms >= 0
         if not there.all():
             ends = np.concatenate([[0], np.cumsum(there)])[ends]
             terms, weights = terms[there], weights[there]
         return Queries(ends, terms, weights)
 
-    def _some(self, queries: Sequence[ImpactQuery], hits: int, allowed: np.ndarray) -> Iterator[list[ScoredDoc]]:
-        """The lists of some queries, by this thread alone."""
-        batch = self._batch(queries)
-        with self.lock:
-            expand(self.postings, batch, self.expanded)
-        keys, counts = np.empty(len(queries) * hits, np.int64), np.empty(len(queries), np.int64)
-        space = self._space(hits, int(np.diff(batch.ends).max()))
-        self._fill(batch, hits, allowed, space, keys, counts)
+    def _numbers(self, vector: Mapping[str, int]) -> np.ndarray:
+        """The number of each term of a query, int64 [n]; -1 for one that the index does not have."""
+        if not isinstance(vector, TermWeights):
+            return np.array(list(map(self.numbers.get, vector, repeat(-1))), np.int64)
+        numbers = self.of_dimensions.get(vector.vocabulary)
+        if numbers is None:
+            terms = vector.vocabulary.terms
+            numbers = np.fromiter(map(self.numbers.get, terms, repeat(-1)), np.int64, len(terms))
+            self.of_dimensions[vector.vocabulary] = numbers
+        return numbers[vector.dimensions]
+
+    def _columns(
+        self, terms: Queries, span: tuple[int, int], allowed: np.ndarray, hits: int
+    ) -> tuple[list[bytes], list[np.ndarray]]:
+        """Ids and scores of the lists of queries span[0] to span[1], by this thread alone; most of it without Python's
+        lock.
+        """
+        first, last = span
+        terms = terms._replace(ends=terms.ends[first : last + 1])
+        keys, counts = np.zeros((last - first, hits), np.int64), np.zeros(last - first, np.int64)
+        space = self._space(hits, int(np.diff(terms.ends).max()))
+        self._fill(terms, hits, allowed, space, keys.reshape(-1), counts)
         self.spaces.append(space)
-        spelt = np.empty(hits * (self.longest_id + 1), np.uint8)
-        for place, (query, count) in enumerate(zip(queries, counts.tolist(), strict=True)):
-            best = np.sort(keys[place * hits : place * hits + count])[::-1]
-            size = spell(self.ids, self.id_ends, RANKS - (best & RANKS), spelt)
-            if size < 0:
-                raise ArtefactError(
-                    f"topic {query.query_id!r}: resident postings are damaged, an id cannot be read; {REMEDY}"
-                )
-            yield hit_list(query.query_id, spelt[:size].tobytes(), (best >> 32).astype(np.float64))
+        # Keys of hits are greater than 0, which fills the rows.
+        keys = keys[:, : int(counts.max())]
+        keys.sort(axis=1)
+        best, scores = keys[:, ::-1], (keys >> 32).astype(np.float64)[:, ::-1]
+        spelt, ends = np.empty(int(counts.sum()) * (self.longest_id + 1), np.uint8), np.zeros(len(counts) + 1, np.int64)
+        if not spell_lists(self.ids, self.id_ends, RANKS - (best & RANKS), counts, spelt, ends):
+            raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
+        ids = spelt[: ends[-1]].tobytes()
+        bounds = zip(ends.tolist(), ends[1:].tolist(), strict=False)
+        # A copy, so that a list that is kept does not keep those of other queries.
+        return [ids[a:b] for a, b in bounds], [row[:count].copy() for row, count in zip(scores, counts, strict=True)]
 
     def _fill(
         self, batch: Queries, hits: int, allowed: np.ndarray, space: Space, keys: np.ndarray, counts: np.ndarray
@@ -145,3 +173,14 @@ class ResidentPostings:
         keys = np.empty(max(4 * hits, LEAST_KEYS), np.int64)
         wide, narrow = np.zeros((4, terms), np.int64), np.zeros((2, terms), np.int32)
         return Space(np.empty(BLOCK, np.int32), keys, wide[0], wide[1], narrow[0], wide[2], narrow[1], wide[3])
+
+
+def steps_of(queries: int, threads: int) -> Iterator[tuple[int, int]]:
+    """The spans of queries that threads take one after the other; shorter to the end, so that all end together."""
+    first = 0
+    while first < queries:
+        last = min(queries, first + STEP)
+        if threads > 1:
+            last = min(last, first + max(1, (queries - first) // (2 * threads)))
+        yield first, last
+        first = last

@@ -26,8 +26,8 @@ Layout of a batch: row i of texts and row i of images are a pair.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,9 +51,10 @@ class Mix(NamedTuple):
 
 
 # What a teacher teaches.
-DISTILLATIONS = ("both", "one-way", "none")
+Distillation = Literal["both", "one-way", "none"]
 # The published values, by backbone and dataset.
-MIXES = {
+MixName = Literal["albef-coco", "albef-flickr", "blip-coco", "blip-flickr"]
+MIXES: Mapping[str, Mix] = {
     "albef-coco": Mix(0.2, 0.5, 0.9, 0.3),
     "albef-flickr": Mix(0.1, 0.2, 0.3, 0.3),
     "blip-coco": Mix(0.1, 0.1, 0.9, 0.3),
@@ -89,7 +90,7 @@ def clamped(temperature: Temperature) -> Tensor:
     return torch.as_tensor(temperature).clamp(LOWEST, HIGHEST)
 
 
-def mix_of(name: str | Sequence[float]) -> Mix:
+def mix_of(name: MixName | Sequence[float]) -> Mix:
     """The weights of a published configuration, or of four numbers: w1, w2, lam1, lam2."""
     if isinstance(name, str) and name in MIXES:
         return MIXES[name]
@@ -101,11 +102,11 @@ def mix_of(name: str | Sequence[float]) -> Mix:
 def joint(
     encoded: Encoded,
     temperature: Temperature = 0.07,
-    mix: str | Sequence[float] = "blip-coco",
+    mix: MixName | Sequence[float] = "blip-coco",
     transposed: bool = False,
     stop_gradient: bool = False,
     inter: float = 1.0,
-    distillation: str = "both",
+    distillation: Distillation = "both",
     paper: bool = False,
 ) -> Tensor:
     """The mean of both halves of the loss (see `halves`), in the paper's form their sum; the temperature has limits."""
@@ -120,7 +121,7 @@ def halves(
     transposed: bool = False,
     stop_gradient: bool = False,
     inter: float = 1.0,
-    distillation: str = "both",
+    distillation: Distillation = "both",
     paper: bool = False,
 ) -> JointLoss:
     """Both halves of the loss.
@@ -137,8 +138,6 @@ def halves(
             ones and learn nothing from them; none, where `inter: 0` leaves the contrastive losses of both alone.
         paper: the paper's form (see above) instead of the code's.
     """
-    if distillation not in DISTILLATIONS:
-        raise ValueError(f"distillation {distillation!r}, expected one of {', '.join(DISTILLATIONS)}")
     if distillation == "none" and (transposed or stop_gradient):
         raise ValueError("distillation none has no teacher; leave transposed and stop_gradient out")
     vectors = dense_of(encoded)

@@ -1,0 +1,69 @@
+"""Encoded queries of a batch as columns, with weights that are checked for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
+from lexvl_anserini.ground.vocabulary import TermWeights
+from lexvl_anserini.queries.clauses import Impacts
+
+
+class QueryBatch:
+    """Queries that an engine answers together; the terms of query q are numbers ends[q] to ends[q + 1].
+
+    query_ids  of the topics
+    vectors    term -> weight, as Python's own integers
+    ends       int64 [Q + 1]
+    weights    int64 [ends[Q]], 1 to 2^24 - 1
+
+    Raises:
+        UsageError: a weight is no integer from 1 to 2^24 - 1.
+    """
+
+    def __init__(self, queries: Sequence[ImpactQuery]):
+        self.query_ids, self.vectors = list[str](), list[Mapping[str, int]]()
+        for query_id, vector in queries:
+            plain = isinstance(vector, TermWeights) or set(map(type, vector.values())) <= {int}
+            self.query_ids.append(query_id)
+            self.vectors.append(vector if plain else _integers(query_id, vector))
+        self.ends = np.zeros(len(self.vectors) + 1, np.int64)
+        np.cumsum(list(map(len, self.vectors)), out=self.ends[1:])
+        try:
+            self.weights = np.concatenate([np.zeros(0, np.int64), *map(_weights, self.vectors)])
+            inside = not len(self.weights) or 1 <= self.weights.min() <= self.weights.max() < SCORE_LIMIT
+        except OverflowError:
+            inside = False
+        if not inside:
+            for query_id, vector in zip(self.query_ids, self.vectors, strict=True):
+                _integers(query_id, vector)
+
+    @classmethod
+    def of(cls, queries: QueryBatch | Sequence[ImpactQuery]) -> QueryBatch:
+        """The queries as a batch, which they may be already."""
+        return queries if isinstance(queries, QueryBatch) else cls(queries)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def sums(self) -> np.ndarray:
+        """The sum of each query's weights, int64 [Q]."""
+        sums = np.concatenate([[0], np.cumsum(self.weights)])
+        return sums[self.ends[1:]] - sums[self.ends[:-1]]
+
+
+def _weights(vector: Mapping[str, int]) -> np.ndarray:
+    if isinstance(vector, TermWeights):
+        return vector.weights
+    return np.fromiter(vector.values(), np.int64, len(vector))
+
+
+def _integers(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
+    """The weights as Python's own integers."""
+    try:
+        return Impacts(vector).vector
+    except UsageError as error:
+        raise UsageError(f"topic {query_id!r}: {error}") from error
