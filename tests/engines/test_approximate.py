@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lucene_indexes import flip
 from shard_folders import write_dense_shards, write_shards
 
+from eval.measures.inputs import describe_run
 from lexvl_anserini.engines import approximation
 from lexvl_anserini.engines.approximation import MEASURED_HITS, chosen_setting
 from lexvl_anserini.engines.index_folder import APPROXIMATE, IndexReport, read_report
@@ -22,11 +23,14 @@ from lexvl_anserini.engines.resident import grouping
 from lexvl_anserini.engines.resident.approximate import ApproximatePostings
 from lexvl_anserini.engines.resident.grouping import Vectors, group, summaries
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import write_json
+from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
+from lexvl_anserini.ground.run_manifest import RunManifest
+from lexvl_anserini.index import command as index_command
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import (
     append_index,
     approximate_index,
@@ -37,6 +41,7 @@ from lexvl_anserini.searching.building import (
 )
 from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
+from tests.invoking import invoked
 
 TERMS = [f"t{number}" for number in range(60)]
 
@@ -121,7 +126,7 @@ def test_summaries_by_hand() -> None:
     ]  # fmt: skip
 
 
-def test_every_score_is_the_dot_product_and_the_recall_is_the_measured_one(built: tuple[Path, Path]) -> None:
+def test_every_score_is_the_dot_product_and_lists_have_their_order(built: tuple[Path, Path]) -> None:
     _, index = built
     queries, vectors = queries_of(40), dict(DOCUMENTS)
     exact = found(index, queries, 1000, None)
@@ -306,6 +311,47 @@ def test_an_engine_that_is_closed(built: tuple[Path, Path]) -> None:
     engine.close()
     with pytest.raises(ArtefactError, match="the index is closed; open it again"):
         list(engine.search_approximately(queries_of(3), 10, 0.9))
+
+
+def test_a_run_names_the_measured_recall(built: tuple[Path, Path], tmp_path: Path) -> None:
+    """In its manifest, and so in the name under which `eval` measures it."""
+    _, index = built
+    write_queries(tmp_path / "q.jsonl", queries_of(5))
+    arguments = ["--index", index, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "run.trec"]
+    invoked(search, *arguments, "--hits", "5", "--approximate", "0.9")
+    setting = chosen_setting(read_report(index), index, 0.9, 5)
+    noted = f"0.9 (measured {setting.recall} of the first 10, 200 documents, 16 terms of each)"
+    assert RunManifest.from_json(read_json(tmp_path / "run.trec.manifest.json", "run"), "run").encoder.options == {
+        "approximate": noted
+    }
+    assert describe_run(tmp_path / "run.trec").system == f"toy (approximate={noted})"
+    for wrong, line in (
+        (["--approximate", "1.2"], "approximate 1.2: expected a recall above 0 and below 1, such as 0.99"),
+        (["--approximate", "0"], "approximate 0.0: expected a recall above 0 and below 1, such as 0.99"),
+        (["--approximate", "0.9", "--require", "t1"], "approximate search excludes where"),
+        (["--approximate", "0.9", "--hits", "5000"], "measured for up to 1,000 hits, not for 5,000"),
+    ):
+        with pytest.raises(UsageError, match=line):
+            invoked(search, *arguments, *wrong)
+    with pytest.raises(UsageError, match="topic 'query' is a query tree; .* approximate search need an encoded query"):
+        invoked(search, "--index", index, "--match", "t1", "--approximate", "0.9")
+
+
+def test_the_command_prepares_and_prints_what_it_measured(built: tuple[Path, Path], tmp_path: Path) -> None:
+    index = build_index(built[0], tmp_path / "index").path
+    rows = dict(
+        line.split(maxsplit=1) for line in invoked(index_command, "--index", index, "--approximate").splitlines()
+    )
+    assert rows["measured_with"] == "200 documents, 16 terms of each" and "of" in rows["recall@10"]
+    assert int(rows["approximate_bytes"]) == (index / APPROXIMATE).stat().st_size
+    for wrong, line in (
+        (["--approximate", "--check"], "exclude each other"),
+        (["--queries", "q.jsonl"], "--queries is for --approximate; give both"),
+        ([str(built[0]), "--approximate"], "--approximate takes no shards"),
+        (["--approximate", "--term-vectors"], "--approximate keeps what the index was built with"),
+    ):
+        with pytest.raises(UsageError, match=line):
+            invoked(index_command, "--index", index, *wrong)
 
 
 def test_reports_of_other_versions_stay_readable(index: Path) -> None:

@@ -58,7 +58,7 @@ def approximate(
         with verified(opened(part, manifest)) as engine:
             exact = list(engine.search(measuring, MEASURED_HITS[-1]))
         settings = list(measured(postings, measuring, exact))
-        facts = {"queries": len(measuring), "source": source if queries else "documents, some terms of each"}
+        facts = {"queries": len(measuring), "source": source if queries else f"documents, {QUERY_TERMS} terms of each"}
         report = {**read_report(part), "approximate_bytes": (part / APPROXIMATE).stat().st_size}
         write_report(part, {**report, "approximation": {**facts, "settings": settings}}, manifest)
     return BuiltIndex(index, manifest)

@@ -49,7 +49,7 @@ LEAST_GROUPS = 200
 GROUPS_PER_HIT = 4
 
 
-class Terms(NamedTuple):
+class TermList(NamedTuple):
     """All terms: the greatest impact of each, int32; the lengths of their names, int32; the names, uint8."""
 
     greatest: np.ndarray
@@ -80,15 +80,15 @@ def write_approximate(index: Path) -> None:
         close(reader)
 
 
-def read_vectors(reader: Any, documents: int) -> tuple[Vectors, Terms]:
+def read_vectors(reader: Any, documents: int) -> tuple[Vectors, TermList]:
     """The vectors of all documents, and their terms in the order of their names; memory is 3 to 8 bytes a posting."""
     counts = np.zeros(documents, np.int64)
-    chunks = [Terms(np.empty(0, "<i4"), np.empty(0, "<i4"), np.empty(0, "<u1"))]
+    chunks = [TermList(np.empty(0, "<i4"), np.empty(0, "<i4"), np.empty(0, "<u1"))]
     for lists in exported(reader, CONTENTS):
         counts += np.bincount(lists.documents, minlength=documents)
         greatest = np.maximum.reduceat(lists.impacts, np.concatenate([[0], lists.ends[:-1]]))
-        chunks.append(Terms(greatest, lists.lengths, lists.names))
-    terms = Terms(*map(np.concatenate, zip(*chunks, strict=True)))
+        chunks.append(TermList(greatest, lists.lengths, lists.names))
+    terms = TermList(*map(np.concatenate, zip(*chunks, strict=True)))
     width = next(width for width in WIDTHS if int(terms.greatest.max(initial=0)) < 1 << 8 * width)
     starts = np.concatenate([[0], np.cumsum(counts)])
     type_name = "<u2" if len(terms.greatest) <= NARROW_TERMS else "<u4"
@@ -113,7 +113,7 @@ def place(lists: Lists, first: int, free: Any, vectors: Vectors) -> None:
             at += 1
 
 
-def lists_of(of_groups: Summaries, terms: Terms) -> Iterator[Lists]:
+def lists_of(of_groups: Summaries, terms: TermList) -> Iterator[Lists]:
     """The summaries as posting lists; every term has one."""
     ends = np.cumsum(np.bincount(of_groups.terms, minlength=len(terms.greatest)))
     named = np.cumsum(terms.lengths, dtype=np.int64)
