@@ -66,8 +66,13 @@ def group(vectors: Vectors, terms: int) -> tuple[np.ndarray, np.ndarray]:
     """The documents that have terms, int32, those of a group together; and where groups begin, int64 [groups + 1]."""
     lengths = np.diff(vectors.starts)
     entries = MOST_SEEDS * int(lengths.max(initial=1))
-    types = ("i4", "i4", "f4")
-    seeds = Seeds(np.full(terms, -1, "i4"), *(np.empty(entries, t) for t in types), np.empty(MOST_SEEDS, "f4"))
+    seeds = Seeds(
+        head=np.full(terms, -1, "i4"),
+        next=np.empty(entries, "i4"),
+        seed=np.empty(entries, "i4"),
+        weight=np.empty(entries, "f4"),
+        cosines=np.empty(MOST_SEEDS, "f4"),
+    )
     stack, groups = [np.flatnonzero(lengths).astype("i4")], []
     while stack:
         documents = stack.pop()
