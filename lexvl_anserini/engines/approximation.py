@@ -12,7 +12,7 @@ MEASURED_HITS = (10, 100, 1000)
 
 # The shares of the last hit's score that the sum of a group must have (`engines/resident/approximate.py`), which are
 # measured one after the other until all hits are found.
-REACHES = (1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+REACHES = (1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 
 PREPARE = "python -m lexvl_anserini.index --approximate --index INDEX"
 

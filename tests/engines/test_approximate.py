@@ -21,7 +21,7 @@ from lexvl_anserini.engines.lucene.approximating import mean_recall
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.resident import grouping
 from lexvl_anserini.engines.resident.approximate import ApproximatePostings
-from lexvl_anserini.engines.resident.grouping import Vectors, group, summaries
+from lexvl_anserini.engines.resident.grouping import DocumentVectors, group, summaries
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import read_manifest
@@ -66,10 +66,10 @@ def queries_of(count: int, seed: int = 9) -> list[ImpactQuery]:
     return [ImpactQuery(doc_id.replace("d", "q"), vector) for doc_id, vector in vectors]
 
 
-def csr(rows: Sequence[Mapping[int, int]]) -> Vectors:
+def csr(rows: Sequence[Mapping[int, int]]) -> DocumentVectors:
     starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     pairs = [pair for row in rows for pair in sorted(row.items())]
-    return Vectors(starts, np.array([t for t, _ in pairs], "<u2"), np.array([i for _, i in pairs], "<u1"))
+    return DocumentVectors(starts, np.array([t for t, _ in pairs], "<u2"), np.array([i for _, i in pairs], "<u1"))
 
 
 @pytest.fixture(scope="module")

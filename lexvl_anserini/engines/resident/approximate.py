@@ -29,7 +29,7 @@ from lexvl_anserini.engines.jvm import Exclusive, java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, close, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.compiling import kernel
-from lexvl_anserini.engines.resident.grouping import Summaries, Vectors, group, spans, summaries
+from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
 from lexvl_anserini.engines.resident.kernels import Queries, Space, search, select
 from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
 from lexvl_anserini.engines.resident.packing import CHUNK, Lists, exported, write_ids, write_postings
@@ -45,7 +45,7 @@ TYPES = MappingProxyType(
 NARROW_TERMS = 1 << 16
 
 # Groups that a query can visit: the best of so many, and of so many for each hit.
-LEAST_GROUPS = 200
+LEAST_GROUPS = 400
 GROUPS_PER_HIT = 4
 
 
@@ -80,7 +80,7 @@ def write_approximate(index: Path) -> None:
         close(reader)
 
 
-def read_vectors(reader: Any, documents: int) -> tuple[Vectors, TermList]:
+def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, TermList]:
     """The vectors of all documents, and their terms in the order of their names; memory is 3 to 8 bytes a posting."""
     counts = np.zeros(documents, np.int64)
     chunks = [TermList(np.empty(0, "<i4"), np.empty(0, "<i4"), np.empty(0, "<u1"))]
@@ -92,7 +92,7 @@ def read_vectors(reader: Any, documents: int) -> tuple[Vectors, TermList]:
     width = next(width for width in WIDTHS if int(terms.greatest.max(initial=0)) < 1 << 8 * width)
     starts = np.concatenate([[0], np.cumsum(counts)])
     type_name = "<u2" if len(terms.greatest) <= NARROW_TERMS else "<u4"
-    vectors = Vectors(starts, np.empty(starts[-1], type_name), np.empty(starts[-1], WIDTHS[width]))
+    vectors = DocumentVectors(starts, np.empty(starts[-1], type_name), np.empty(starts[-1], WIDTHS[width]))
     free, first = starts[:-1].copy(), 0
     for lists in exported(reader, CONTENTS):
         place(lists, first, free, vectors)
@@ -101,7 +101,7 @@ def read_vectors(reader: Any, documents: int) -> tuple[Vectors, TermList]:
 
 
 @kernel
-def place(lists: Lists, first: int, free: Any, vectors: Vectors) -> None:
+def place(lists: Lists, first: int, free: Any, vectors: DocumentVectors) -> None:
     """Writes the postings of terms, numbered from `first` on, into the vectors; `free` is the next place of each."""
     at = 0
     for term in range(len(lists.ends)):
@@ -127,7 +127,7 @@ def lists_of(of_groups: Summaries, terms: TermList) -> Iterator[Lists]:
         first = last
 
 
-def write_vectors(writer: Writer, vectors: Vectors, members: np.ndarray, groups: np.ndarray) -> None:
+def write_vectors(writer: Writer, vectors: DocumentVectors, members: np.ndarray, groups: np.ndarray) -> None:
     """Writes the members of groups and their vectors."""
     lengths = np.diff(vectors.starts)[members]
     writer.section("members", members.astype("<u4"))
@@ -163,7 +163,7 @@ class Grouped(NamedTuple):
 
     groups: np.ndarray
     ranks: np.ndarray
-    vectors: Vectors
+    vectors: DocumentVectors
 
 
 def check_vectors(sections: Sections, path: Path) -> None:
@@ -202,7 +202,7 @@ class ApproximatePostings(ResidentPostings):
         self.grouped = Grouped(
             arrays["groups"],
             arrays["ranks"][arrays["members"]],
-            Vectors(arrays["starts"], terms, arrays["vector_impacts"]),
+            DocumentVectors(arrays["starts"], terms, arrays["vector_impacts"]),
         )
         # A term's number, whatever the file says, is inside: the kernel takes its lowest bits.
         self.width = 1 << max(len(self.numbers) - 1, 1).bit_length()

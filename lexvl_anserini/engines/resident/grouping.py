@@ -33,7 +33,7 @@ KEPT_SHARE = 0.6
 CHUNK = 1 << 22
 
 
-class Vectors(NamedTuple):
+class DocumentVectors(NamedTuple):
     """Documents by their terms: those of document d are starts[d]..starts[d + 1].
 
     starts   int64 [documents + 1]
@@ -62,7 +62,7 @@ class Seeds(NamedTuple):
     cosines: np.ndarray
 
 
-def group(vectors: Vectors, terms: int) -> tuple[np.ndarray, np.ndarray]:
+def group(vectors: DocumentVectors, terms: int) -> tuple[np.ndarray, np.ndarray]:
     """The documents that have terms, int32, those of a group together; and where groups begin, int64 [groups + 1]."""
     lengths = np.diff(vectors.starts)
     entries = MOST_SEEDS * int(lengths.max(initial=1))
@@ -93,7 +93,7 @@ def group(vectors: Vectors, terms: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @kernel
-def assign(vectors: Vectors, documents: Any, chosen: Any, seeds: Seeds, nearest: Any) -> None:
+def assign(vectors: DocumentVectors, documents: Any, chosen: Any, seeds: Seeds, nearest: Any) -> None:
     """Finds the seed of greatest cosine for each document; `chosen` are the documents that are seeds."""
     entries = 0
     for seed in range(len(chosen)):
@@ -135,7 +135,7 @@ class Summaries(NamedTuple):
     impacts: np.ndarray
 
 
-def summaries(vectors: Vectors, members: np.ndarray, starts: np.ndarray, greatest: np.ndarray) -> Summaries:
+def summaries(vectors: DocumentVectors, members: np.ndarray, starts: np.ndarray, greatest: np.ndarray) -> Summaries:
     """The summaries of all groups, by ascending term, then group.
 
     Args:
@@ -166,7 +166,14 @@ def spans(lengths: np.ndarray, starts: np.ndarray) -> Iterator[tuple[int, int]]:
 
 @kernel
 def sum_up(
-    vectors: Vectors, members: Any, starts: Any, span: Any, greatest: Any, most: Any, touched: Any, room: Summaries
+    vectors: DocumentVectors,
+    members: Any,
+    starts: Any,
+    span: Any,
+    greatest: Any,
+    most: Any,
+    touched: Any,
+    room: Summaries,
 ) -> Any:
     """Writes the summaries of the groups span[0]..span[1]; returns their number of postings.
 
