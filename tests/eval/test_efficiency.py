@@ -498,6 +498,7 @@ def test_an_approximate_system_answers_with_settings_that_find_enough(three, mon
 
 def test_our_approximate_search_is_prepared_with_the_queries(three, tmp_path):
     place = str(build_index(three["shards"], tmp_path / "index").path)
+    (tmp_path / "q.jsonl").write_text('{"id": "1", "vector": {"a": 2, "b": 9}}\n')
     ours = systems.search_approximately(place, three["queries"], three["exact"]).answer
     assert ours("recall", 2) == {"recall": 1.0, "settings": "0.99 (measured 1.0 of the first 10, 1 queries of q.jsonl)"}
     assert len(ours("latency", 2)["cpu_s"]) == 1
