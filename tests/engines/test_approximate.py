@@ -39,7 +39,7 @@ from lexvl_anserini.searching.building import (
     delete_documents,
     repair_index,
 )
-from lexvl_anserini.searching.refine import Refinement, TwoPhase
+from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
 from tests.invoking import invoked
 
@@ -206,6 +206,8 @@ def test_what_a_user_asks_of_no_engine(built: tuple[Path, Path], tmp_path: Path)
     for other in others:
         with pytest.raises(UsageError, match="^approximate search excludes .*, where no recall is measured; leave one"):
             Refinement(approximate=0.9, **other)
+    with pytest.raises(UsageError, match="^approximate search excludes passages, where no recall is measured; leave"):
+        SearchSettings(refinement=Refinement(approximate=0.9), passages="max")
     with pytest.raises(UsageError, match="^topic 'q' is a query tree; feedback, phases and approximate search need an"):
         found(index, TreeQuery("q", Term("t1")), 5, 0.9)
     with pytest.raises(UsageError, match="^approximate search is measured for up to 1,000 hits, not for 1,002$"):

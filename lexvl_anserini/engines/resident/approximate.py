@@ -33,7 +33,7 @@ from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries,
 from lexvl_anserini.engines.resident.kernels import Queries, Space, search, select
 from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
 from lexvl_anserini.engines.resident.packing import CHUNK, Lists, exported, write_ids, write_postings
-from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, ResidentPostings
+from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, hits_of
 from lexvl_anserini.ground.errors import ArtefactError
 
 REMEDY = f"write it again with {PREPARE}"
@@ -154,7 +154,7 @@ def taken(starts: Any, members: Any, numbers: Any) -> Any:
     return of_members
 
 
-class Grouped(NamedTuple):
+class Groups(NamedTuple):
     """The documents of groups, for the kernel: those of group g are groups[g]..groups[g + 1] of the vectors.
 
     groups  int64 [groups + 1]
@@ -199,7 +199,7 @@ class ApproximatePostings(ResidentPostings):
         check_vectors(sections, path)
         terms, postings = arrays["vector_terms"], len(arrays["vector_impacts"])
         terms = terms.view("<u2" if len(terms) == 2 * postings else "<u4")
-        self.grouped = Grouped(
+        self.grouped = Groups(
             arrays["groups"],
             arrays["ranks"][arrays["members"]],
             DocumentVectors(arrays["starts"], terms, arrays["vector_impacts"]),
@@ -220,34 +220,34 @@ class ApproximatePostings(ResidentPostings):
         part = slice(int(starts[member]), int(starts[member + 1]))
         return {names[t]: i for t, i in zip(terms[part].tolist(), impacts[part].tolist(), strict=True)}
 
-    def _fill(
-        self, batch: Queries, hits: int, allowed: np.ndarray, space: Space, keys: np.ndarray, counts: np.ndarray
-    ) -> None:
-        queries, most = len(counts), self._groups(hits)
-        sums, visitable = np.zeros((queries, most), np.int64), np.empty(queries, np.int64)
-        search(self.postings, batch, (0, queries), ALL_DOCUMENTS, most, space, sums.reshape(-1), visitable)
+    def _maxima(self, passages: Any, terms: Queries, allowed: np.ndarray, hits: int, space: Space) -> Hits:
+        queries, most = len(terms.ends) - 1, self._groups(hits)
+        sums, visitable = np.zeros((queries, most), np.int64), np.zeros(queries, np.int64)
+        search(self.postings, terms, (0, queries), ALL_DOCUMENTS, most, space, sums.reshape(-1), visitable)
         # Sums are greater than 0, which fills the rows.
         sums.sort(axis=1)
         try:
             weights = self.weights.pop()
         except IndexError:
             weights = np.zeros(self.width, np.int32)
-        scored = visit(self.grouped, batch, sums, visitable, self.reach, hits, weights, space.keys, keys, counts)
+        keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
+        scored = visit(self.grouped, terms, sums, visitable, self.reach, hits, weights, space.keys, keys, counts)
         self.weights.append(weights)
         with self.lock:
             self.scored += scored
+        return hits_of(keys, counts)
 
     def _groups(self, hits: int) -> int:
         """The number of groups that a query can visit."""
         return min(len(self.grouped.groups) - 1, LEAST_GROUPS + GROUPS_PER_HIT * hits)
 
-    def _space(self, hits: int, terms: int) -> Space:
-        return super()._space(max(hits, self._groups(hits)), terms)
+    def _space(self, hits: int, terms: int, documents: int) -> Space:
+        return super()._space(max(hits, self._groups(hits)), terms, documents)
 
 
 @kernel
 def visit(
-    grouped: Grouped,
+    grouped: Groups,
     queries: Queries,
     sums: Any,
     visitable: Any,
@@ -264,7 +264,7 @@ def visit(
         sums: int64 [queries, groups], keys of groups as `search` returns them, ascending, the last `visitable`.
         weights: int32, as many as a power of two from the number of terms on; 0 between calls.
         keys: int64, at least twice the hits.
-        best, counts: as `search` fills them.
+        best: int64 [queries, hits], counts int64 [queries]: as `search` fills them.
     """
     starts, terms, impacts = grouped.vectors
     scored, mask = 0, np.uint64(len(weights) - 1)
@@ -298,7 +298,7 @@ def visit(
             select(keys, size, hits)
             size = hits
         for i in range(size):
-            best[q * hits + i] = keys[i]
+            best[q, i] = keys[i]
         counts[q] = size
         for i in range(queries.ends[q], queries.ends[q + 1]):
             weights[queries.terms[i]] = 0
