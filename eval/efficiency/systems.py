@@ -198,8 +198,8 @@ def search_approximately(index: str, queries: str, exact: str) -> Ready:
         if task == "latency":
             return one_by_one(lambda query: list(engine.search_approximately([query], hits, least)), encoded)
         lists = list(engine.search_approximately(encoded, hits, least))
-        found = recall(orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists])
-        return {"recall": found, "settings": measured_recall(report, path, least, hits)}
+        reached = recall(orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists])
+        return {"recall": reached, "settings": measured_recall(report, path, least, hits)}
 
     return Ready({}, answer)
 

@@ -90,7 +90,7 @@ def index(built: tuple[Path, Path], tmp_path: Path) -> Path:
     return path
 
 
-def found(index: Path, queries: Any, hits: int, recall: float | None) -> list[list[ScoredDoc]]:
+def searched(index: Path, queries: Any, hits: int, recall: float | None) -> list[list[ScoredDoc]]:
     refinement = None if recall is None else Refinement(approximate=recall)
     return list(search_index(index, queries, hits, refinement=refinement))
 
@@ -129,10 +129,10 @@ def test_summaries_by_hand() -> None:
 def test_every_score_is_the_dot_product_and_lists_have_their_order(built: tuple[Path, Path]) -> None:
     _, index = built
     queries, vectors = queries_of(40), dict(DOCUMENTS)
-    exact = found(index, queries, 1000, None)
+    exact = searched(index, queries, 1000, None)
     for recall in (0.5, 0.9):
         for hits in (1, 10, 100):
-            lists = found(index, queries, hits, recall)
+            lists = searched(index, queries, hits, recall)
             for query, hits_of_query in zip(queries, lists, strict=True):
                 expected = sorted((-dot(query.vector, vectors[h.doc_id]), h.doc_id.encode()) for h in hits_of_query)
                 assert [(-h.score, h.doc_id.encode()) for h in hits_of_query] == expected
@@ -146,7 +146,7 @@ def test_a_measurement_is_what_a_search_finds(built: tuple[Path, Path], tmp_path
     write_queries(tmp_path / "q.jsonl", queries)
     index = build_index(built[0], tmp_path / "index").path
     approximate_index(index, tmp_path / "q.jsonl")
-    report, exact = read_report(index), found(index, queries, 1000, None)
+    report, exact = read_report(index), searched(index, queries, 1000, None)
     measured = report.approximation
     assert (measured.queries, measured.source) == (30, "queries of q.jsonl")
     assert report.approximate_bytes == (index / APPROXIMATE).stat().st_size
@@ -158,7 +158,7 @@ def test_a_measurement_is_what_a_search_finds(built: tuple[Path, Path], tmp_path
         again = mean_recall(exact, postings.at(setting["reach"]).lists(queries, setting["hits"], 1), setting["hits"])
         assert again == pytest.approx(setting["recall"], abs=1e-4) and again >= setting["recall"] - 1e-9
     chosen = chosen_setting(report, index, 0.9, 10)
-    assert mean_recall(exact, found(index, queries, 10, 0.9), 10) == pytest.approx(chosen.recall, abs=1e-4)
+    assert mean_recall(exact, searched(index, queries, 10, 0.9), 10) == pytest.approx(chosen.recall, abs=1e-4)
 
 
 def write_queries(path: Path, queries: Sequence[ImpactQuery]) -> None:
@@ -209,20 +209,20 @@ def test_what_a_user_asks_of_no_engine(built: tuple[Path, Path], tmp_path: Path)
     with pytest.raises(UsageError, match="^approximate search excludes passages, where no recall is measured; leave"):
         SearchSettings(refinement=Refinement(approximate=0.9), passages="max")
     with pytest.raises(UsageError, match="^topic 'q' is a query tree; feedback, phases and approximate search need an"):
-        found(index, TreeQuery("q", Term("t1")), 5, 0.9)
+        searched(index, TreeQuery("q", Term("t1")), 5, 0.9)
     with pytest.raises(UsageError, match="^approximate search is measured for up to 1,000 hits, not for 1,002$"):
-        found(index, queries_of(1), 1002, 0.9)
+        searched(index, queries_of(1), 1002, 0.9)
     write_dense_shards(tmp_path / "dense", [("d1", [1.0, 2.0])])
     dense = build_index(tmp_path / "dense", tmp_path / "vectors").path
     with pytest.raises(UsageError, match="feedback and approximate search are for impact indexes"):
-        found(dense, "a text", 5, 0.9)
+        searched(dense, "a text", 5, 0.9)
 
 
 def test_an_index_that_is_not_prepared_or_misses_the_recall(built: tuple[Path, Path], tmp_path: Path) -> None:
     plain = build_index(built[0], tmp_path / "plain").path
     message = "not prepared for approximate search, or changed since; run python -m lexvl_anserini.index --approximate"
     with pytest.raises(ArtefactError, match=message):
-        found(plain, queries_of(1), 5, 0.9)
+        searched(plain, queries_of(1), 5, 0.9)
     setting = {"hits": 10, "reach": 0.5, "recall": 0.9, "documents": 40.0}
     faster = {**setting, "reach": 0.6, "documents": 30.0}
     report = IndexReport(engine="lucene", approximation={"settings": [setting, faster]})
@@ -243,11 +243,11 @@ def test_a_change_of_the_index_takes_the_preparation_away(
     for _ in range(2):
         assert not (index / APPROXIMATE).exists() and not read_report(index).approximation
         with pytest.raises(ArtefactError, match="not prepared"):
-            found(index, queries_of(1), 5, 0.9)
+            searched(index, queries_of(1), 5, 0.9)
         delete_documents(index, ["new"])
     approximate_index(index)
     # Deleted documents are in no group.
-    hits = found(index, ImpactQuery("q", {"t1": 1}), 100, 0.5)[0]
+    hits = searched(index, ImpactQuery("q", {"t1": 1}), 100, 0.5)[0]
     assert hits and "new" not in {hit.doc_id for hit in hits}
     repair_index(index)
     assert check_index(index, [shards, tmp_path / "more"])["problems"] == 0
@@ -258,10 +258,10 @@ def test_a_damaged_file(built: tuple[Path, Path], index: Path, place: int) -> No
     shards, _ = built
     flip(index / APPROXIMATE, place)
     with pytest.raises(ArtefactError, match=r"approximate\.bin: damaged.*write it again with python -m lexvl_anserini"):
-        found(index, queries_of(1), 5, 0.9)
+        searched(index, queries_of(1), 5, 0.9)
     with pytest.raises(ArtefactError, match=r"approximate\.bin: damaged, or missing; write it again with"):
         check_index(index, [shards])
-    assert found(index, queries_of(1), 5, None)[0]
+    assert searched(index, queries_of(1), 5, None)[0]
     approximate_index(index)
     assert check_index(index, [shards])["problems"] == 0
 
@@ -270,10 +270,10 @@ def test_a_file_of_another_index_and_a_missing_one(built: tuple[Path, Path], ind
     _, other = built
     (index / APPROXIMATE).unlink()
     with pytest.raises(ArtefactError, match=r"approximate\.bin|a file of the index cannot be read"):
-        found(index, queries_of(1), 5, 0.9)
+        searched(index, queries_of(1), 5, 0.9)
     (index / APPROXIMATE).write_bytes((other / APPROXIMATE).read_bytes())
     with pytest.raises(ArtefactError, match=r"approximate\.bin: not of the index as it was opened; write it again"):
-        found(index, queries_of(1), 5, 0.9)
+        searched(index, queries_of(1), 5, 0.9)
 
 
 def test_a_failed_measurement_leaves_the_index(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
