@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import chain, islice, repeat
 from struct import Struct
 from threading import Lock
@@ -65,6 +66,12 @@ class BatchSearcher:
         self.served: Counter[str] = Counter()
         self.spent_s = 0.0
         self._counting = Lock()
+
+    def over(self, serving: Callable[[float], ResidentPostings]) -> BatchSearcher:
+        """The same over other resident postings, which serve at once; counts with this one."""
+        other = copy(self)
+        other.serving = serving
+        return other
 
     def search(
         self,
