@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Scheme = Literal["calibrated", "peak", "fixed", "binary"]
 
 
-class Rows(NamedTuple):
+class CsrRows(NamedTuple):
     """The arrays of a CSR matrix [n, V], for a process that answers one query: importing scipy takes longer than that.
 
     data     [nnz], the stored values
@@ -40,7 +40,7 @@ class Rows(NamedTuple):
     shape: tuple[int, int]
 
 
-Matrix: TypeAlias = "Rows | sparse.csr_matrix"
+Matrix: TypeAlias = "CsrRows | sparse.csr_matrix"
 
 
 @dataclass(frozen=True)
@@ -276,8 +276,8 @@ def with_values(matrix: Matrix, values: np.ndarray) -> Any:
     indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr].astype(matrix.indptr.dtype)
     data, indices = values[kept], matrix.indices[kept]
     return (
-        Rows(data, indices, indptr, matrix.shape)
-        if isinstance(matrix, Rows)
+        CsrRows(data, indices, indptr, matrix.shape)
+        if isinstance(matrix, CsrRows)
         else type(matrix)((data, indices, indptr), shape=matrix.shape)
     )
 

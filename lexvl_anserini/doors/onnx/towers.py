@@ -18,7 +18,7 @@ from lexvl_anserini.encoders.parts.sparsify import Sparsifier, as_csr, checked_d
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, reason_of
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.quantise import Rows
+from lexvl_anserini.ground.quantise import CsrRows
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
@@ -164,7 +164,7 @@ class LexicalGraphTower(GraphTower):
 
     def rows(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
-    ) -> Rows:
+    ) -> CsrRows:
         """As `weights`, without scipy."""
         dims: list[np.ndarray] = [np.empty(0, np.int32)] * len(inputs)
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.quantise import Rows
+from lexvl_anserini.ground.quantise import CsrRows
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -124,14 +124,14 @@ def _own(own: Any) -> Any:
     return own
 
 
-def rows_of(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> Rows:
+def rows_of(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> CsrRows:
     """The dimensions (int32) and the values (float32) of each row as one matrix [n, width]."""
     indptr = np.cumsum([0, *map(len, dims)])
     data, indices = (np.concatenate([np.empty(0, t), *a]) for t, a in ((np.float32, values), (np.int32, dims)))
-    return Rows(data, indices, indptr, (len(dims), width))
+    return CsrRows(data, indices, indptr, (len(dims), width))
 
 
-def as_csr(rows: Rows) -> sparse.csr_matrix:
+def as_csr(rows: CsrRows) -> sparse.csr_matrix:
     """As scipy's matrix."""
     from scipy import sparse
 

@@ -1,6 +1,6 @@
 """`LuceneEngine`: the protocol of all engines, implemented with the modules of this folder.
 
-Other processes may change an index while it is opened; `OpenIndex` opens one state of it, and compares its files.
+Other processes may change an index while it is opened; `OpenedIndex` opens one state of it, and compares its files.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class LuceneSearch(ImpactEngine):
     """
 
     def __init__(self, index: Path, manifest: Manifest):
-        self.opened = OpenIndex(index, manifest)
+        self.opened = OpenedIndex(index, manifest)
         self.manifest, self.documents, self.resident = self.opened.manifest, self.opened.documents, self.opened.resident
         self.path, self.report = index, read_report(index)
         self.fields = self.report.fields
@@ -373,7 +373,7 @@ OPENINGS = 20
 PAUSE_S = 0.02
 
 
-class OpenIndex:
+class OpenedIndex:
     """One state of an index, whose files are compared with their checksums.
 
     Resident postings of all its documents are opened without Java; Lucene's files then when `reader` is first read.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.packing import Lists, Packed
 
 
-class Groups(NamedTuple):
+class PackedGroups(NamedTuple):
     """The impacts of bitmap slots, 64 at a time, packed behind a byte with their number of bits.
 
     impacts   [G, 64] of the width of the file, 0 behind the last of a slot
@@ -94,7 +94,7 @@ def pack(lists: Lists, documents: int, width: int, last: np.ndarray, room: Packe
     return size, len(starts)
 
 
-def grouped(impacts: np.ndarray, number: np.ndarray, slot: np.ndarray, slots: int) -> Groups:
+def grouped(impacts: np.ndarray, number: np.ndarray, slot: np.ndarray, slots: int) -> PackedGroups:
     """The groups of the postings of bitmap slots: impact, number in its slot, and slot of each."""
     begins = number % PACKED_TOGETHER == 0
     first = np.flatnonzero(begins)
@@ -104,7 +104,7 @@ def grouped(impacts: np.ndarray, number: np.ndarray, slot: np.ndarray, slots: in
     bits = np.frexp(table.max(axis=1, initial=0).astype(np.float64))[1].astype(np.int64)
     sizes = 1 - -(np.diff(first, append=len(impacts)) * bits) // 8
     packed = np.bincount(slot[first], sizes, slots).astype(np.int64)
-    return Groups(table, slot[first], bits, before(sizes) - before(packed)[slot[first]], sizes, packed)
+    return PackedGroups(table, slot[first], bits, before(sizes) - before(packed)[slot[first]], sizes, packed)
 
 
 def before(numbers: np.ndarray) -> np.ndarray:
@@ -134,7 +134,7 @@ def put_bitmaps(
     octets[np.arange(len(digits) // 8) + np.repeat(places - starts, lengths)] = np.packbits(digits, bitorder="little")
 
 
-def put_groups(octets: np.ndarray, places: np.ndarray, groups: Groups) -> None:
+def put_groups(octets: np.ndarray, places: np.ndarray, groups: PackedGroups) -> None:
     """Writes packed impacts, each group at its place."""
     octets[places] = groups.bits
     for bits in np.unique(groups.bits).tolist():
