@@ -421,23 +421,31 @@ def spell(front: Any, ends: Any, ranks: Any, spelt: Any) -> int:
         front: uint8, the ids by rank, front-coded as `layout.py` describes; `ends` int64, where each group ends.
         spelt: uint8, with room for the longest id for each rank.
     """
-    size = 0
+    size, bytes_front, room = np.int64(0), np.int64(len(front)), np.int64(len(spelt))
     for rank in ranks:
         group = rank // GROUP
         if group >= len(ends):
             return -1
         at: Any = np.int64(ends[group - 1] if group else 0)
-        length = 0
+        length = np.int64(0)
         for _ in range(rank % GROUP + 1):
-            shared, rest = read_number(front, at)
-            suffix, rest = read_number(front, rest)
-            if shared > length or rest + suffix > len(front) or size + shared + suffix >= len(spelt):
+            if at + 1 >= bytes_front:
                 return -1
-            for i in range(suffix):
-                spelt[size + shared + i] = front[rest + i]
+            # Unsigned places need no look whether they count from the end.
+            shared, suffix, rest = np.int64(front[np.uint64(at)]), np.int64(front[np.uint64(at + 1)]), at + 2
+            if (shared | suffix) >= 128:
+                shared, rest = read_number(front, at)
+                suffix, rest = read_number(front, rest)
+            if shared > length or rest + suffix > bytes_front or size + shared + suffix >= room:
+                return -1
+            if suffix == 1:  # the most frequent one, for which a loop costs more than its byte
+                spelt[np.uint64(size + shared)] = front[np.uint64(rest)]
+            else:
+                for i in range(suffix):
+                    spelt[np.uint64(size + shared + i)] = front[np.uint64(rest + i)]
             length, at = shared + suffix, rest + suffix
         size += length
-        spelt[size] = 10
+        spelt[np.uint64(size)] = 10
         size += 1
     return size
 
