@@ -109,10 +109,12 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "mine": Row("lexvl_anserini.mine", "Mine hard negatives for training from a run"),
         "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
         "export-onnx": Row("lexvl_anserini.doors.onnx.export_onnx", "Export an encoder as ONNX graphs"),
+        "import": Row("lexvl_anserini.exchange.import_shards", "Turn vectors of other programs into encoded documents"),
         "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
     },
     "Index and search": {
         "index": Row("lexvl_anserini.index", "Build, change or check an index"),
+        "export-ciff": Row("lexvl_anserini.exchange.export_ciff", "Write an index as a file that other systems read"),
         "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
         "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),

@@ -125,6 +125,12 @@ def command(
     index: Annotated[
         str | None, typer.Option(help="Folder to write, or URL of a store; default indexes/<SHARDS>.")
     ] = None,
+    from_ciff: Annotated[
+        Path | None,
+        typer.Option(
+            help="Import this file of the Common Index File Format into SHARDS first; default impacts/<FILE>."
+        ),
+    ] = None,
     *,
     change: ChangeOptions,
     build: BuildOptions,
@@ -141,6 +147,8 @@ def command(
     from lexvl_anserini.engines import jvm
 
     action = change.action()
+    if from_ciff is not None:
+        shards = [str(imported(from_ciff, shards or (), overwrite, dry_run))]
     # The options of a Java that only indexes, unless the user sets others; workers of a cluster read them too.
     java = os.environ.get("LEXVL_JAVA_OPTIONS", jvm.INDEXING_OPTIONS)
     with jvm.environment(LEXVL_JAVA_OPTIONS=java):
@@ -152,6 +160,18 @@ def command(
             with runner.running():
                 rows = built(shards or (), index, build, overwrite, dry_run, style)
     cli.print_rows(rows, style)
+
+
+def imported(file: Path, shards: Sequence[str], overwrite: bool, dry_run: bool) -> Path:
+    """Writes the postings of a CIFF file as shards; returns their folder."""
+    from lexvl_anserini.exchange.formats import CIFF, default_shards, import_file
+
+    if len(shards) > 1 or dry_run:
+        raise UsageError("--from-ciff writes one folder of SHARDS, before anything can be estimated of an index")
+    folder = Path(shards[0]) if shards else default_shards(file)
+    with cli.progress_bar(f"import {file}", None) as progress:
+        import_file(file, folder, overwrite=overwrite, progress=progress, suffix=CIFF)
+    return folder
 
 
 def built(

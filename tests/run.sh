@@ -14,6 +14,9 @@ if [ "${1:-}" = "--python" ]; then exec bash tests/other_python.sh "${@:2}"; fi
 extras=${LEXVL_TEST_EXTRAS:-test} # continuous integration has more
 if [ "${1:-}" = "--heavy" ]; then extras=$extras,docs; fi
 source runs/setup.sh "$extras"
+# Reads CIFF files by protobuf, as an oracle. It declares an older protobuf than ONNX does, and works with ONNX's.
+python -c 'import ciff_toolkit' 2>/dev/null || python -m pip install -qq --no-deps ciff-toolkit==0.2.2 ||
+  echo "note: ciff-toolkit cannot be installed; its test is skipped" >&2
 
 if [ "${1:-}" = "--lint" ]; then
   ruff check .

@@ -26,7 +26,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.ground.installed import check_model_libraries
-from lexvl_anserini.ground.manifest import PLACES, EncoderRef
+from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
 from lexvl_anserini.ground.registry import RUNTIME_HOMES, TORCH, resolve
 from lexvl_anserini.ground.typed import check_type, plain
 
@@ -237,7 +237,13 @@ def load_encoder_of(
 
     Raises:
         ArtefactError: the checkpoint or its vocabulary is not the one that made the artefact.
+        UsageError: the artefact's vectors were imported without an encoder.
     """
+    if ref.name == NO_ENCODER:
+        raise UsageError(
+            "these vectors were imported without an encoder, which texts need: search encoded queries "
+            "(--topics Q.jsonl) or an expression (--match), or import them again with --encoder"
+        )
     options = {**ref.options, **(settings or {})}
     if options.get("runtime", TORCH) != TORCH:
         options = {key: value for key, value in options.items() if key not in PLACES}

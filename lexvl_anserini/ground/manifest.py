@@ -26,6 +26,9 @@ from lexvl_anserini.ground.typed import Entry, Key, check
 MANIFEST = "manifest.json"
 UNFINISHED = "unfinished.json"
 
+# The name of the encoder of vectors that were imported without one.
+NO_ENCODER = "none"
+
 # A shard is a file in `docs/`, wherever the folder came from.
 SHARD_NAME = re.compile(r"docs/[^/\0]+")
 

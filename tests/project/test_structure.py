@@ -220,10 +220,10 @@ GRAPH = {name: {module for module in imports(tree) if module in SOURCES} - {name
 
 # The rooms of the library in import order: a module imports its own room and those before it.
 ROOMS = (
-    "ground", "data", "encoders", "shards", "queries", "runs", "engines", "searching", "training", "doors"
+    "ground", "data", "encoders", "shards", "queries", "runs", "engines", "searching", "exchange", "training", "doors"
 )  # fmt: skip
 # Training encodes, and searches nothing.
-NOT_FOR_TRAINING = ("engines", "searching")
+NOT_FOR_TRAINING = ("engines", "searching", "exchange")
 
 
 def room_of(module):
