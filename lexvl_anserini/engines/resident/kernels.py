@@ -398,19 +398,34 @@ def expand_slot(postings: Postings, slot: int) -> None:
 
 
 @kernel
-def spell_lists(front: Any, ends: Any, ranks: Any, counts: Any, spelt: Any, list_ends: Any) -> bool:
-    """Writes the ids of several lists one after the other, as `spell`; False for a damaged file.
+def spell_lists(front: Any, ends: Any, keys: Any, counts: Any, scores: Any, spelt: Any, list_ends: Any) -> bool:
+    """Writes the scores and ids of several lists, the best first, one list after the other; False for a damaged file.
 
     Args:
-        ranks: int64 [lists, n], of which the first counts[i] are those of list i.
-        list_ends: int64 [lists + 1], the first of which is 0; receives where each list ends in `spelt`.
+        front, ends, spelt: as of `spell`.
+        keys: int64 [lists, n], ascending; list i has the last counts[i] of its row.
+        scores: float64, with room for all hits.
+        list_ends: int64 [lists + 1], the first of which is 0; receives where the ids of each list end in `spelt`.
     """
+    start, touched = 0, np.int64(0)
+    ranks = np.empty(keys.shape[1], np.int64)
     for i in range(len(counts)):
-        size = spell(front, ends, ranks[i, : counts[i]], spelt[list_ends[i] :])
+        for hit in range(counts[i]):
+            key = keys[i, keys.shape[1] - 1 - hit]
+            scores[start + hit] = key >> 32
+            ranks[hit] = np.int64(0xFFFFFFFF) - (key & np.int64(0xFFFFFFFF))
+            group = ranks[hit] // GROUP
+            if group >= len(ends):
+                return False
+            # Ids lie anywhere in the file: reading a byte of each first, memory is waited for once for many of them.
+            touched += front[min(np.int64(ends[group - 1] if group else 0), len(front) - 1)]
+        size = spell(front, ends, ranks[: counts[i]], spelt[list_ends[i] :])
         if size < 0:
             return False
+        start += counts[i]
         list_ends[i + 1] = list_ends[i] + size
-    return True
+    # Always true: without a use of what was read, the compiler would leave the reading out.
+    return touched >= 0
 
 
 @kernel

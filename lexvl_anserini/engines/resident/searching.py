@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice, repeat
+from itertools import accumulate, islice, pairwise, repeat
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,9 +30,6 @@ ALL_DOCUMENTS = np.zeros(0, np.uint8)
 
 # What the numbers of no terms are.
 NO_TERM = np.zeros(0, np.int64)
-
-# The part of a key that holds 2^32 - 1 - rank.
-RANKS = 2**32 - 1
 
 
 class ResidentPostings:
@@ -86,7 +83,7 @@ class ResidentPostings:
             allowed: uint8 [documents], 1 for those that can be hits; None if all can.
         """
         batch = QueryBatch.of(queries)
-        terms = self._terms(batch)
+        terms, most_terms = self._terms(batch), max(map(len, batch.vectors), default=0)
         with self.lock:
             expand(self.postings, terms, self.expanded)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
@@ -95,7 +92,7 @@ class ResidentPostings:
 
         def work() -> None:
             for first, last in steps:
-                columns = self._columns(terms, (first, last), allowed, hits)
+                columns = self._columns(terms, most_terms, (first, last), allowed, hits)
                 ranked_lists[first:last] = map(RankedList, batch.query_ids[first:last], *columns)
 
         if threads == 1 or len(batch) == 1:
@@ -133,7 +130,7 @@ class ResidentPostings:
         return numbers[vector.dimensions]
 
     def _columns(
-        self, terms: Queries, span: tuple[int, int], allowed: np.ndarray, hits: int
+        self, terms: Queries, most_terms: int, span: tuple[int, int], allowed: np.ndarray, hits: int
     ) -> tuple[list[bytes], list[np.ndarray]]:
         """Ids and scores of the lists of queries span[0] to span[1], by this thread alone; most of it without Python's
         lock.
@@ -141,20 +138,22 @@ class ResidentPostings:
         first, last = span
         terms = terms._replace(ends=terms.ends[first : last + 1])
         keys, counts = np.zeros((last - first, hits), np.int64), np.zeros(last - first, np.int64)
-        space = self._space(hits, int(np.diff(terms.ends).max()))
+        space = self._space(hits, most_terms)
         search(self.postings, terms, (0, last - first), allowed, hits, space, keys.reshape(-1), counts)
         self.spaces.append(space)
+        sizes = counts.tolist()
         # Keys of hits are greater than 0, which fills the rows.
-        keys = keys[:, : int(counts.max())]
+        keys = keys[:, : max(sizes)]
         keys.sort(axis=1)
-        best, scores = keys[:, ::-1], (keys >> 32).astype(np.float64)[:, ::-1]
-        spelt, ends = np.empty(int(counts.sum()) * (self.longest_id + 1), np.uint8), np.zeros(len(counts) + 1, np.int64)
-        if not spell_lists(self.ids, self.id_ends, RANKS - (best & RANKS), counts, spelt, ends):
+        places = [0, *accumulate(sizes)]
+        ends = np.zeros(len(counts) + 1, np.int64)
+        scores, spelt = np.empty(places[-1]), np.empty(places[-1] * (self.longest_id + 1), np.uint8)
+        if not spell_lists(self.ids, self.id_ends, keys, counts, scores, spelt, ends):
             raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
         ids = spelt[: ends[-1]].tobytes()
-        bounds = zip(ends.tolist(), ends[1:].tolist(), strict=False)
-        # A copy, so that a list that is kept does not keep those of other queries.
-        return [ids[a:b] for a, b in bounds], [row[:count].copy() for row, count in zip(scores, counts, strict=True)]
+        # Copies, so that a list that is kept does not keep those of other queries.
+        of_lists = [scores[start:end].copy() for start, end in pairwise(places)]
+        return [ids[start:end] for start, end in pairwise(ends.tolist())], of_lists
 
     def _space(self, hits: int, terms: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
