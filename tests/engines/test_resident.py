@@ -174,12 +174,8 @@ def test_small_collections_equal_the_definition(
     lists = [expected(rows, ids, query, hits) for query in queries]
     assert searched(resident, queries, hits, threads) == lists
     # The same as an encoder's.
-    encoded = [
-        TermWeights(
-            TERMS, np.array([TERMS.dimension[term] for term in query], np.int32), np.array([*query.values()], int)
-        )
-        for query in queries
-    ]
+    columns = [([TERMS.dimension[term] for term in query], [*query.values()]) for query in queries]
+    encoded = [TermWeights(TERMS, np.array(d, np.int32), np.array(w, np.int64)) for d, w in columns]
     assert searched(resident, encoded, hits, threads) == lists
 
 
