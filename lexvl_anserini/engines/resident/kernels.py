@@ -477,7 +477,7 @@ def spell_lists(front: Any, ends: Any, ranks: Any, counts: Any, stop: int, spelt
         ranks: int64 [lists, n], of which the first counts[i] are those of list i.
         list_ends: int64 [lists + 1], the first of which is 0; receives where each list ends in `spelt`.
     """
-    touched = np.int64(0)
+    touched: Any = np.int64(0)
     for i in range(len(counts)):
         # Ids lie anywhere in the file. Reading a byte of each first waits for memory once for many of them.
         for hit in range(counts[i]):
@@ -502,13 +502,14 @@ def spell(front: Any, ends: Any, ranks: Any, stop: int, spelt: Any) -> int:
         stop: a byte that ends an id, unless it is the first; 0 for none.
         spelt: uint8, with room for the longest id for each rank.
     """
-    size, bytes_front, room = np.int64(0), np.int64(len(front)), np.int64(len(spelt))
+    size: Any = np.int64(0)
+    bytes_front, room = np.int64(len(front)), np.int64(len(spelt))
     for rank in ranks:
         group = rank // GROUP
         if group >= len(ends):
             return -1
         at: Any = np.int64(ends[group - 1] if group else 0)
-        length = np.int64(0)
+        length: Any = np.int64(0)
         for _ in range(rank % GROUP + 1):
             if at + 1 >= bytes_front:
                 return -1
