@@ -150,7 +150,7 @@ class BatchSearcher:
 
     def _refuse_inexact(self, batch: QueryBatch) -> None:
         """Refuses (ArtefactError) a query whose score could reach 2^24."""
-        if self.max_impact is not None and int(batch.sums().max()) * self.max_impact < SCORE_LIMIT:
+        if self.max_impact is not None and batch.largest_sum() * self.max_impact < SCORE_LIMIT:
             return
         for query_id, vector in zip(batch.query_ids, batch.vectors, strict=True):
             if (most := self.bound(vector)) >= SCORE_LIMIT:
