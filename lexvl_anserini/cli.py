@@ -114,6 +114,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
     },
     "Index and search": {
         "index": Row("lexvl_anserini.index", "Build, change or check an index"),
+        "adopt": Row("lexvl_anserini.exchange.adopt", "Search an index of stock Anserini or Pyserini as one of ours"),
         "export-ciff": Row("lexvl_anserini.exchange.export_ciff", "Write an index as a file that other systems read"),
         "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
