@@ -215,7 +215,7 @@ def test_an_encoder_gives_the_vocabulary_and_encodes_queries(tmp_path: Path) -> 
     model = load_encoder("bag-of-tokens", "minilm")
     texts = {"x": "a red boat", "y": "the blue moon", "z": "a boat under the moon"}
     vectors = {doc_id: model.decode(model.encode_document(text)) for doc_id, text in texts.items()}
-    rows = [{"id": doc_id, "vector": pairs[::-1]} for doc_id, pairs in vectors.items()]
+    rows = [{"id": doc_id, "vector": pairs[::-1]} for doc_id, [pairs] in vectors.items()]
     imported(tmp_path, lines(*rows), model=model)
     manifest = read_manifest(tmp_path / "out")
     assert manifest.vocabulary_digest == model.vocabulary.digest and manifest.encoder == model.identity()
