@@ -30,6 +30,7 @@ from lexvl_anserini.searching.shared_terms import (
     encoded,
     encoder_options,
     explain,
+    passages_in_run,
     scores_in_run,
     topic_of,
     warn_of_other_scores,
@@ -60,6 +61,10 @@ class ExplainedOptions:
         str | None, typer.Option("--run", help="Explain the best hits of this run; its topics unless --topics.")
     ] = None
     doc_ids: Annotated[list[str] | None, typer.Option("--doc-id", help="Explain this document; repeatable.")] = None
+    passages: Annotated[
+        str | None,
+        typer.Option(help="Explain documents of passages DOC#N: max, sum:N or sum, as in search; default the run's."),
+    ] = None
     hits: Annotated[int, typer.Option(min=1, help="Without --doc-id: explain that many best hits.")] = DEFAULT_HITS
 
     def check(self) -> None:
@@ -108,7 +113,8 @@ def command(
     scores = scores_in_run(run_path, chosen.query_id, chosen.hits) if run_path and chosen.query_id else {}
     opened = Index(path, manifest)
     doc_ids = chosen.doc_ids or list(scores) or None
-    explanations = explain(opened, query, doc_ids, chosen.hits)
+    passages = chosen.passages or passages_in_run(run_manifest)
+    explanations = explain(opened, query, doc_ids, chosen.hits, passages=passages)
     if run_path:
         warn_of_other_scores(run_path, scores, explanations)
     if style == "json":
@@ -119,14 +125,15 @@ def command(
     typer.echo("\n\n".join(to_text(e, terms) for e in explanations))
 
 
-def to_text(explanation: Explanation, terms: int) -> str:
+def to_text(explanation: Explanation, terms: int, what: str = "document") -> str:
     """Aligned columns: term, query weight, impact, product, and the share of the score up to here."""
     shared = explanation.terms
     query = "" if explanation.query_id == TYPED else f"query {explanation.query_id}, "
-    lines = [
-        f"{query}document {explanation.doc_id}: score {explanation.score}, "
-        f"{len(shared)} of {explanation.query_terms} query terms"
-    ]
+    first = f"{query}{what} {explanation.doc_id}: score {explanation.score}, "
+    if parts := explanation.passages:
+        of_parts = "of its best passage" if len(parts) == 1 else f"the sum of {len(parts)} passages"
+        return "\n".join([first + of_parts, *(to_text(part, terms, "passage") for part in parts)])
+    lines = [f"{first}{len(shared)} of {explanation.query_terms} query terms"]
     if not shared:
         return lines[0]
     width = max(4, *(len(term.term) for term in shared[:terms]))

@@ -203,6 +203,10 @@ def filter_of(where: Sequence[str], require: Sequence[str], forbid: Sequence[str
 class ListOptions:
     """What the lists hold, and what is written of them."""
 
+    passages: Annotated[
+        str | None,
+        typer.Option(help="Hits are documents of passages DOC#N: max (MaxP), sum:N (of the best N) or sum (of all)."),
+    ] = None
     remove_query: Annotated[
         bool | None,
         typer.Option(
@@ -217,6 +221,15 @@ class ListOptions:
     texts: Annotated[
         bool, typer.Option("--texts", help="For one query: print each hit's text, from the index or its corpus.")
     ] = False
+
+    def check(self) -> None:
+        """Raises UsageError for options that do not go together."""
+        if self.passages and self.texts:
+            raise UsageError("--texts prints the texts of an index's documents, which --passages groups; leave out one")
+
+    def note(self) -> dict[str, Any]:
+        """What decides the lists besides the refinement, for a run's manifest."""
+        return {"passages": self.passages} if self.passages else {}
 
 
 @cli.expanded
@@ -239,6 +252,7 @@ def command(
     Example: python -m lexvl_anserini.search --index indexes/demo --topics demo/test --output runs/demo.trec
     """
     runs.check()
+    lists.check()
     typed = queries.typed(runs.output)
     refinement, changes = refined.refinement(), encoder.changes()
     path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
@@ -251,8 +265,9 @@ def command(
             batch_size=batch_size,
             refinement=refinement,
             feedback_shards=refined.feedback.feedback_shards,
+            passages=lists.passages,
         ),
-        refined.note(),
+        refined.note() | lists.note(),
     )
     vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree()
     search.check(vocabulary, tree)

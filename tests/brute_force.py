@@ -99,3 +99,12 @@ def read(written: Any, like: Any) -> Any:
     if isinstance(written, str) and isinstance(like, int | float):
         return float(written)
     return str(written) if isinstance(written, date) else written
+
+
+def by_passages(scores: Mapping[str, float], best: int) -> dict[str, float]:
+    """The sums of the `best` best passages of each document, of all passages; an id before its first `#` is one's."""
+    documents: dict[str, list[float]] = {}
+    for passage_id, score in scores.items():
+        head, delimiter, _ = passage_id[1:].partition("#")
+        documents.setdefault(passage_id[:1] + head if delimiter else passage_id, []).append(score)
+    return {doc_id: sum(sorted(every, reverse=True)[:best]) for doc_id, every in documents.items()}

@@ -10,8 +10,8 @@ python -m eval.efficiency --suite startup
 command       the command line, and the table of suites
 suite         what a suite takes (Options) and returns (Report)
 index, search, process, overview, protocols   the suites; process has startup and overhead
-collection, vectors   the documents and queries of a suite: a user's own or synthetic
-systems       what index and search compare: ours, stock Pyserini, Lucene alone, FAISS
+collection, vectors, mixture   the documents and queries of a suite: a user's own or synthetic
+systems, baselines   what index and search compare: ours, stock Pyserini, Lucene alone, FAISS; SINDI, Seismic
 papers        what papers say about how they measure latency
 processes     child processes, each measured on its own, that take turns
 """

@@ -19,7 +19,12 @@ from .processes import run_once
 from .suite import Options
 
 QUERY_COUNT = 200
-QUERY_TERMS = 30
+
+# The collection of suites for which the user names none.
+SHAPE = "mixture"
+
+# A matrix of impacts instead of shards, or of queries.
+MATRIX = ".npz"
 
 
 class Collection(NamedTuple):
@@ -42,23 +47,29 @@ def working_folder(options: Options) -> Iterator[Path]:
 
 
 def prepare(options: Options, folder: Path, documents: int, shard_format: str = "parquet") -> Collection:
-    """Writes the synthetic data and the queries in a child; a user's shards stay where they are."""
+    """Writes the synthetic data and the queries in a child; a user's shards stay where they are.
+
+    A user's matrix of impacts becomes shards.
+    """
     if options.shards is None and options.queries is not None:
         raise UsageError("--queries are for --shards; synthetic documents have terms of their own")
     if options.shards is not None and (options.documents or options.shape or options.terms):
         raise UsageError("--shards has its own documents; leave out --documents, --shape and --terms")
-    drawn = {"count": options.query_count or QUERY_COUNT, "terms": options.query_terms or QUERY_TERMS}
+    drawn = {"count": options.query_count or QUERY_COUNT, "terms": options.query_terms}
     if options.seed is not None:
         drawn["seed"] = options.seed
     if options.shards is None:
-        law = {"name": options.single("shape", "splade"), "terms": options.terms}
+        law = {"name": options.single("shape", SHAPE), "terms": options.terms}
         inputs: dict[str, Any] = {"law": law, "documents": documents, "shard_format": shard_format}
         written = run_once(".collection:write", folder=folder, drawn=drawn, **inputs)
     else:
-        inputs = {"shards": options.shards, "queries": options.queries}
+        shards = options.shards
+        if shards.suffix == MATRIX:
+            shards = Path(run_once(".collection:write_matrix", folder=folder, path=shards).result)
+        inputs = {"shards": shards, "queries": options.queries}
         written = run_once(".collection:write_queries_for", folder=folder, drawn=drawn, **inputs)
-    shards, queries, count = written.result
-    return Collection(Path(shards), Path(queries), count)
+    place, queries, count = written.result
+    return Collection(Path(place), Path(queries), count)
 
 
 def write(
@@ -70,25 +81,39 @@ def write(
     shape, seed = vectors.shape_of(**law), drawn.get("seed", vectors.SEED)
     # The name states the contents, so that a folder that is kept can hold several.
     shards = Path(folder) / f"{law['name']}-{shape.terms}-{documents}-{seed}.{shard_format}"
-    vectors.write_shards(shards, shape, documents, seed, shard_format)
-    queries = vectors.synthetic_queries(shape, vocabulary=vectors.synthetic_terms(shape), **drawn)
-    return str(shards), written(queries, folder, shards), documents
+    vectors.write_synthetic(shards, shape, documents, seed, shard_format)
+    return str(shards), written(vectors.synthetic_queries(shape, **drawn), folder, shards), documents
+
+
+def write_matrix(folder: str, path: str) -> str:
+    """What a child of `prepare` runs for a user's matrix; returns the path of its shards."""
+    from . import vectors
+
+    shards = Path(folder) / f"{Path(path).name}.parquet"
+    vectors.write_matrix(shards, Path(path))
+    return str(shards)
 
 
 def write_queries_for(folder: str, shards: str, queries: str | None, drawn: Mapping[str, int]) -> tuple[str, str, int]:
     """What a child of `prepare` runs for a user's shards: their queries, or some drawn from the shards' postings."""
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
-    from .vectors import queries_from_pool, read_encoded
+    from .vectors import as_queries, queries_from_pool, read_encoded, read_matrix
 
     path = Path(shards)
     manifest = read_manifest(path)
     if manifest.kind != "impact":
         raise UsageError(f"{shards}: {manifest.kind} shards; these suites compare lexical ones (kind 'impact')")
-    if queries is not None:
-        chosen = read_encoded(Path(queries), drawn["count"])
+    vocabulary = read_vocabulary(path, manifest)
+    if queries is None:
+        chosen = queries_from_pool(read_impacts(path, manifest, vocabulary), **drawn)
+    elif queries.endswith(MATRIX):
+        matrix = read_matrix(Path(queries))
+        if matrix.shape[1] != len(vocabulary):
+            raise UsageError(f"{queries}: {matrix.shape[1]:,} columns, {shards} has {len(vocabulary):,} terms")
+        chosen = as_queries(matrix[: drawn["count"]], vocabulary.terms)
     else:
-        chosen = queries_from_pool(read_impacts(path, manifest, read_vocabulary(path, manifest)), **drawn)
+        chosen = read_encoded(Path(queries), drawn["count"])
     return shards, written(chosen, folder, path), manifest.counts.documents
 
 
@@ -105,7 +130,7 @@ def describe(options: Options, shards: Path) -> dict[str, Any]:
     """The collection, for the settings of a report."""
     counts = read_manifest(shards).counts
     return {
-        "vectors": str(options.shards or options.single("shape", "splade")),
+        "vectors": str(options.shards or options.single("shape", SHAPE)),
         "documents": counts.documents,
         "postings": counts.postings,
         "terms_per_document": round(counts.postings / counts.documents, 1),

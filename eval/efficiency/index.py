@@ -102,10 +102,12 @@ def build(arrangement: Arrangement, shards: Path, index: Path) -> Built:
 
 
 def shards_by_format(options: Options, folder: Path) -> dict[str, Path]:
-    """The shards in each format: a user's own, or synthetic ones in both formats."""
-    formats = [read_manifest(options.shards).layout["shard_format"]] if options.shards else ["jsonl", "parquet"]
+    """The shards in each format: a user's own in theirs, or synthetic ones in both formats."""
     documents = options.single("documents", DOCUMENTS)
-    return {name: prepare(options, folder, documents, name).shards for name in formats}
+    if options.shards is not None:
+        shards = prepare(options, folder, documents).shards
+        return {read_manifest(shards).layout["shard_format"]: shards}
+    return {name: prepare(options, folder, documents, name).shards for name in ("jsonl", "parquet")}
 
 
 def resident_bytes(index: Path) -> int:

@@ -1,4 +1,4 @@
-"""The suite search: ours, stock Pyserini, Lucene alone, and FAISS, in turns, each in a process that stays."""
+"""The suite search: ours, stock Pyserini, Lucene alone, FAISS and others, in turns, each in a process that stays."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.files import write_json
 
 from .collection import QUERY_COUNT, Collection, describe, prepare, read_queries, working_folder
 from .index import measure_opening
 from .processes import Worker, run_once, take_turns
 from .suite import Options, Ratio, Report, latency, median, mib, ratio
-from .systems import INDEXERS, SEARCHERS, chosen_systems, share_found
+from .systems import INDEXERS, SEARCHERS, WHERE, installed_searchers, share_found
 
 DOCUMENTS = 100_000
 REPEATS = 3
@@ -24,9 +25,12 @@ HITS = (10, 1000)
 EXACT = ("ours", "ours-lucene", "stock")
 
 # Ratios of single queries: other systems over ours, and ours over Lucene alone, its lower bound.
+OTHERS = ("ours-lucene", "stock", "sindi", "sindi-pruned", "seismic", "faiss-flat", "faiss-hnsw")
 PAIRS = (
-    *((f"{name} / ours", name, "ours") for name in ("ours-lucene", "stock", "faiss-flat", "faiss-hnsw")),
-    ("ours / lucene by score", "ours", "lucene"),
+    *((f"{name} / ours: single query", (name, "latency"), ("ours", "latency")) for name in OTHERS),
+    ("ours / lucene by score: single query", ("ours", "latency"), ("lucene", "latency")),
+    *((f"ours-where / ours: {task}", ("ours-where", task), ("ours", "latency")) for task in WHERE),
+    *((f"ours-lucene-where / ours-where: {task}", ("ours-lucene-where", task), ("ours-where", task)) for task in WHERE),
 )
 
 # Batches with one thread, where the others have several.
@@ -48,9 +52,10 @@ def measure(options: Options) -> Report:
         collection = prepare(options, folder, options.single("documents", DOCUMENTS))
         index = folder / f"index-{collection.shards.name}"
         places = {"shards": str(collection.shards), "index": str(index)}
+        names = installed_searchers(options.system)
         run_once(INDEXERS["ours"].function, INDEXERS["ours"].environ, **places, threads=1)
-        names = chosen_systems(options.system, SEARCHERS)
-        workers = {name: stack.enter_context(start(name, index, collection, options)) for name in names}
+        inputs = inputs_of(names, index, collection, options)
+        workers = {name: stack.enter_context(start(name, inputs)) for name in names}
         answers = take_turns(cells(workers, hits, threads), rounds, warm_up=1)
         settings = {
             **describe(options, collection.shards),
@@ -68,21 +73,35 @@ def measure(options: Options) -> Report:
     return Report(figures, rows, ratios_of(answers, hits, threads), settings, notes)
 
 
-def start(name: str, index: Path, collection: Collection, options: Options) -> Worker:
+def inputs_of(names: Sequence[str], index: Path, collection: Collection, options: Options) -> dict[str, Any]:
+    """What systems read, by name; the exact hits are written if one of these systems reads them."""
+    queries, exact = str(collection.queries), index.with_name(f"exact-{collection.shards.name}.json")
+    if any("exact" in SEARCHERS[name].inputs for name in names):
+        hits = options.hits or HITS
+        computed = run_once(".baselines:exact_hits", shards=collection.shards, queries=queries, hits=hits)
+        write_json(exact, computed.result)
+    return {
+        "index": str(index),
+        "queries": queries,
+        "shards": str(collection.shards),
+        "exact": str(exact),
+        "documents": collection.documents,
+        "query_count": options.query_count or QUERY_COUNT,
+        "seed": options.seed or 0,
+    }
+
+
+def start(name: str, inputs: Mapping[str, Any]) -> Worker:
     """The worker of a system."""
     system = SEARCHERS[name]
-    inputs: dict[str, Any] = {"index": str(index), "queries": str(collection.queries)}
-    if not system.reads_index:
-        count, seed = options.query_count or QUERY_COUNT, options.seed or 0
-        inputs = {"documents": collection.documents, "query_count": count, "seed": seed}
-    return Worker(system.function, **inputs, **system.arguments)
+    return Worker(system.function, **{key: inputs[key] for key in system.inputs}, **system.arguments)
 
 
 def cells(workers: Mapping[str, Worker], hits: Sequence[int], threads: int) -> dict[tuple[str, str, int], Any]:
     """What a round asks of all systems, in turns: a task with a number of hits."""
     requests: dict[tuple[str, str, int], Any] = {}
     for k in hits:
-        for task in ("latency", "batch"):
+        for task in ("latency", *WHERE, "batch"):
             for name, worker in workers.items():
                 if task in SEARCHERS[name].tasks:
                     requests[name, task, k] = partial(worker.request, task=task, hits=k, threads=threads)
@@ -96,7 +115,7 @@ def rows_of(answers: Answers, peaks: Mapping[str, float], queries: int) -> tuple
     rows = []
     for (name, task, k), rounds in sorted(answers.items(), key=lambda row: (row[0][2], "batch" in row[0][1])):
         row: dict[str, Any] = {"system": name, "task": task, "hits": k}
-        if task == "latency":
+        if not task.startswith("batch"):
             row |= latency([seconds for answer in rounds for seconds in answer["wall_s"]])
             cpu_s = median(seconds for answer in rounds for seconds in answer["cpu_s"])
             row["cpu_ms"] = round(cpu_s * 1000, 3)
@@ -135,13 +154,13 @@ def single_ratios(answers: Answers, k: int) -> Iterator[Ratio]:
     for what, clock in CLOCKS:
         # Per round, the seconds of a system's median query: interruptions of a few queries do not count.
         seconds = {
-            name: [median(answer[clock]) for answer in answers[name, "latency", k]]
-            for name in SEARCHERS
-            if (name, "latency", k) in answers
+            (name, task): [median(answer[clock]) for answer in rounds]
+            for (name, task, hits), rounds in answers.items()
+            if hits == k and not task.startswith("batch")
         }
-        for sides, name, other in PAIRS:
-            if {name, other} <= seconds.keys():
-                yield ratio(f"{sides}: single query, {what}, k={k}", seconds[name], seconds[other])
+        for sides, side, other in PAIRS:
+            if {side, other} <= seconds.keys():
+                yield ratio(f"{sides}, {what}, k={k}", seconds[side], seconds[other])
 
 
 def expect_agreement(answers: Answers, hits: Sequence[int]) -> None:
@@ -153,12 +172,20 @@ def expect_agreement(answers: Answers, hits: Sequence[int]) -> None:
 
 
 def notes_of(workers: Mapping[str, Worker], hits: Sequence[int]) -> Iterator[str]:
-    """The form of the postings that answered ours, and the share of exact hits that the approximate system finds."""
+    """The form of the postings that answered ours, the conditions, and the share of hits that approximate ones find."""
     for name in ("ours", "ours-lucene"):
         if name in workers:
             for form, count in workers[name].request(task="served", hits=0).items():
                 yield f"{name}: {form} postings answered {count:,} queries"
-    for k in hits if {"faiss-flat", "faiss-hnsw"} <= workers.keys() else ():
-        exact, approximate = (workers[name].request(task="hits", hits=k) for name in ("faiss-flat", "faiss-hnsw"))
-        share, candidates = share_found(exact["hits"], approximate["hits"]), approximate["candidates"]
-        yield f"faiss-hnsw is approximate: it finds {share:.4f} of the first {k} (efSearch {candidates})"
+    for name in ("ours-where", "ours-lucene-where"):
+        for task, fact in workers[name].facts.items() if name in workers else ():
+            first = f"the first query with this condition takes {1000 * fact['first_s']:.1f} ms of CPU time"
+            yield f"{name}: {task}: {100 * fact['share']:.4f} %; {first}"
+    for k in hits:
+        for name in [name for name in workers if "exact" in SEARCHERS[name].inputs]:
+            chosen = workers[name].request(task="recall", hits=k)
+            yield f"{name} finds {chosen['recall']:.4f} of the first {k}: {chosen['settings']}"
+        if {"faiss-flat", "faiss-hnsw"} <= workers.keys():
+            exact, approximate = (workers[name].request(task="hits", hits=k) for name in ("faiss-flat", "faiss-hnsw"))
+            share, candidates = share_found(exact["hits"], approximate["hits"]), approximate["candidates"]
+            yield f"faiss-hnsw is approximate: it finds {share:.4f} of the first {k} (efSearch {candidates})"

@@ -22,19 +22,25 @@ class Options:
     """The options of all suites; None is a suite's own default."""
 
     documents: Annotated[list[int] | None, typer.Option(min=1, help="Documents of the collection.")] = None
-    shape: Annotated[list[str] | None, typer.Option(help="Shape of synthetic vectors: splade or vdr.")] = None
-    terms: Annotated[int | None, typer.Option(min=1, help="Terms per synthetic document; default 120 or 768.")] = None
+    shape: Annotated[list[str] | None, typer.Option(help="Synthetic vectors: mixture (default), splade or vdr.")] = None
+    terms: Annotated[
+        int | None, typer.Option(min=1, help="Terms of a synthetic document; default 150 (at most), 120 or 768.")
+    ] = None
     protocol: Annotated[
         str | None, typer.Option(help="vdr-g, stair-9 or lexlip: a lexical and a dense model, as a paper measures.")
     ] = None
-    shards: Annotated[Path | None, typer.Option(help="Folder that encode wrote, instead of synthetic vectors.")] = None
+    shards: Annotated[
+        Path | None, typer.Option(help="Folder that encode wrote, or .npz of impacts, instead of synthetic vectors.")
+    ] = None
     dense_shards: Annotated[Path | None, typer.Option(help="The same corpus by a dense model, for a protocol.")] = None
     topics: Annotated[
         str | None, typer.Option(help="Topics of a protocol: dataset/split or a file; default the corpus's own.")
     ] = None
-    queries: Annotated[Path | None, typer.Option(help="Encoded queries Q.jsonl[.gz] for --shards.")] = None
+    queries: Annotated[Path | None, typer.Option(help="Encoded queries Q.jsonl[.gz], or .npz, for --shards.")] = None
     query_count: Annotated[int | None, typer.Option(min=1, help="Queries per round; default 200.")] = None
-    query_terms: Annotated[int | None, typer.Option(min=1, help="Terms per synthetic query; default 30.")] = None
+    query_terms: Annotated[
+        int | None, typer.Option(min=1, help="Terms of a synthetic query; default 30, of a mixture its own.")
+    ] = None
     hits: Annotated[
         list[int] | None, typer.Option(min=1, help="Documents per query; repeatable, default 10 and 1000.")
     ] = None

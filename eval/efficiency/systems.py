@@ -1,8 +1,9 @@
-"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone, FAISS.
+"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone, FAISS, `baselines`.
 
 An indexing function returns its cost after the start of Java. A searching function returns a `Ready` worker; its
-requests are `latency` (single queries) and `batch` (all queries at once); of ours also `served` (the number of queries
-by the form of the postings), of FAISS `hits` (their ids).
+requests are `latency` (single queries), `batch` (all queries at once) and those of `WHERE` (single queries among the
+documents that match a condition); of ours also `served` (the number of queries by the form of the postings), of FAISS
+`hits` (their ids), of an approximate system `recall`.
 
 FAISS searches as many synthetic items of 512 dimensions by inner product, one query at a time on one thread: unit
 vectors near a 64-dimensional subspace, as embeddings of texts and images are, so that a graph search has something to
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +31,9 @@ import orjson
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
 from lexvl_anserini.engines.pyserini import prepare
-from lexvl_anserini.ground.errors import LexvlError, UnknownName
+from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 
 from .collection import read_queries
 from .processes import Ready, Stopwatch, one_by_one
@@ -50,12 +54,16 @@ class Indexer(NamedTuple):
 
 
 class SearchWorker(NamedTuple):
-    """A searching function, and the requests that it is measured by; it reads our index, or creates its own vectors."""
+    """A searching function, the requests that it is measured by, and the names of the inputs that it reads.
+
+    package  what to install where its module cannot be imported: names of both, the package's first
+    """
 
     function: str
     tasks: tuple[str, ...]
     arguments: Mapping[str, Any] = {}
-    reads_index: bool = True
+    inputs: tuple[str, ...] = ("index", "queries")
+    package: tuple[str, str] = ("", "")
 
 
 INDEXERS: Mapping[str, Indexer] = {
@@ -64,13 +72,32 @@ INDEXERS: Mapping[str, Indexer] = {
     "stock": Indexer(".systems:index_stock", "jsonl", {}),
 }
 
+# Shares of the documents that match a condition, and the requests that search among them.
+SHARES = (0.9, 0.1, 0.01, 0.0001)
+WHERE = tuple(f"where {100 * share:g} % match" for share in SHARES)
+
+# What systems that search the same vectors read to know how many hits they find; FAISS creates its own vectors.
+OF_BASELINES = ("shards", "queries", "exact")
+OF_FAISS = ("documents", "query_count", "seed")
+
 SEARCHERS: Mapping[str, SearchWorker] = {
     "ours": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": True}),
     "ours-lucene": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": False}),
+    "ours-where": SearchWorker(".systems:search_where", WHERE, {"resident": True}, ("index", "queries", "shards")),
+    "ours-lucene-where": SearchWorker(
+        ".systems:search_where", WHERE, {"resident": False}, ("index", "queries", "shards")
+    ),
     "stock": SearchWorker(".systems:search_stock", ("latency", "batch")),
     "lucene": SearchWorker(".systems:search_lucene", ("latency",)),
-    "faiss-flat": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "flat"}, reads_index=False),
-    "faiss-hnsw": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "hnsw"}, reads_index=False),
+    "sindi": SearchWorker(
+        ".baselines:search_sindi", ("latency",), {"pruned": False}, OF_BASELINES, ("pyvsag", "pyvsag")
+    ),
+    "sindi-pruned": SearchWorker(
+        ".baselines:search_sindi", ("latency",), {"pruned": True}, OF_BASELINES, ("pyvsag", "pyvsag")
+    ),
+    "seismic": SearchWorker(".baselines:search_seismic", ("latency",), {}, OF_BASELINES, ("pyseismic-lsr", "seismic")),
+    "faiss-flat": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "flat"}, OF_FAISS),
+    "faiss-hnsw": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "hnsw"}, OF_FAISS),
 }
 
 
@@ -80,6 +107,20 @@ def chosen_systems(requested: Sequence[str] | None, known: Mapping[str, Any]) ->
         if name not in known:
             raise UnknownName("system", name, known)
     return [name for name in known if not requested or name in requested]
+
+
+def installed_searchers(requested: Sequence[str] | None) -> list[str]:
+    """The requested searchers; by default all whose package is installed.
+
+    Raises:
+        UsageError: a requested one is not installed.
+    """
+    names = chosen_systems(requested, SEARCHERS)
+    absent = [name for name in names if (module := SEARCHERS[name].package[1]) and find_spec(module) is None]
+    if requested and absent:
+        package = SEARCHERS[absent[0]].package[0]
+        raise UsageError(f"system {absent[0]!r}: package {package} is not installed; pip install {package}")
+    return [name for name in names if name not in absent]
 
 
 def digest(rankings: Iterable[Ranking]) -> str:
@@ -104,14 +145,19 @@ def index_ours(shards: str, index: str, threads: int, cores: int | None = None) 
     return watch.seconds()
 
 
-def search_ours(index: str, queries: str, resident: bool) -> Ready:
-    """A worker around our engine; one form of the postings serves from the first query on: no round mixes the two."""
+def open_ours(index: str, resident: bool) -> Any:
+    """Our engine; one form of the postings serves from the first query on: no round mixes the two."""
     from lexvl_anserini.engines.index_folder import RESIDENT, index_manifest
     from lexvl_anserini.engines.opening import open_index
 
     path = Path(index)
     os.environ["LEXVL_POSTINGS"] = "resident" if resident and (path / RESIDENT).is_file() else "lucene"
-    engine, encoded = open_index(path, index_manifest(path)), read_queries(queries)
+    return open_index(path, index_manifest(path))
+
+
+def search_ours(index: str, queries: str, resident: bool) -> Ready:
+    """A worker around our engine."""
+    engine, encoded = open_ours(index, resident), read_queries(queries)
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         if task == "latency":
@@ -124,6 +170,42 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
         return {**watch.seconds(), "digest": digest(rankings)}
 
     return Ready({}, answer)
+
+
+def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready:
+    """A worker around the filtered searches of our engine; its facts are the conditions, and the cost of their first.
+
+    A condition is that a document has a term, or lacks it: of all, the one that the nearest share of documents meets.
+    """
+    from .baselines import document_frequencies
+
+    engine, encoded = open_ours(index, resident), read_queries(queries)
+    frequencies, documents = document_frequencies(Path(shards))
+    conditions = dict(zip(WHERE, (condition_of(frequencies, documents, share) for share in SHARES), strict=True))
+
+    def search(query: ImpactQuery, where: Clause, hits: int) -> None:
+        list(engine.search_where([query], where, hits))
+
+    facts = {}
+    # The resident postings and Java's classes are loaded before; the documents of no condition are known.
+    search(encoded[0], All((conditions[WHERE[0]][0],)), 1)
+    for task, (where, share) in conditions.items():
+        with Stopwatch() as first:
+            search(encoded[0], where, 1)
+        facts[task] = {"share": share, "first_s": first.cpu_s}
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        return one_by_one(lambda query: search(query, conditions[task][0], hits), encoded)
+
+    return Ready(facts, answer)
+
+
+def condition_of(frequencies: Mapping[str, int], documents: int, share: float) -> tuple[Clause, float]:
+    """The condition that the nearest share of the documents meets, and this share."""
+    sharing = [(count / documents, Term(term)) for term, count in frequencies.items()]
+    choices: list[tuple[float, Clause]] = [*sharing, *((1 - part, Not(term)) for part, term in sharing)]
+    part, clause = min(choices, key=lambda choice: abs(choice[0] - share))
+    return clause, part
 
 
 def index_stock(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:

@@ -1,24 +1,26 @@
-"""Synthetic lexical vectors with the distribution of SPLADE's and VDR's, streamed, the same for the same seed.
+"""Collections of lexical vectors without a model: synthetic ones by a law, the same for the same seed, and matrices.
 
-A document has a fixed number of terms. Term number r (from 0, by descending frequency) is in it with a probability
-proportional to (r + shift)^-exponent, Zipf's law with Mandelbrot's shift. The numbers of each shape are fitted:
+mixture  terms that occur together, as those of real texts do: `mixture.py`
+splade   independent terms, with the term frequencies of 6,980 SPLADE++ (EnsembleDistil) queries of MS MARCO dev
+vdr      independent terms, with terms and weights of 768-term vectors of an untrained VDR over MiniLM on SciFact
 
-splade  terms: to the term frequencies of 6,980 SPLADE++ (EnsembleDistil) queries of MS MARCO dev
-vdr     terms and weights: to 768-term vectors of an untrained VDR over MiniLM on SciFact
+A document of independent terms has a fixed number of them. Term number r (from 0, by descending frequency) is in it
+with a probability proportional to (r + shift)^-exponent, Zipf's law with Mandelbrot's shift.
 
-A generated collection has the interface of a dataset and of a model, so that `write_impacts` writes its shards like
-those of any model.
+A collection has the interface of a dataset and of a model, so that `write_impacts` writes its shards like those of any
+model.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
+from zipfile import BadZipFile
 
 import numpy as np
 import orjson
@@ -28,6 +30,7 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
@@ -35,7 +38,7 @@ from lexvl_anserini.ground.records import Document, ImpactDocument, ImpactQuery,
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.layout import Layout
 
-LARGEST = 255
+from .mixture import LARGEST, Mixture
 
 # Vectors that are generated together: a seed determines a block, and one block is in memory.
 BLOCK = 4096
@@ -43,6 +46,9 @@ BLOCK = 4096
 SHARD_SIZE = 8192
 
 SEED = 20240307
+
+# Terms of a query of independent terms.
+QUERY_TERMS = 30
 
 # Independent streams of random numbers.
 DOCUMENTS, QUERIES = 0, 1
@@ -82,16 +88,25 @@ class VectorShape:
                 return np.concatenate([np.ones(sure), rest])
             sure += over
 
+    def documents(self, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
+        """CSR [rows, size] int64 of impacts 1 to 255."""
+        return generate(self, rows, random)
 
-SHAPES = MappingProxyType(
+    def queries(self, rows: int, terms: int | None, random: np.random.Generator) -> sparse.csr_matrix:
+        """The same of queries of `terms` terms; default `QUERY_TERMS`."""
+        return generate(self.with_terms(terms or QUERY_TERMS), rows, random)
+
+
+SHAPES: Mapping[str, VectorShape | Mixture] = MappingProxyType(
     {
+        "mixture": Mixture(),
         "splade": VectorShape(terms=120, size=30_522, exponent=1.3, shift=150.0, least=1, gamma=2.0, scale=40.0),
         "vdr": VectorShape(terms=768, size=29_523, exponent=1.0, shift=250.0, least=90, gamma=1.5, scale=18.0),
     }
 )
 
 
-def shape_of(name: str, terms: int | None = None) -> VectorShape:
+def shape_of(name: str, terms: int | None = None) -> VectorShape | Mixture:
     """A shape by name, with another number of terms if one is named."""
     if name not in SHAPES:
         raise UnknownName("shape", name, SHAPES)
@@ -116,14 +131,20 @@ def generate(shape: VectorShape, rows: int, random: np.random.Generator) -> spar
     return sparse.csr_matrix((impacts.ravel(), dims.ravel().astype(np.int32), indptr), shape=(rows, shape.size))
 
 
-class SyntheticTower:
-    """A document tower without a model: a document's text is its number, its vector comes from the generator."""
+class NumberTower:
+    """A document tower without a model: a document's text is its number, its vector a row of a block.
+
+    Args:
+        block: the vectors of the documents from number * BLOCK on, by number, CSR [up to BLOCK, size].
+        size: of the vocabulary, whose terms are numbers too.
+    """
 
     kind: ClassVar[Kind] = "impact"
     binary = False
 
-    def __init__(self, shape: VectorShape, seed: int, vocabulary: Vocabulary):
-        self.shape, self.seed, self.vocabulary = shape, seed, vocabulary
+    def __init__(self, block: Callable[[int], sparse.csr_matrix], size: int):
+        self.block, self.size = block, size
+        self.vocabulary = numbered_terms(size)
 
     def read(self, document: Document) -> str:
         """The number of a document."""
@@ -132,10 +153,6 @@ class SyntheticTower:
     def read_topic(self, topic: Topic) -> str:
         """The number of a document, as a topic."""
         return topic.text or ""
-
-    def block(self, number: int) -> sparse.csr_matrix:
-        """The vectors of the block that starts at document number * BLOCK."""
-        return generate(self.shape, BLOCK, np.random.default_rng([self.seed, DOCUMENTS, number]))
 
     def weights(
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
@@ -149,7 +166,7 @@ class SyntheticTower:
                 pieces.append(self.block(int(run[0]) // BLOCK)[run % BLOCK])
                 progress(len(run))
         if not pieces:
-            return sparse.csr_matrix((0, self.shape.size), dtype=np.float32)
+            return sparse.csr_matrix((0, self.size), dtype=np.float32)
         return sparse.vstack(pieces, format="csr").astype(np.float32)
 
 
@@ -166,40 +183,75 @@ def synthetic_corpus(documents: int) -> Dataset:
     return Dataset(f"made-up-{documents}", "test", stream, nothing, nothing)
 
 
-def synthetic_terms(shape: VectorShape) -> Vocabulary:
-    """Terms by descending frequency."""
-    return Vocabulary([f"t{number:05d}" for number in range(shape.size)], "made-up vocabulary")
+def numbered_terms(size: int) -> Vocabulary:
+    """Terms by number: of synthetic vectors, by descending frequency."""
+    return Vocabulary([f"t{number:05d}" for number in range(size)], "made-up vocabulary")
+
+
+def write_synthetic(
+    folder: Path, shape: VectorShape | Mixture, documents: int, seed: int = SEED, shard_format: str = "parquet"
+) -> Manifest:
+    """Writes a synthetic collection as `encode` writes any, or finds it; memory does not grow with it."""
+
+    def block(number: int) -> sparse.csr_matrix:
+        return shape.documents(BLOCK, np.random.default_rng([seed, DOCUMENTS, number]))
+
+    options = {**asdict(shape), "seed": seed}
+    return write_shards(folder, NumberTower(block, shape.size), documents, options, shard_format)
+
+
+def write_matrix(folder: Path, path: Path, shard_format: str = "parquet") -> Manifest:
+    """Writes the rows of a matrix of impacts as `encode` writes any, or finds them."""
+    matrix = read_matrix(path)
+
+    def block(number: int) -> sparse.csr_matrix:
+        return matrix[number * BLOCK : (number + 1) * BLOCK]
+
+    tower = NumberTower(block, matrix.shape[1])
+    return write_shards(folder, tower, matrix.shape[0], {"sha256": file_sha256(path)}, shard_format)
+
+
+def read_matrix(path: Path) -> sparse.csr_matrix:
+    """A file of `scipy.sparse.save_npz` with impacts: CSR [vectors, terms], integers from 1 to 255."""
+    try:
+        matrix = sparse.load_npz(path).tocsr()
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise DataError(f"{path}: no sparse matrix ({error}); write it with scipy.sparse.save_npz") from error
+    matrix.sum_duplicates()
+    values = matrix.data
+    if not np.issubdtype(values.dtype, np.integer) or len(values) and not 1 <= values.min() <= values.max() <= LARGEST:
+        raise DataError(f"{path}: expected impacts, integers from 1 to {LARGEST}; quantise the weights first")
+    return matrix
 
 
 def write_shards(
-    folder: Path, shape: VectorShape, documents: int, seed: int = SEED, shard_format: str = "parquet"
+    folder: Path, tower: NumberTower, documents: int, options: Mapping[str, Any], shard_format: str
 ) -> Manifest:
-    """Writes a generated collection as `encode` writes any, or finds it; memory does not grow with it."""
+    """Writes the shards of a tower's first documents; `options` say what decides their vectors."""
     from lexvl_anserini.shards.writing import write_impacts
 
-    tower = SyntheticTower(shape, seed, synthetic_terms(shape))
-    model = Encoder("made-up", "impact", query=tower, document=tower, options={**asdict(shape), "seed": seed})
+    model = Encoder("made-up", "impact", query=tower, document=tower, options=dict(options))
     # Weights are impacts already: scale 1 keeps them.
     quantiser = Quantiser(SideQuantiser("fixed", 8, 1.0), SideQuantiser("peak", 8))
     return write_impacts(synthetic_corpus(documents), model, folder, quantiser, Layout(shard_format, SHARD_SIZE))
 
 
 def synthetic_queries(
-    shape: VectorShape, count: int, terms: int, vocabulary: Vocabulary, seed: int = SEED
+    shape: VectorShape | Mixture, count: int, terms: int | None = None, seed: int = SEED
 ) -> list[ImpactQuery]:
-    """Queries of the documents' distribution, with another number of terms; weights 1 to 255."""
-    vectors = generate(shape.with_terms(terms), count, np.random.default_rng([seed, QUERIES]))
-    return as_queries(vectors, vocabulary.terms)
+    """Queries of the documents' distribution, of their own number of terms; weights 1 to 255."""
+    vectors = shape.queries(count, terms, np.random.default_rng([seed, QUERIES]))
+    return as_queries(vectors, numbered_terms(shape.size).terms)
 
 
 def queries_from_pool(
-    documents: Iterable[ImpactDocument], count: int, terms: int, seed: int = SEED
+    documents: Iterable[ImpactDocument], count: int, terms: int | None = None, seed: int = SEED
 ) -> list[ImpactQuery]:
     """Queries whose terms are drawn from the postings of `count` sampled documents: frequent terms come often.
 
     The documents are read once. A query has fewer terms if the sample has fewer.
     """
-    random = np.random.default_rng([seed, QUERIES])
+    random, terms = np.random.default_rng([seed, QUERIES]), terms or QUERY_TERMS
     sampled: list[Mapping[str, int]] = []
     for number, document in enumerate(documents):
         # Reservoir sampling: every document has the same probability, for any number of documents.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -19,6 +20,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Impacts, Unscored
 from lexvl_anserini.runs.order import RankedList
+from lexvl_anserini.runs.passages import by_documents
 
 
 class EngineOptions:
@@ -59,6 +61,14 @@ class Engine(Protocol):
             UsageError: `hits` is below 1, or a query is malformed.
             ArtefactError: a score could leave the range in which the engine's arithmetic is exact.
         """
+
+    def search_passages(self, queries: Iterable[Any], best: int, hits: int, threads: int = 1) -> Iterator[RankedList]:
+        """One list per query, as `search`, of documents whose passages the index has (`runs.passages`).
+
+        Args:
+            best: a document's score is the sum of so many of its best passages.
+        """
+        return by_documents(partial(self.search, threads=threads), queries, hits, best)
 
     def verified(self) -> None:
         """Waits until the files that answers came from are compared with their checksums.
@@ -160,6 +170,18 @@ class ImpactEngine(Engine, Protocol):
         """
         for query in queries:
             yield self.search_tree(query.query_id, All((Impacts(query.vector), Unscored(where))), hits)
+
+    def search_passages(
+        self, queries: Iterable[ImpactQuery], best: int, hits: int, threads: int = 1, where: Clause | None = None
+    ) -> Iterator[RankedList]:
+        """As that of `Engine`; of the passages that match a condition."""
+
+        def passages(some: Sequence[ImpactQuery], depth: int) -> Iterator[RankedList]:
+            if where is None:
+                return self.search(some, depth, threads)
+            return self.search_where(some, where, depth, threads)
+
+        return by_documents(passages, queries, hits, best)
 
     @abstractmethod
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:

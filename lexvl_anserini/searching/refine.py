@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +18,7 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, clause_of
 from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
+from lexvl_anserini.runs.passages import best_of, by_documents
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
@@ -112,6 +114,8 @@ class SearchSettings:
     batch_size       topics per forward pass
     refinement       lists of terms, cuts, filters, texts and feedback, for an impact index
     feedback_shards  the index's shards, for feedback where the index holds no term vectors
+    passages         of an index of passages `doc#n`: hits are documents, scored by the best passage (`max`), by the sum
+                     of the best N (`sum:N`) or of all (`sum`)
     """
 
     remove_query: bool = False
@@ -119,15 +123,18 @@ class SearchSettings:
     batch_size: int = 32
     refinement: Refinement | None = None
     feedback_shards: Path | str | None = None
+    passages: str | None = None
 
     def __post_init__(self) -> None:
+        if best_of(self.passages) and self.refinement is not None and self.refinement.feedback is not None:
+            raise UsageError("feedback reads the vectors of hits, and documents in passages have none; leave out one")
         check_count("threads", self.threads, most=MOST_THREADS)
         check_count("batch_size", self.batch_size)
 
 
 def refinement_names() -> set[str]:
     """The names in a run manifest's encoder options that are refinements, not options of the encoder."""
-    return {"require", "forbid", *(field.name for field in fields(Refinement))}
+    return {"require", "forbid", "passages", *(field.name for field in fields(Refinement))}
 
 
 def refined_queries(queries: Iterable[Any], refinement: Refinement) -> Iterator[Any]:
@@ -150,15 +157,22 @@ def search_refined(
         settings: with `remove_query`, feedback ignores a document whose id is the query's.
         vector_of: a document's vector, for feedback.
     """
-    refinement = settings.refinement or Refinement()
+    refinement, passages = settings.refinement or Refinement(), best_of(settings.passages)
 
-    def lists(piece: Sequence[RefinedQuery], hits: int) -> Iterator[RankedList]:
+    def trees(piece: Sequence[RefinedQuery], hits: int, required: Clause | None = None) -> Iterator[RankedList]:
+        for refined in piece:
+            tree = refinement.tree(refined)
+            yield engine.search_tree(refined.query.query_id, All((tree, required)) if required else tree, hits)
+
+    def lists(piece: Sequence[RefinedQuery], hits: int, best: int = 0) -> Iterator[RankedList]:
         queries = [refined.query for refined in piece if isinstance(refined.query, ImpactQuery)]
-        if len(queries) == len(piece) and not refinement.text_weight:
-            if refinement.where is None:
-                return engine.search(queries, hits, settings.threads)
-            return engine.search_where(queries, refinement.where, hits, settings.threads)
-        return (engine.search_tree(refined.query.query_id, refinement.tree(refined), hits) for refined in piece)
+        if len(queries) < len(piece) or refinement.text_weight:
+            return by_documents(trees, piece, hits, best) if best else trees(piece, hits)
+        if best:
+            return engine.search_passages(queries, best, hits, settings.threads, refinement.where)
+        if refinement.where is None:
+            return engine.search(queries, hits, settings.threads)
+        return engine.search_where(queries, refinement.where, hits, settings.threads)
 
     stream = iter(queries)
     while piece := list(islice(stream, PIECE)):
@@ -172,13 +186,13 @@ def search_refined(
                 for refined, first in zip(piece, firsts, strict=True)
             ]
         if refinement.two_phase is None:
-            yield from lists(piece, hits)
+            yield from lists(piece, hits, passages)
             continue
         terms, candidates = refinement.two_phase
         reduced = [refined.with_vector(heaviest(refined.vector, terms)) for refined in piece]
         for refined, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
-            among = Ids(tuple(first.doc_ids))
-            yield engine.search_tree(refined.query.query_id, All((refinement.tree(refined), among)), hits)
+            among = partial(trees, required=Ids(tuple(first.doc_ids)))
+            yield from by_documents(among, [refined], hits, passages) if passages else among([refined], hits)
 
 
 def read_terms(path: Path) -> frozenset[str]:

@@ -45,6 +45,7 @@ def search_index(
     tally: SearchCost | None = None,
     refinement: Refinement | None = None,
     feedback_shards: Path | str | None = None,
+    passages: str | None = None,
 ) -> Iterator[RankedList]:
     """Searches an index; yields one ranked list per topic, in their order, empty where nothing matches.
 
@@ -62,13 +63,14 @@ def search_index(
         tally: counts what the search costs.
         refinement: lists of terms, cuts, filters, texts and feedback, for an impact index.
         feedback_shards: the index's shards, for feedback where the index holds no term vectors.
+        passages: `max`, `sum:N` or `sum`: hits are the documents of an index of passages, see `SearchSettings`.
 
     Raises:
         ArtefactError: not an index, or its vocabulary is not the model's.
         UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
     """
     check_count("hits", hits)
-    settings = SearchSettings(remove_query, threads, batch_size, refinement, feedback_shards)
+    settings = SearchSettings(remove_query, threads, batch_size, refinement, feedback_shards, passages)
     searcher = Searcher(index, model, EncoderChanges(device=device), manifest)
     return to_the_end(searcher, searcher.lists(topics, hits, settings, tally))
 

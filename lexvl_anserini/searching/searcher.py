@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
 from threading import RLock
@@ -29,6 +30,7 @@ from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import RankedList
+from lexvl_anserini.runs.passages import best_of
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, refined_queries, search_refined
 
@@ -198,9 +200,13 @@ class Searcher:
         _ = self.model, self.engine
         return self
 
-    def search(self, query: Any, k: int = 10, refinement: Refinement | None = None) -> Any:
-        """The `k` best documents of a text, a topic, an encoded query or a query tree; of several, a list of lists."""
-        lists = list(self.lists(query, k, SearchSettings(refinement=refinement)))
+    def search(self, query: Any, k: int = 10, refinement: Refinement | None = None, passages: str | None = None) -> Any:
+        """The `k` best documents of a text, a topic, an encoded query or a query tree; of several, a list of lists.
+
+        Args:
+            passages: `max`, `sum:N` or `sum`, for an index of passages, see `SearchSettings`.
+        """
+        lists = list(self.lists(query, k, SearchSettings(refinement=refinement, passages=passages)))
         return lists[0] if isinstance(query, (str, *QUERIES)) else lists
 
     def lists(
@@ -243,7 +249,9 @@ class Searcher:
         """The lists of encoded queries; `texts` yields their topics where the refinement reads texts."""
         fetch = min(hits + settings.remove_query, MOST)
         if settings.refinement is None:
-            lists = self.engine.search(tally.encoded(queries), fetch, settings.threads)
+            search, best = self.engine.search, best_of(settings.passages)
+            search = partial(self.engine.search_passages, best=best) if best else search
+            lists = search(tally.encoded(queries), hits=fetch, threads=settings.threads)
         else:
             counted = tally.encoded(refined_queries(queries, settings.refinement))
             with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)

@@ -18,6 +18,7 @@ from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import All, Clause, Ids, Impacts, Term, TreeQuery, clause_of, fold, scored_terms
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.runs.passages import best_of, best_passages
 from lexvl_anserini.runs.trec import in_rank_order, read_run
 from lexvl_anserini.searching.refine import Refinement, refinement_names
 from lexvl_anserini.searching.searcher import EncoderChanges, located
@@ -47,6 +48,7 @@ class Explanation:
     score        the engine's; 0 for a document that shares no term
     terms        that both have, largest product first, equal ones by term; their products sum to the score
     query_terms  the number of terms of the query
+    passages     of a document in passages: those whose scores sum to its own, the best first; it has no terms itself
     """
 
     query_id: str
@@ -54,10 +56,13 @@ class Explanation:
     score: float
     terms: tuple[SharedTerm, ...]
     query_terms: int
+    passages: tuple[Explanation, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary."""
-        return {**vars(self), "terms": [term._asdict() for term in self.terms]}
+        values = {**vars(self), "terms": [term._asdict() for term in self.terms]}
+        del values["passages"]
+        return {**values, "passages": [part.to_json() for part in self.passages]} if self.passages else values
 
 
 def explain(
@@ -68,6 +73,7 @@ def explain(
     model: Encoder | None = None,
     manifest: Path | str | None = None,
     device: str = "auto",
+    passages: str | None = None,
 ) -> list[Explanation]:
     """Explains documents' scores for a query, from the postings of its terms.
 
@@ -79,13 +85,15 @@ def explain(
         model: encodes the topic; default the encoder in the index's manifest.
         manifest: of the shards, for an index that stock Pyserini built.
         device: of the default model.
+        passages: `max`, `sum:N` or `sum`, for documents of an index of passages, see `SearchSettings`.
 
     Raises:
-        DataError: the index has no such document.
+        DataError: the index has no such document, or the query no term of its passages.
         UsageError: no impact index, or a topic that the encoder does not read.
         ArtefactError: the products do not sum to the engine's score; the index is damaged.
     """
     check_count("hits", hits)
+    best = best_of(passages)
     built = located(index, manifest)
     expect_lexical(built.path, built.manifest.kind, "only the score of an impact index is a sum over terms")
     if isinstance(query, str):
@@ -93,6 +101,8 @@ def explain(
     if isinstance(query, Topic):
         query = encoded(query, model or EncoderChanges(device=device).load(built.manifest), built.manifest)
     with verified(open_impact_index(built.path, built.manifest)) as engine:
+        if best:
+            return by_passages(engine, query, doc_ids if doc_ids is None else list(doc_ids), hits, best)
         if doc_ids is None:
             doc_ids = next(engine.search([query], hits)).doc_ids
         return explained(engine, query, list(doc_ids))
@@ -139,6 +149,23 @@ def explained(
                 )
             score = total
         explanations.append(Explanation(query.query_id, doc_id, score, tuple(shared), len(terms)))
+    return explanations
+
+
+def by_passages(
+    engine: ImpactEngine, query: ImpactQuery, doc_ids: Sequence[str] | None, hits: int, best: int
+) -> list[Explanation]:
+    """Explains documents by their best passages, at most `best` of each."""
+    if doc_ids is None:
+        doc_ids = next(engine.search_passages([query], best, hits)).doc_ids
+    passages = best_passages(engine.search, query, doc_ids, best)
+    explanations = []
+    for doc_id in doc_ids:
+        if not passages[doc_id]:
+            raise DataError(f"document {doc_id!r}: no passage {doc_id}#... in the index that has a term of the query")
+        parts = tuple(explained(engine, query, passages[doc_id]))
+        score = sum(part.score for part in parts)
+        explanations.append(Explanation(query.query_id, doc_id, score, (), len(query.vector), parts))
     return explanations
 
 
@@ -201,6 +228,12 @@ def scores_in_run(path: Path, query_id: str, hits: int) -> dict[str, float]:
 def encoder_options(run: RunManifest | None) -> dict[str, Any]:
     """The encoder's own options that a run was made with; none of a mixture of runs."""
     return {name: value for name, value in _options(run).items() if name not in refinement_names()}
+
+
+def passages_in_run(run: RunManifest | None) -> str | None:
+    """How a run's documents are scored by their passages; None for documents without."""
+    passages: str | None = _options(run).get("passages")
+    return passages
 
 
 def with_cuts(query: ImpactQuery, run: RunManifest | None) -> ImpactQuery:

@@ -123,6 +123,44 @@ def test_the_command(index: Path, toy: None) -> None:
     assert found == {"query_id": "query", "doc_id": "d1", "score": 9, "terms": terms, "query_terms": 1}
 
 
+def test_documents_by_their_passages(tmp_path: Path, toy: None) -> None:
+    passages = [("d1#0", {"dog": 3}), ("d1#1", {"dog": 1, "cat": 2}), ("d2", {"cat": 1}), ("d3#0", {})]
+    write_shards(tmp_path / "shards", passages, terms=["cat", "dog"])
+    index = build_index(tmp_path / "shards", tmp_path / "index").path
+    told = invoke("--index", index, "--query", "dog cat cat", "--passages", "sum:2", "--hits", 2)
+    assert told.splitlines() == [
+        "document d1: score 8, the sum of 2 passages",
+        "passage d1#1: score 5, 2 of 2 query terms",
+        "  term  weight  impact   product   share",
+        "  cat        2       2         4   80.0%",
+        "  dog        1       1         1  100.0%",
+        "passage d1#0: score 3, 1 of 2 query terms",
+        "  term  weight  impact   product   share",
+        "  dog        1       3         3  100.0%",
+        "",
+        "document d2: score 2, of its best passage",
+        "passage d2: score 2, 1 of 2 query terms",
+        "  term  weight  impact   product   share",
+        "  cat        2       1         2  100.0%",
+    ]
+    query = ImpactQuery("q", {"dog": 1, "cat": 2})
+    [found] = explain(index, query, ["d1"], passages="max")
+    part = Explanation("q", "d1#1", 5, (SharedTerm("cat", 2, 2, 4), SharedTerm("dog", 1, 1, 1)), 2)
+    assert found == Explanation("q", "d1", 5, (), 2, (part,))
+    assert found.to_json()["passages"] == [part.to_json()] and "passages" not in part.to_json()
+    for unknown in ("d3", "d9"):
+        with pytest.raises(DataError, match=f"document '{unknown}': no passage {unknown}#... in the index that has a"):
+            explain(index, query, [unknown], passages="max")
+    # A run says how its documents were scored.
+    encoder: Any = {"name": "toy", "checkpoint": None, "checkpoint_digest": None, "options": {"passages": "max"}}
+    manifest = RunManifest("t.tsv", "", "", None, {}, encoder, {}, "index", 10, False)  # type: ignore[arg-type]
+    write_run(tmp_path / "r.trec", [[ScoredDoc("b", "d1", 1, 5.0)]], manifest)
+    (tmp_path / "t.tsv").write_text("b\tdog cat cat\n")
+    of_run = ["--run", tmp_path / "r.trec", "--topics", tmp_path / "t.tsv", "--query-id", "b", "--format", "json"]
+    [explained_hit] = json.loads(invoke("--index", index, *of_run))
+    assert [passage["doc_id"] for passage in explained_hit["passages"]] == ["d1#1"]
+
+
 def test_topics_encoded_or_not(index: Path, tmp_path: Path, toy: None) -> None:
     (tmp_path / "q.jsonl").write_bytes(jsonl([{"id": "a", "vector": {"dog": 2}}, {"id": "b", "vector": {"cat": 3}}]))
     (tmp_path / "t.tsv").write_text("b\tcat cat cat\n")

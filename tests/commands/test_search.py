@@ -371,8 +371,68 @@ def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path
         invoke(*arguments)
 
 
+PASSAGES: Documents = [
+    ("d1#0", {"dog": 3}),
+    ("d1#1", {"dog": 1, "cat": 2}),
+    ("d2", {"dog": 3, "cat": 1}),
+    ("q1#0", {"dog": 9}),
+    ("q1#1", {"dog": 9}),
+    ("d1!#0", {"dog": 3}),
+]
+
+
+@pytest.fixture
+def passages(index: Path, tmp_path: Path) -> Path:
+    write_shards(tmp_path / "shards-of-passages", PASSAGES, terms=TERMS)
+    return build_index(tmp_path / "shards-of-passages", tmp_path / "passages").path
+
+
+def test_documents_by_their_passages(passages: Path, beir: Path, tmp_path: Path) -> None:
+    """`d1!#0` comes before `d1#0`, the document `d1` before `d1!`; the query's own document is no hit."""
+
+    def run_with(words: str, *options: Any) -> str:
+        run = tmp_path / f"{words}.trec"
+        arguments = ("--index", passages, "--topics", f"beir:{beir}", "--output", run, "--passages", words)
+        invoke(*arguments, *options)
+        manifest = read_run_manifest(run)
+        assert manifest is not None and manifest.encoder.options == {"passages": words}
+        with pytest.raises(ArtefactError, match="another request .encoder: "):
+            invoke(*arguments[:-1], "sum", *options)
+        return run.read_text()
+
+    assert run_with("max", "--hits", 2) == ("q1 Q0 d1 1 6 toy\nq1 Q0 d1! 2 6 toy\nq4 Q0 d1 1 2 toy\nq4 Q0 d2 2 1 toy\n")
+    assert run_with("sum:2").splitlines()[:3] == ["q1 Q0 d1 1 8 toy", "q1 Q0 d1! 2 6 toy", "q1 Q0 d2 3 6 toy"]
+
+
+def test_passages_of_one_query(passages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(*options: Any) -> list[tuple[str, float]]:
+        told = invoke("--index", passages, "--passages", "sum", "--format", "json", *options)
+        return [(hit["doc_id"], hit["score"]) for hit in json.loads(told)]
+
+    assert shown("--query", "dog cat") == [("q1", 18), ("d1", 6), ("d2", 4), ("d1!", 3)]
+    assert shown("--query", "dog cat", "--hits", 1) == [("q1", 18)]
+    # A filter is of passages, and so are the candidates of the first of two phases.
+    assert shown("--query", "dog cat", "--require", "cat") == [("d2", 4), ("d1", 3)]
+    assert shown("--query", "dog dog cat", "--first-terms", 1, "--candidates", 3, "--hits", 3) == [
+        ("q1", 36),
+        ("d1!", 6),
+    ]
+    assert shown("--match", "dog -cat^2") == [("q1", 18), ("d1", 3), ("d1!", 3)]
+    with pytest.raises(UsageError, match="passages 'mean': expected max, sum .of all passages., or sum:N"):
+        shown("--query", "dog", "--passages", "mean")
+    with pytest.raises(UsageError, match="feedback reads the vectors of hits, and documents in passages have none"):
+        shown("--query", "dog", "--feedback", 1)
+    with pytest.raises(UsageError, match="--texts prints the texts of an index's documents, which --passages groups"):
+        shown("--query", "dog", "--texts")
+    queries = [ImpactQuery("d2", {"dog": 1}), ImpactQuery("x", {"cat": 1})]
+    lists = search_index(passages, queries, hits=1, remove_query=True, passages="max")
+    assert [pairs(documents) for documents in lists] == [[("q1", 1, 9)], [("d1", 1, 2)]]
+    with searcher.Searcher(passages) as opened:
+        assert pairs(opened.search(queries[1], passages="sum")) == [("d1", 1, 2), ("d2", 2, 1)]
+
+
 def test_a_refinement_is_noted_in_the_order_of_its_options(tmp_path: Path) -> None:
-    assert {field.name for field in fields(RefinementOptions)} == refinement_names()
+    assert {field.name for field in fields(RefinementOptions)} | {"passages"} == refinement_names()
     assert RefinementOptions().note() == {} and RefinementOptions().refinement() is None
     options = RefinementOptions(
         forbid=["cat"],

@@ -7,12 +7,15 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import sparse
+from shard_folders import write_shards
 from typer.testing import CliRunner
 
-from eval.efficiency import index, search
+from eval.efficiency import baselines, index, search
 from eval.efficiency.collection import describe, prepare, read_queries
 from eval.efficiency.command import SUITES, check_options, command, run_suite
 from eval.efficiency.processes import Outcome, Ready, Stopwatch, Worker, one_by_one, run_once, take_turns
@@ -20,16 +23,20 @@ from eval.efficiency.suite import Options, Ratio, Report, cell, latency, machine
 from eval.efficiency.systems import (
     DIMENSIONS,
     SEARCHERS,
+    WHERE,
     chosen_systems,
+    condition_of,
     dense_vectors,
     digest,
     enough_candidates,
+    installed_searchers,
     share_found,
 )
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.registry import resolve
+from lexvl_anserini.queries.clauses import Not, Term
 
 # Children import this file by its name.
 HERE = Path(__file__)
@@ -231,12 +238,15 @@ def workdir(tmp_path_factory):
 
 
 def tiny(workdir, **more):
-    return Options(documents=(40,), terms=6, query_count=5, query_terms=3, repeats=2, workdir=workdir, **more)
+    law = {"shape": ("splade",), "terms": 6, "query_terms": 3}
+    return Options(documents=(40,), query_count=5, repeats=2, workdir=workdir, **law, **more)
 
 
 def test_index_counts_the_same_documents(workdir):
     report = index.measure(
-        Options(documents=(40,), terms=6, repeats=1, workdir=workdir, system=("ours", "ours-parquet"))
+        Options(
+            documents=(40,), shape=("splade",), terms=6, repeats=1, workdir=workdir, system=("ours", "ours-parquet")
+        )
     )
     assert report.settings["documents"] == 40 and report.settings["postings"] == 240
     assert [row["system"] for row in report.rows] == ["ours", "ours-parquet"]
@@ -248,7 +258,9 @@ def test_index_counts_the_same_documents(workdir):
 
 
 def test_index_compares_numbers_of_threads(workdir):
-    options = Options(documents=(40,), terms=6, repeats=1, threads=2, workdir=workdir, system=("ours-parquet",))
+    options = Options(
+        documents=(40,), shape=("splade",), terms=6, repeats=1, threads=2, workdir=workdir, system=("ours-parquet",)
+    )
     report = index.measure(options)
     ones = ["ours-parquet (1 thread)", "ours-parquet (1 core)"]
     assert [row["system"] for row in report.rows] == ["ours-parquet", *ones]
@@ -331,7 +343,7 @@ def test_search_times_ours_lucene_and_faiss(workdir):
 @pytest.mark.heavy
 def test_search_and_index_next_to_stock(workdir):
     """Stock ranks as we do, or the suite would refuse to compare."""
-    found = index.measure(Options(documents=(40,), terms=6, repeats=1, workdir=workdir))
+    found = index.measure(Options(documents=(40,), shape=("splade",), terms=6, repeats=1, workdir=workdir))
     assert [row["system"] for row in found.rows] == ["ours", "ours-parquet", "stock"]
     report = search.measure(tiny(workdir, hits=(5,), system=("ours", "stock")))
     assert any(r.what == "stock / ours: batch of queries, CPU, k=5" for r in report.ratios)
@@ -382,10 +394,147 @@ def test_single_queries_are_a_row_over_all_rounds():
 
 
 def test_systems_by_name():
-    assert chosen_systems(None, SEARCHERS) == ["ours", "ours-lucene", "stock", "lucene", "faiss-flat", "faiss-hnsw"]
+    assert chosen_systems(None, SEARCHERS) == list(SEARCHERS)
     assert chosen_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
     with pytest.raises(UnknownName, match="did you mean 'lucene'"):
         chosen_systems(("lucence",), SEARCHERS)
+
+
+def test_systems_that_are_not_installed(monkeypatch):
+    monkeypatch.setattr("eval.efficiency.systems.find_spec", lambda module: None if module == "pyvsag" else module)
+    assert set(SEARCHERS) - set(installed_searchers(None)) == {"sindi", "sindi-pruned"}
+    assert installed_searchers(("seismic", "ours")) == ["ours", "seismic"]
+    with pytest.raises(UsageError, match=r"'sindi-pruned': package pyvsag is not installed; pip install pyvsag"):
+        installed_searchers(("ours", "sindi-pruned"))
+
+
+def test_a_condition_has_the_nearest_share():
+    frequencies = {"every": 10, "most": 8, "some": 3, "one": 1}
+    assert [condition_of(frequencies, 10, share) for share in (0.9, 0.75, 0.01)] == [
+        (Not(Term("one")), 0.9), (Term("most"), 0.8), (Not(Term("every")), 0.0),
+    ]  # fmt: skip
+
+
+def test_exact_hits_are_those_of_all_dot_products(workdir):
+    """Tied documents are equally good, and a query of unknown terms has no hit to miss."""
+    for suffix in ("jsonl", "parquet"):
+        expect_exact_hits(workdir / f"four-{suffix}", suffix, workdir / "q.jsonl")
+
+
+def expect_exact_hits(shards, suffix, queries):
+    write_shards(shards, [("w", {"a": 5, "b": 1}), ("x", {"a": 3})], [("y", {"a": 3}), ("z", {"b": 2})], suffix=suffix)
+    queries.write_text('{"id": "1", "vector": {"a": 2, "c": 9}}\n{"id": "2", "vector": {"d": 1}}\n')
+    hits = baselines.exact_hits(str(shards), str(queries), [2, 10])
+    # Scores 10, 6, 6: of two hits the last scores 6, and of ten only three are there.
+    assert hits == {"2": [(2, 6), (0, 1)], "10": [(3, 6), (0, 1)]}
+    assert baselines.recall(hits["2"], [np.array([10, 6]), np.array([])]) == 1.0
+    assert baselines.recall(hits["10"], [np.array([10, 0, 6]), np.array([])]) == pytest.approx((2 / 3 + 1) / 2)
+    assert baselines.document_frequencies(shards) == ({"a": 3, "b": 2}, 4)
+
+
+class PrunedSindi:
+    """Stands in for `pyvsag.Index`: the exact hits by numpy, without the last where the query is pruned."""
+
+    def __init__(self, name, parameters):
+        assert name == "sindi" and json.loads(parameters)["index_param"] == {
+            "use_reorder": True, "doc_prune_ratio": 0.3,
+        }  # fmt: skip
+
+    def build(self, index_pointers, indices, values, ids):
+        self.documents = sparse.csr_matrix((values, indices, index_pointers), shape=(len(ids), 4))
+
+    def knn_search(self, index_pointers, indices, values, k, parameters):
+        query = sparse.csr_matrix((values, indices, index_pointers), shape=(1, 4))
+        scores = (self.documents @ query.T).toarray().ravel()
+        missed = json.loads(parameters)["sindi"]["query_prune_ratio"] > 0
+        order = np.argsort(-scores, kind="stable")[: k - missed]
+        return order[None], -scores[order][None]
+
+
+class SeismicOfFive:
+    """Stands in for `seismic.SeismicIndex`: one hit where it reads five terms, else two, the second of them tied."""
+
+    @staticmethod
+    def build_from_dataset(dataset):
+        return SeismicOfFive()
+
+    def search(self, query_id, components, values, k, query_cut, heap_factor):
+        assert components.tolist() == ["0", "1"] and values.tolist() == [2, 9]
+        return [(query_id, 19.0, "0"), (query_id, 6.0, "2")][: 1 if query_cut == 5 else k]
+
+
+class SeismicRows:
+    def add_documents_by_id(self, doc_ids, components, values, offsets):
+        assert doc_ids == ["0", "1", "2"] and components.tolist() == [0, 1, 0, 0] and offsets.tolist() == [0, 2, 3, 4]
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Documents that score 19, 6 and 6, and the files that a worker reads."""
+    write_shards(tmp_path / "three", [("w", {"a": 5, "b": 1}), ("x", {"a": 3}), ("y", {"a": 3})], terms="abcd")
+    queries, exact = tmp_path / "q.jsonl", tmp_path / "exact.json"
+    queries.write_text('{"id": "1", "vector": {"a": 2, "b": 9, "e": 1}}\n')
+    exact.write_text(json.dumps(baselines.exact_hits(str(tmp_path / "three"), str(queries), [2])))
+    assert json.loads(exact.read_text()) == {"2": [[2, 6]]}
+    return {"shards": str(tmp_path / "three"), "queries": str(queries), "exact": str(exact)}
+
+
+def test_an_approximate_system_answers_with_settings_that_find_enough(three, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyvsag", SimpleNamespace(Index=PrunedSindi, set_logger_off=lambda: None))
+    sindi = baselines.search_sindi(**three, pruned=True).answer
+    chosen = sindi("recall", 2)
+    assert chosen["recall"] == 1.0 and "pruned by 0.3, queries by 0.0, " in chosen["settings"]
+    assert len(sindi("latency", 2)["cpu_s"]) == 1
+    monkeypatch.setitem(
+        sys.modules,
+        "seismic",
+        SimpleNamespace(SeismicDataset=SeismicRows, SeismicIndex=SeismicOfFive, get_seismic_string=lambda: "U30"),
+    )
+    chosen = baselines.search_seismic(**three).answer("recall", 2)
+    # The tied document is as good as the one that ranks before it.
+    assert chosen["recall"] == 1.0 and not chosen["settings"].startswith("5 terms")
+
+
+def test_a_system_that_finds_too_few_says_how_many(three):
+    inputs = baselines.read_inputs(**three)
+    searches = {"one": lambda dims, weights, hits: [0], "none": lambda dims, weights, hits: []}
+    assert baselines.worker(inputs, searches).answer("recall", 2) == {"recall": 0.5, "settings": "one"}
+
+
+def test_notes_state_recall_and_conditions():
+    def request(task, hits):
+        return {"recall": 0.99, "settings": "all"}
+
+    where = SimpleNamespace(facts={"where 1 % match": {"share": 0.0102, "first_s": 0.005}})
+    workers = {"sindi": SimpleNamespace(request=request), "ours-where": where}
+    assert list(search.notes_of(workers, (10,))) == [
+        "ours-where: where 1 % match: 1.0200 %; the first query with this condition takes 5.0 ms of CPU time",
+        "sindi finds 0.9900 of the first 10: all",
+    ]
+
+
+def test_search_compares_filtered_searches_with_unfiltered_ones(workdir):
+    report = search.measure(tiny(workdir, hits=(5,), system=("ours", "ours-where", "ours-lucene-where")))
+    ratios = [r.what for r in report.ratios if "CPU" in r.what]
+    assert ratios == [
+        *(f"ours-where / ours: {task}, CPU, k=5" for task in WHERE),
+        *(f"ours-lucene-where / ours-where: {task}, CPU, k=5" for task in WHERE),
+    ]
+    assert report.notes[1].startswith("ours-where: where 90 % match: 92.5000 %; the first query with this condition")
+
+
+def test_a_matrix_of_impacts_is_searched(workdir):
+    rows = sparse.random(30, 9, 0.4, "csr", random_state=1)
+    rows.data = np.ceil(rows.data * 255).astype(np.int64)
+    sparse.save_npz(workdir / "docs.npz", rows.astype(np.int64))
+    sparse.save_npz(workdir / "queries.npz", rows[:4].astype(np.int64))
+    theirs = Options(shards=workdir / "docs.npz", queries=workdir / "queries.npz", query_count=3, workdir=workdir)
+    collection = prepare(theirs, workdir, 0)
+    assert collection.documents == 30 and len(read_queries(str(collection.queries))) == 3
+    assert index.shards_by_format(theirs, workdir) == {"parquet": collection.shards}
+    sparse.save_npz(workdir / "queries.npz", rows[:4, :5].astype(np.int64))
+    with pytest.raises(LexvlError, match="5 columns, .* has 9 terms"):
+        prepare(theirs, workdir, 0)
 
 
 def test_share_found():

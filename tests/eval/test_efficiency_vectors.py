@@ -1,4 +1,4 @@
-"""Made-up vectors: as many terms as asked, the law's frequencies, the same for the same seed, real shards."""
+"""Synthetic vectors and matrices: terms by the law, the same for the same seed, real shards."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from eval.efficiency.mixture import Mixture
 from eval.efficiency.vectors import (
     BLOCK,
-    SyntheticTower,
+    NumberTower,
     VectorShape,
     as_queries,
     generate,
     queries_from_pool,
     read_encoded,
+    read_matrix,
     shape_of,
     synthetic_corpus,
     synthetic_queries,
-    synthetic_terms,
-    write_shards,
+    write_matrix,
+    write_synthetic,
 )
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -93,8 +95,44 @@ def test_more_terms_than_the_vocabulary_are_refused():
         shape_of("splade", 30_523)
 
 
+TINY = Mixture(
+    terms=9, size=50, topics=4, topic_words=5, related=3, document_words=4, query_words=2, strangers=1, heaviest=90.0
+)
+
+
+def test_texts_of_a_topic_share_its_words():
+    topics, related = TINY.language.topics.tolist(), TINY.language.related
+    for row in TINY.documents(30, np.random.default_rng(1)):
+        terms = set(row.indices.tolist())
+        # Every term comes from words of one topic, or from the one word that belongs to none.
+        fitting = [terms - {t for word in words for t in related[word].tolist()} for words in topics]
+        assert any(any(rest <= set(related[word].tolist()) for word in range(50)) for rest in fitting)
+
+
+def test_the_heaviest_terms_of_a_text_remain():
+    few, all_terms = (TINY.with_terms(terms).documents(20, np.random.default_rng(3)) for terms in (2, 50))
+    for row, whole in zip(few, all_terms, strict=True):
+        assert row.nnz == min(2, whole.nnz) and (np.diff(row.indices) > 0).all()
+        assert sorted(row.data) == sorted(whole.data)[-row.nnz :]
+        assert all(whole[0, term] == impact for term, impact in zip(row.indices, row.data, strict=True))
+    assert all_terms.data.min() >= 1 and all_terms.data.max() <= 255
+
+
+def test_a_mixture_has_the_lengths_and_overlap_that_it_is_fitted_to():
+    mixture = shape_of("mixture")
+    documents = mixture.documents(3000, np.random.default_rng(1))
+    queries = mixture.queries(100, None, np.random.default_rng(2))
+    assert 140 < documents.nnz / 3000 < 147 and 43 < queries.nnz / 100 < 49
+    share = np.bincount(documents.indices, minlength=mixture.size) / 3000
+    assert 3.2 < ((queries > 0) @ share).mean() < 4.3
+    # Terms occur together: the best of 3,000 documents is far above the median one.
+    scores = np.sort((queries @ documents.T).toarray(), axis=1)
+    assert (scores[:, -1] / np.maximum(scores[:, 1500], 1)).mean() > 8
+    assert mixture.queries(5, 10, np.random.default_rng(2)).nnz == 50
+
+
 def tower(seed=1):
-    return SyntheticTower(SMALL, seed, synthetic_terms(SMALL))
+    return NumberTower(lambda number: SMALL.documents(BLOCK, np.random.default_rng([seed, 0, number])), SMALL.size)
 
 
 def test_a_vector_depends_on_its_number_and_the_seed_only():
@@ -113,8 +151,26 @@ def test_rows_come_in_the_order_of_the_inputs():
     assert tower().weights([]).shape == (0, 8)
 
 
+def test_a_matrix_becomes_shards(tmp_path):
+    path = tmp_path / "docs.npz"
+    rows = np.array([[0, 7, 0], [255, 0, 1], [0, 0, 0]])
+    sparse.save_npz(path, sparse.csr_matrix(rows))
+    manifest = write_matrix(tmp_path / "shards", path)
+    held = list(read_impacts(tmp_path / "shards", manifest, read_vocabulary(tmp_path / "shards", manifest)))
+    assert [document.vector for document in held] == [{"t00001": 7}, {"t00000": 255, "t00002": 1}, {}]
+    sparse.save_npz(path, sparse.csr_matrix(rows * 2 // 2 + (rows > 9)))
+    with pytest.raises(DataError, match="integers from 1 to 255; quantise"):
+        read_matrix(path)
+    sparse.save_npz(path, sparse.csr_matrix(rows / 2))
+    with pytest.raises(DataError, match="integers from 1 to 255; quantise"):
+        read_matrix(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(DataError, match="docs.npz: no sparse matrix"):
+        read_matrix(path)
+
+
 def test_shards_are_real_shards(tmp_path):
-    manifest = write_shards(tmp_path / "a", SMALL, 10, shard_format="jsonl")
+    manifest = write_synthetic(tmp_path / "a", SMALL, 10, shard_format="jsonl")
     assert manifest.counts == {
         "documents": 10, "empty": 0, "postings": 30, "clipped": 0, "dropped": 0,
         "max_impact": manifest.counts["max_impact"],
@@ -129,7 +185,7 @@ def test_shards_are_real_shards(tmp_path):
 
 def test_both_formats_hold_the_same(tmp_path):
     for name in ("jsonl", "parquet"):
-        write_shards(tmp_path / name, SMALL, 6, seed=4, shard_format=name)
+        write_synthetic(tmp_path / name, SMALL, 6, seed=4, shard_format=name)
     held = []
     for name in ("jsonl", "parquet"):
         manifest = read_manifest(tmp_path / name)
@@ -138,9 +194,9 @@ def test_both_formats_hold_the_same(tmp_path):
 
 
 def test_another_seed_is_another_making(tmp_path):
-    write_shards(tmp_path / "a", SMALL, 4, seed=1)
+    write_synthetic(tmp_path / "a", SMALL, 4, seed=1)
     with pytest.raises(ArtefactError, match="another request"):
-        write_shards(tmp_path / "a", SMALL, 4, seed=2)
+        write_synthetic(tmp_path / "a", SMALL, 4, seed=2)
 
 
 def test_the_corpus_streams_again():
@@ -150,12 +206,12 @@ def test_the_corpus_streams_again():
 
 
 def test_queries_have_the_terms_asked_for():
-    queries = synthetic_queries(SMALL, 4, 2, synthetic_terms(SMALL), seed=1)
+    queries = synthetic_queries(SMALL, 4, 2, seed=1)
     assert [query.query_id for query in queries] == ["q00000", "q00001", "q00002", "q00003"]
     assert all(len(query.vector) == 2 and max(query.vector.values()) == 255 for query in queries)
-    assert queries == synthetic_queries(SMALL, 4, 2, synthetic_terms(SMALL), seed=1)
+    assert queries == synthetic_queries(SMALL, 4, 2, seed=1)
     with pytest.raises(UsageError, match="expected 1 to 8"):
-        synthetic_queries(SMALL, 4, 9, synthetic_terms(SMALL))
+        synthetic_queries(SMALL, 4, 9)
 
 
 def test_long_queries_lose_bits_until_no_score_passes_the_bound():

@@ -145,6 +145,17 @@ class LuceneSearch(ImpactEngine):
             yield from super().search_where([query], where, hits)
         yield from self._reading(self.batches.search(stream, hits, threads, self._matching(where)))
 
+    def search_passages(
+        self, queries: Iterable[ImpactQuery], best: int, hits: int, threads: int = 1, where: Clause | None = None
+    ) -> Iterator[RankedList]:
+        """One list of documents per query; of resident postings, each passage is scored once."""
+        if where is None:
+            return self._reading(self.batches.search(queries, hits, threads, best=best))
+        check_tree(where)
+        if names_documents(where) or self.batches.resident() is None:
+            return super().search_passages(queries, best, hits, threads, where)
+        return self._reading(self.batches.search(queries, hits, threads, self._matching(where), best))
+
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree: of the resident postings where these have its scores, else Lucene's."""
         check_count("hits", hits)

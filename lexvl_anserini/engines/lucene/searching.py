@@ -19,6 +19,7 @@ from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.batches import QueryBatch
 from lexvl_anserini.queries.clauses import inexact_score
 from lexvl_anserini.runs.order import RankedList
+from lexvl_anserini.runs.passages import by_documents
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.searching import ResidentPostings
@@ -65,12 +66,18 @@ class BatchSearcher:
         self._counting = Lock()
 
     def search(
-        self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1, allowed: np.ndarray | None = None
+        self,
+        queries: Iterable[ImpactQuery],
+        hits: int,
+        threads: int = 1,
+        allowed: np.ndarray | None = None,
+        best: int = 0,
     ) -> Iterator[RankedList]:
         """One list per query, in their order; memory does not grow with their number.
 
         Args:
             allowed: uint8 [documents], 1 for those that can be hits, once `resident` postings serve; None for all.
+            best: from 1 on, hits are documents, scored by the sum of so many passages.
         """
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
@@ -82,7 +89,7 @@ class BatchSearcher:
             if not batch:
                 return
             for part in _limited(batch):
-                yield from self._lists(part, min(hits, self.documents), threads, allowed)
+                yield from self._lists(part, min(hits, self.documents), threads, allowed, best)
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact.
@@ -107,17 +114,30 @@ class BatchSearcher:
         finally:
             self.spent_s += perf_counter() - started
 
-    def _lists(self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None) -> list[RankedList]:
+    def _lists(
+        self, batch: list[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None, best: int
+    ) -> list[RankedList]:
         checked = QueryBatch(batch)
         self._refuse_inexact(checked)
         resident = self.resident()
         if resident is None:
             assert allowed is None, "Lucene's postings have no filter"
-            lists = self.by_lucene(lambda: self.lucene.lists(checked, hits, threads))
+            lists = self.by_lucene(lambda: self._of_lucene(batch, checked, hits, threads, best))
         else:
-            lists = resident.lists(checked, hits, threads, allowed)
+            lists = resident.lists(checked, hits, threads, allowed, best)
         self.count((resident or self.lucene).name, len(batch))
         return lists
+
+    def _of_lucene(
+        self, batch: list[ImpactQuery], checked: QueryBatch, hits: int, threads: int, best: int
+    ) -> list[RankedList]:
+        if not best:
+            return self.lucene.lists(checked, hits, threads)
+
+        def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
+            return self.lucene.lists(QueryBatch(some), min(depth, self.documents), threads)
+
+        return list(by_documents(passages, batch, hits, best))
 
     def _refuse_inexact(self, batch: QueryBatch) -> None:
         """Refuses (ArtefactError) a query whose score could reach 2^24."""

@@ -79,6 +79,7 @@ class Space(NamedTuple):
     next      int64 [T], per query term its first slot that is not behind the current block
     slots     int64 [T], weights int32 [T]: those of the current block
     columns   int64 [T], factors int32 [T], bounds int64 [T]: those of its bitmap slots
+    seen      int32 [P], all -1: where passages share a place, the key of each of P places; else empty
     """
 
     sums: np.ndarray
@@ -89,6 +90,7 @@ class Space(NamedTuple):
     columns: np.ndarray
     factors: np.ndarray
     bounds: np.ndarray
+    seen: np.ndarray
 
 
 @kernel
@@ -100,7 +102,8 @@ def search(
     Args:
         allowed: uint8 [D], 1 for the documents that can be hits; empty if all can.
         best: int64 [queries x hits]; receives the keys of query q from q * hits on, in any order. A key is the score
-            x 2^32 + 2^32 - 1 - rank of the document, so that keys order as hits do.
+            x 2^32 + 2^32 - 1 - rank of the document, so that keys order as hits do. With `space.seen`, documents of
+            one rank are passages, of which the best one counts.
         counts: int64 [queries]; receives the number of hits.
     """
     documents = len(postings.rank)
@@ -144,18 +147,7 @@ def search_block(
     candidates = begin(allowed, block, length, sums)
     if candidates == 0:
         return size, bar
-    columns, rest = 0, np.int64(0)
-    for i in range(present):
-        slot, weight = space.slots[i], space.weights[i]
-        if postings.kind[slot] == BITMAP:
-            bound = np.int64(weight) * np.int64(postings.most[slot])
-            place_column(space, columns, postings.column[slot], weight, bound)
-            columns += 1
-            rest += bound
-        elif postings.kind[slot] == GAPS:
-            add_gaps(postings, slot, weight, sums)
-        else:
-            add_numbers(postings, slot, weight, sums)
+    columns, rest = add_slots(postings, present, space)
     if candidates * LOOKUP < length:
         return collect(postings, space, 0, columns, block, max((bar >> 32) - rest, 0), hits, size, bar)
     # Without a bar every document can still be a hit.
@@ -174,6 +166,24 @@ def search_block(
                 return collect(postings, space, done, columns, block, (bar >> 32) - rest, hits, size, bar)
     add_columns(postings.columns, space, done, columns, length)
     return collect(postings, space, columns, columns, block, bar >> 32, hits, size, bar)
+
+
+@kernel
+def add_slots(postings: Postings, present: int, space: Space) -> Any:
+    """Adds the products of the slots that are no columns; returns the number of columns and the sum of their bounds."""
+    columns, rest = 0, np.int64(0)
+    for i in range(present):
+        slot, weight = space.slots[i], space.weights[i]
+        if postings.kind[slot] == BITMAP:
+            bound = np.int64(weight) * np.int64(postings.most[slot])
+            place_column(space, columns, postings.column[slot], weight, bound)
+            columns += 1
+            rest += bound
+        elif postings.kind[slot] == GAPS:
+            add_gaps(postings, slot, weight, space.sums)
+        else:
+            add_numbers(postings, slot, weight, space.sums)
+    return columns, rest
 
 
 @kernel
@@ -320,16 +330,41 @@ def collect(
             if key < bar:
                 continue
             if size == len(keys):
-                select(keys, size, hits)
-                size, bar = hits, keys[hits - 1]
+                size, bar = keep_best(space, hits, size, bar)
                 # Without columns to look up, a sum below the bar's score is out of reach.
                 least = max(least, bar >> 32) if first == last else least
             keys[size] = key
             size += 1
-    if size >= hits:
-        select(keys, size, hits)
-        size, bar = hits, keys[hits - 1]
-    return size, bar
+    return keep_best(space, hits, size, bar)
+
+
+@kernel
+def keep_best(space: Space, hits: int, size: int, bar: Any) -> Any:
+    """Keeps the best keys, of each place one; returns their number and the last one, once there are enough."""
+    if len(space.seen):
+        size = distinct(space.keys, size, space.seen)
+    if size < hits:
+        return size, bar
+    select(space.keys, size, hits)
+    return hits, space.keys[hits - 1]
+
+
+@kernel
+def distinct(keys: Any, size: int, seen: Any) -> int:
+    """Moves the best key of each place to the front; returns their number."""
+    number = 0
+    for i in range(size):
+        place = np.int64(0xFFFFFFFF) - (keys[i] & np.int64(0xFFFFFFFF))
+        at = seen[place]
+        if at < 0:
+            seen[place] = number
+            keys[number] = keys[i]
+            number += 1
+        elif keys[i] > keys[at]:
+            keys[at] = keys[i]
+    for i in range(number):
+        seen[np.int64(0xFFFFFFFF) - (keys[i] & np.int64(0xFFFFFFFF))] = -1
+    return number
 
 
 @kernel
@@ -354,6 +389,43 @@ def select(keys: Any, size: int, hits: int) -> None:
             low = i
         else:
             break
+
+
+@kernel
+def find_best(postings: Postings, queries: Queries, q: int, allowed: Any, space: Space, ends: Any, best: Any) -> None:
+    """Finds the best passages of each document for query q, from all passages: no bound tells how many count.
+
+    Args:
+        ends: int64 [P + 1]; the best passages of place p are best[ends[p]]..best[ends[p + 1]].
+        best: int32; has the scores of other postings or 0, and receives those of the best of all, in descending order.
+    """
+    documents = len(postings.rank)
+    for i in range(queries.ends[q], queries.ends[q + 1]):
+        space.next[i - queries.ends[q]] = postings.slots[queries.terms[i]]
+    for block in range((documents + BLOCK - 1) // BLOCK):
+        length = min(BLOCK, documents - block * BLOCK)
+        present = enter(postings, queries, q, block, space)[0]
+        if present == 0 or begin(allowed, block, length, space.sums) == 0:
+            continue
+        columns = add_slots(postings, present, space)[0]
+        add_columns(postings.columns, space, 0, columns, length)
+        for i in range(length):
+            score, place = space.sums[i], np.int64(postings.rank[block * BLOCK + i])
+            at = ends[place + 1] - 1
+            if score <= best[at]:
+                continue
+            while at > ends[place] and best[at - 1] < score:
+                best[at] = best[at - 1]
+                at -= 1
+            best[at] = score
+
+
+@kernel
+def add_up(ends: Any, best: Any, sums: Any) -> None:
+    """Adds the scores of each document's best passages, as `find_best` leaves them, to its sum (int64)."""
+    for place in range(len(sums)):
+        for at in range(ends[place], ends[place + 1]):
+            sums[place] += best[at]
 
 
 @kernel
@@ -398,7 +470,7 @@ def expand_slot(postings: Postings, slot: int) -> None:
 
 
 @kernel
-def spell_lists(front: Any, ends: Any, ranks: Any, counts: Any, spelt: Any, list_ends: Any) -> bool:
+def spell_lists(front: Any, ends: Any, ranks: Any, counts: Any, stop: int, spelt: Any, list_ends: Any) -> bool:
     """Writes the ids of several lists one after the other, as `spell`; False for a damaged file.
 
     Args:
@@ -406,7 +478,7 @@ def spell_lists(front: Any, ends: Any, ranks: Any, counts: Any, spelt: Any, list
         list_ends: int64 [lists + 1], the first of which is 0; receives where each list ends in `spelt`.
     """
     for i in range(len(counts)):
-        size = spell(front, ends, ranks[i, : counts[i]], spelt[list_ends[i] :])
+        size = spell(front, ends, ranks[i, : counts[i]], stop, spelt[list_ends[i] :])
         if size < 0:
             return False
         list_ends[i + 1] = list_ends[i] + size
@@ -414,11 +486,12 @@ def spell_lists(front: Any, ends: Any, ranks: Any, counts: Any, spelt: Any, list
 
 
 @kernel
-def spell(front: Any, ends: Any, ranks: Any, spelt: Any) -> int:
+def spell(front: Any, ends: Any, ranks: Any, stop: int, spelt: Any) -> int:
     """Writes the ids of these ranks, a line feed after each; returns the number of bytes, -1 for a damaged file.
 
     Args:
         front: uint8, the ids by rank, front-coded as `layout.py` describes; `ends` int64, where each group ends.
+        stop: a byte that ends an id, unless it is the first; 0 for none.
         spelt: uint8, with room for the longest id for each rank.
     """
     size = 0
@@ -436,6 +509,11 @@ def spell(front: Any, ends: Any, ranks: Any, spelt: Any) -> int:
             for i in range(suffix):
                 spelt[size + shared + i] = front[rest + i]
             length, at = shared + suffix, rest + suffix
+        if stop:
+            end = 1
+            while end < length and spelt[size + end] != stop:
+                end += 1
+            length = min(length, end)
         size += length
         spelt[size] = 10
         size += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import islice, repeat
 from threading import Lock
 from typing import Any
@@ -11,13 +12,23 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from lexvl_anserini.engines.resident.kernels import Postings, Queries, Space, expand, search, spell_lists
+from lexvl_anserini.engines.resident.kernels import (
+    Postings,
+    Queries,
+    Space,
+    add_up,
+    expand,
+    find_best,
+    search,
+    spell_lists,
+)
 from lexvl_anserini.engines.resident.layout import BLOCK, REMEDY, WIDTHS, Sections, slot_places
+from lexvl_anserini.engines.resident.passages import STOP, Grouped, grouped
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
 from lexvl_anserini.queries.batches import QueryBatch
-from lexvl_anserini.runs.order import RankedList
+from lexvl_anserini.runs.order import RankedList, top_positions
 
 # Queries that a thread takes at a time at most: enough that a call costs little, few enough for little memory.
 STEP = 32
@@ -64,6 +75,7 @@ class ResidentPostings:
             rank=arrays["rank"],
         )
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
+        self.ids_there = contents.ids
         names = bytes(arrays["terms"]).decode("utf-8", "replace").split("\0")
         self.numbers = {term: n for n, term in enumerate(names[: len(arrays["slots"]) - 1])}
         starts = self.postings.slots[:-1]
@@ -73,17 +85,28 @@ class ResidentPostings:
         # Per vocabulary of a model the number of each dimension's term, int64 [V]; -1 for one without postings.
         self.of_dimensions = WeakKeyDictionary[Vocabulary, np.ndarray]()
 
+    @cached_property
+    def passages(self) -> Grouped:
+        """The postings as those of passages."""
+        return grouped(self.postings, self.ids, self.id_ends, self.longest_id, self.ids_there)
+
     def warm(self) -> None:
         """Loads or compiles the kernels, which their first call does."""
         self.lists([ImpactQuery("", dict.fromkeys(islice(self.numbers, 1), 1))], 1, 1)
 
     def lists(
-        self, queries: QueryBatch | Sequence[ImpactQuery], hits: int, threads: int, allowed: np.ndarray | None = None
+        self,
+        queries: QueryBatch | Sequence[ImpactQuery],
+        hits: int,
+        threads: int,
+        allowed: np.ndarray | None = None,
+        best: int = 0,
     ) -> list[RankedList]:
         """One ranked list per query, whose scores are below 2^24.
 
         Args:
             allowed: uint8 [documents], 1 for those that can be hits; None if all can.
+            best: from 1 on, hits are documents whose passages are in the index, scored by the sum of so many of them.
         """
         batch = QueryBatch.of(queries)
         terms = self._terms(batch)
@@ -91,11 +114,12 @@ class ResidentPostings:
             expand(self.postings, terms, self.expanded)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
         ranked_lists: list[Any] = [None] * len(batch)
+        passages = self.passages if best else None
         steps = iter([*steps_of(len(batch), threads)])
 
         def work() -> None:
             for first, last in steps:
-                columns = self._columns(terms, (first, last), allowed, hits)
+                columns = self._columns(terms, (first, last), allowed, hits, passages, best)
                 ranked_lists[first:last] = map(RankedList, batch.query_ids[first:last], *columns)
 
         if threads == 1 or len(batch) == 1:
@@ -133,40 +157,86 @@ class ResidentPostings:
         return numbers[vector.dimensions]
 
     def _columns(
-        self, terms: Queries, span: tuple[int, int], allowed: np.ndarray, hits: int
+        self,
+        terms: Queries,
+        span: tuple[int, int],
+        allowed: np.ndarray,
+        hits: int,
+        passages: Grouped | None,
+        best: int,
     ) -> tuple[list[bytes], list[np.ndarray]]:
         """Ids and scores of the lists of queries span[0] to span[1], by this thread alone; most of it without Python's
         lock.
         """
         first, last = span
         terms = terms._replace(ends=terms.ends[first : last + 1])
-        keys, counts = np.zeros((last - first, hits), np.int64), np.zeros(last - first, np.int64)
-        space = self._space(hits, int(np.diff(terms.ends).max()))
-        search(self.postings, terms, (0, last - first), allowed, hits, space, keys.reshape(-1), counts)
+        space = self._space(hits, int(np.diff(terms.ends).max()), len(passages.sizes) if passages and best == 1 else 0)
+        if passages and best > 1:
+            places, scores, counts = sums_of(passages, terms, best, allowed, hits, space)
+        else:
+            places, scores, counts = maxima_of(passages or self, terms, allowed, hits, space)
         self.spaces.append(space)
-        # Keys of hits are greater than 0, which fills the rows.
-        keys = keys[:, : int(counts.max())]
-        keys.sort(axis=1)
-        best, scores = keys[:, ::-1], (keys >> 32).astype(np.float64)[:, ::-1]
+        # Rows that are not filled have places beyond all.
+        ranks, stop = (passages.passage.take(places, mode="clip"), STOP) if passages else (places, 0)
         spelt, ends = np.empty(int(counts.sum()) * (self.longest_id + 1), np.uint8), np.zeros(len(counts) + 1, np.int64)
-        if not spell_lists(self.ids, self.id_ends, RANKS - (best & RANKS), counts, spelt, ends):
+        if not spell_lists(self.ids, self.id_ends, ranks, counts, stop, spelt, ends):
             raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
         ids = spelt[: ends[-1]].tobytes()
         bounds = zip(ends.tolist(), ends[1:].tolist(), strict=False)
         # A copy, so that a list that is kept does not keep those of other queries.
         return [ids[a:b] for a, b in bounds], [row[:count].copy() for row, count in zip(scores, counts, strict=True)]
 
-    def _space(self, hits: int, terms: int) -> Space:
+    def _space(self, hits: int, terms: int, documents: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
         try:
             space = self.spaces.pop()
         except IndexError:
             space = None
-        if space is not None and len(space.next) >= terms and len(space.keys) >= 2 * hits:
+        if space is not None and space_fits(space, hits, terms, documents):
             return space
         keys = np.empty(max(4 * hits, LEAST_KEYS), np.int64)
         wide, narrow = np.zeros((4, terms), np.int64), np.zeros((2, terms), np.int32)
-        return Space(np.empty(BLOCK, np.int32), keys, wide[0], wide[1], narrow[0], wide[2], narrow[1], wide[3])
+        seen = np.full(documents, -1, np.int32)
+        return Space(np.empty(BLOCK, np.int32), keys, wide[0], wide[1], narrow[0], wide[2], narrow[1], wide[3], seen)
+
+
+def space_fits(space: Space, hits: int, terms: int, documents: int) -> bool:
+    """Whether arrays are large enough, and made for the same number of documents in passages."""
+    return len(space.next) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents
+
+
+# The places of the hits of some queries, int64 [queries, n], best first; their scores, float64 [queries, n]; and how
+# many there are, int64 [queries]. A place is that in the order of ids.
+Hits = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def maxima_of(
+    searched: ResidentPostings | Grouped, terms: Queries, allowed: np.ndarray, hits: int, space: Space
+) -> Hits:
+    """The hits of some queries by their own scores; of passages of one document the best."""
+    queries = len(terms.ends) - 1
+    keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
+    search(searched.postings, terms, (0, queries), allowed, hits, space, keys.reshape(-1), counts)
+    # Keys of hits are greater than 0, which fills the rows.
+    keys = keys[:, : int(counts.max())]
+    keys.sort(axis=1)
+    best = keys[:, ::-1]
+    return RANKS - (best & RANKS), (best >> 32).astype(np.float64), counts
+
+
+def sums_of(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, hits: int, space: Space) -> Hits:
+    """The hits of some queries by the sums of their best passages."""
+    queries, ends = len(terms.ends) - 1, passages.ends(best)
+    places, scores = np.zeros((queries, hits), np.int64), np.zeros((queries, hits))
+    counts = np.zeros(queries, np.int64)
+    for query in range(queries):
+        of_passages, sums = np.zeros(ends[-1], np.int32), np.zeros(len(passages.sizes), np.int64)
+        find_best(passages.postings, terms, query, allowed, space, ends, of_passages)
+        add_up(ends, of_passages, sums)
+        top = top_positions(sums, hits)
+        counts[query] = len(top)
+        places[query, : len(top)], scores[query, : len(top)] = top, sums[top]
+    return places, scores, counts
 
 
 def steps_of(queries: int, threads: int) -> Iterator[tuple[int, int]]:
