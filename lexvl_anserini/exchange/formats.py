@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from lexvl_anserini.data.lines import plain_suffix, without_packing
 from lexvl_anserini.exchange.ciff_reading import CiffVectors
-from lexvl_anserini.exchange.importing import ImportSettings, import_vectors
+from lexvl_anserini.exchange.importing import ImportSettings, Vectors, import_vectors
 from lexvl_anserini.exchange.vectors import JSON_LINES, JsonVectors, MatrixVectors, read_terms
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest
@@ -15,7 +16,11 @@ from lexvl_anserini.ground.progress import Progress, silent
 
 CIFF = ".ciff"
 MATRICES = (".npz", ".pt")
-READERS = {CIFF: CiffVectors, "": JsonVectors, **dict.fromkeys(JSON_LINES, JsonVectors)}
+READERS: dict[str, Callable[..., Vectors]] = {
+    CIFF: CiffVectors,
+    "": JsonVectors,
+    **dict.fromkeys(JSON_LINES, JsonVectors),
+}
 READERS |= dict.fromkeys(MATRICES, MatrixVectors)
 
 

@@ -98,7 +98,7 @@ class JsonVectors:
     def _vector(self, row: Mapping[str, Any], where: str) -> tuple[str, dict[str, float]]:
         """The id and the weights of a line."""
         doc_id = checked_id(next((row[name] for name in IDS if name in row), None), where, self._escape_ids)
-        vector = row.get("vector")
+        vector: Any = row.get("vector")
         try:
             pairs = list(vector.items() if isinstance(vector, dict) else ((term, weight) for term, weight in vector))
             weights = dict(pairs)
