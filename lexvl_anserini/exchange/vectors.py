@@ -28,7 +28,8 @@ from lexvl_anserini.shards.reading import MAX_IMPACT
 JSON_LINES = (".jsonl", ".json")
 # Lines that an error names, of all that are damaged.
 NAMED = 3
-# No weight; infinite ones are above too.
+# Types of weights, and what none reaches.
+NUMBERS = {int, float}
 HUGE = 1e300
 # Names of a document's id and text, of several tools.
 IDS, TEXTS = ("id", "_id", "docid"), ("contents", "content", "text")
@@ -71,10 +72,11 @@ class JsonVectors:
             except LexvlError as error:
                 problems.append(str(error))
                 continue
-            self.integers = self.integers and all(type(weight) is int for weight in vector.values())
+            self.integers = self.integers and float not in map(type, vector.values())
             self._peaks.append(max(vector.values(), default=0))
-            for term in vector:
-                self._dimensions.setdefault(term, len(self._dimensions))
+            if not vector.keys() <= self._dimensions.keys():
+                for term in vector:
+                    self._dimensions.setdefault(term, len(self._dimensions))
         if problems:
             more = f"; and {len(problems) - NAMED:,} more" if len(problems) > NAMED else ""
             lines = len(self._peaks) + len(problems)
@@ -98,21 +100,17 @@ class JsonVectors:
     def _vector(self, row: Mapping[str, Any], where: str) -> tuple[str, dict[str, float]]:
         """The id and the weights of a line."""
         doc_id = checked_id(next((row[name] for name in IDS if name in row), None), where, self._escape_ids)
-        vector: Any = row.get("vector")
-        try:
-            pairs = list(vector.items() if isinstance(vector, dict) else ((term, weight) for term, weight in vector))
-            weights = dict(pairs)
-        except (TypeError, ValueError):
+        weights: Any = row.get("vector")
+        if not isinstance(weights, dict):
+            weights = _of_pairs(weights, where)
+        values = weights.values()
+        if values and (not set(map(type, values)) <= NUMBERS or min(values) < 0 or max(values) >= HUGE):
+            term = next(t for t, w in weights.items() if type(w) not in NUMBERS or not 0 <= w < HUGE)
             raise DataError(
-                f"{where}: vector {shown(vector)}, expected an object of term and weight, or pairs"
-            ) from None
-        if len(weights) < len(pairs):
-            raise DataError(f"{where}: document {doc_id!r} has a term twice")
-        for term, weight in weights.items():
-            if type(weight) not in (int, float) or not 0 <= weight < HUGE:  # NaN fails too
-                raise DataError(f"{where}: weight {shown(weight)} of term {shown(term)}, expected a number from 0 on")
-            if term not in self._dimensions:
-                check_term(term, where)
+                f"{where}: weight {shown(weights[term])} of term {shown(term)}, expected a number from 0 on"
+            )
+        for term in weights.keys() - self._dimensions.keys():
+            check_term(term, where)
         return doc_id, weights
 
     def peaks(self) -> np.ndarray:
@@ -191,6 +189,20 @@ class MatrixVectors:
             ids, rows = self._ids[first : first + self._span], self._matrix[first : first + self._span]
             yield _sorted(rows, ids, [""] * len(ids), [{}] * len(ids), self.integers)
             progress(len(ids))
+
+
+def _of_pairs(pairs: Any, where: str) -> dict[str, float]:
+    """The weights of a list of [term, weight]."""
+    try:
+        terms = [(term, weight) for term, weight in pairs]
+        weights = dict(terms)
+    except (TypeError, ValueError):
+        terms, weights = [], {None: 0}
+    if not set(map(type, weights)) <= {str}:
+        raise DataError(f"{where}: vector {shown(pairs)}, expected an object of term and weight, or pairs")
+    if len(weights) < len(terms):
+        raise DataError(f"{where}: a term twice in vector {shown(pairs)}")
+    return weights
 
 
 def _sorted(

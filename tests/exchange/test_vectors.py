@@ -119,7 +119,8 @@ DAMAGED = {
     '{"id": "x", "vector": {"a": true}}': "weight True of term 'a'",
     '{"id": "x", "vector": {"a b": 1}}': "term 'a b' contains white space",
     '{"id": "x", "vector": {"": 1}}': "term '' is empty",
-    '{"id": "x", "vector": [["a", 1], ["a", 2]]}': "document 'x' has a term twice",
+    '{"id": "x", "vector": [["a", 1], ["a", 2]]}': "a term twice in vector",
+    '{"id": "x", "vector": [[5, 1]]}': "vector .*, expected an object of term and weight, or pairs",
 }
 
 
@@ -132,7 +133,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_all_damaged_lines_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^14 of 15 lines are no documents: .* line 3: .*; and 11 more$"):
+    with pytest.raises(DataError, match=r"^15 of 16 lines are no documents: .* line 3: .*; and 12 more$"):
         imported(tmp_path, lines({"id": "1", "vector": {"a": 1}}, *DAMAGED))
 
 
