@@ -14,9 +14,10 @@ from scipy import sparse
 
 from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, NUMBERS, RESIDENT, Writer, open_sections
 from lexvl_anserini.engines.resident.packing import Lists, write_ids, write_postings
-from lexvl_anserini.engines.resident.searching import ResidentPostings
+from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, steps_of
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
 
 
 def lists_of(rows: Mapping[str, Mapping[int, int]], some: int = 3) -> Iterator[Lists]:
@@ -81,6 +82,23 @@ def test_a_collection_by_hand(tmp_path: Path) -> None:
     assert resident.max_impacts(["sea", "cat", "été😀"]) == [5, 0, 255]
 
 
+def test_a_list_outlives_the_postings_and_the_file(tmp_path: Path) -> None:
+    resident = resident_of(tmp_path, {"dog": {0: 3, 2: 1}}, {0: "b", 1: "c", 2: "a"}, 3)
+    [hits] = resident.lists([ImpactQuery("q", {"dog": 1})], 9, 1)
+    del resident
+    (tmp_path / RESIDENT).write_bytes(b"")
+    assert hits.scores.flags.owndata and [(hit.doc_id, hit.score) for hit in hits] == [("b", 3.0), ("a", 1.0)]
+
+
+def test_threads_share_all_queries_and_end_together() -> None:
+    assert list(steps_of(3, 2)) == [(0, 1), (1, 2), (2, 3)] and list(steps_of(0, 2)) == []
+    for queries, threads in ((1, 1), (100, 1), (131, 2), (256, 7)):
+        steps = list(steps_of(queries, threads))
+        assert [n for first, last in steps for n in range(first, last)] == list(range(queries))
+        assert max(last - first for first, last in steps) <= STEP
+        assert threads == 1 or steps[-1] == (queries - 1, queries)
+
+
 def test_no_term_and_no_document_with_a_term(tmp_path: Path) -> None:
     resident = resident_of(tmp_path, {}, {0: "a"}, 1)
     assert searched(resident, [{"dog": 1}], 3) == [[]]
@@ -128,6 +146,7 @@ def test_impacts_of_every_width(tmp_path: Path, width: int, largest: int) -> Non
         assert searched(resident, [vector], 4000)[0] == expected(rows, ids, vector, 4000)
 
 
+TERMS = Vocabulary(["z", "é", "c", "b", "a", "日本"])
 COLLECTIONS = st.dictionaries(
     st.sampled_from(["a", "b", "c", "é", "日本"]),
     st.dictionaries(st.integers(0, 40), st.integers(1, 3), max_size=41),
@@ -152,7 +171,12 @@ def test_small_collections_equal_the_definition(
     rows = {term: row for term, row in rows.items() if row}
     ids = {number: f"d{'x' * (place % 3)}{place}" for number, place in enumerate(order)}
     resident = resident_of(tmp_path, rows, ids, 41)
-    assert searched(resident, queries, hits, threads) == [expected(rows, ids, query, hits) for query in queries]
+    lists = [expected(rows, ids, query, hits) for query in queries]
+    assert searched(resident, queries, hits, threads) == lists
+    # The same as an encoder's.
+    columns = [([TERMS.dimension[term] for term in query], [*query.values()]) for query in queries]
+    encoded = [TermWeights(TERMS, np.array(d, np.int32), np.array(w, np.int64)) for d, w in columns]
+    assert searched(resident, encoded, hits, threads) == lists
 
 
 def large(seed: int, documents: int, terms: int, largest: int) -> sparse.csc_matrix:
