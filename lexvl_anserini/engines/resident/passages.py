@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lexvl_anserini.data.passages import DELIMITER
 from lexvl_anserini.engines.resident.kernels import Postings, spell
 from lexvl_anserini.engines.resident.layout import NO_RANK, REMEDY
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.runs.passages import DELIMITER
 
 # Bytes for the ids that are read at once.
 READ_BYTES = 1 << 24
