@@ -32,8 +32,8 @@ class Grouped(NamedTuple):
     sizes: np.ndarray
 
     def ends(self, best: int) -> np.ndarray:
-        """Where the `best` best passages of each document are in one array, int64 [P + 2]."""
-        return np.concatenate([[0], np.cumsum(np.minimum(self.sizes, best))])
+        """Where the `best` best passages of documents with more are in one array, int64 [P + 2]."""
+        return np.concatenate([[0], np.cumsum(np.where(self.sizes > best, best, 0))])
 
 
 def grouped(postings: Postings, front: np.ndarray, id_ends: np.ndarray, longest_id: int, ids: int) -> Grouped:
