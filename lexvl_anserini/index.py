@@ -22,6 +22,7 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.registry import door
 from lexvl_anserini.searching.building import (
     append_index,
+    approximate_index,
     carry_out,
     check_index,
     checked_threads,
@@ -52,6 +53,13 @@ class ChangeOptions:
     repair: Annotated[
         bool, typer.Option("--repair", help="Before --check: write resident.bin again if it is missing or damaged.")
     ] = False
+    approximate: Annotated[
+        bool,
+        typer.Option("--approximate", help="Group similar documents for search --approximate; measure its recall."),
+    ] = False
+    queries: Annotated[
+        str | None, typer.Option(help="For --approximate: encoded queries to measure with; default documents.")
+    ] = None
 
     def action(self) -> str:
         """The option that is given, empty without any; raises UsageError for options that exclude each other."""
@@ -60,12 +68,15 @@ class ChangeOptions:
             "--replace": self.replace,
             "--delete-ids": self.delete_ids is not None,
             "--check": self.check,
+            "--approximate": self.approximate,
         }
         chosen = [name for name, value in values.items() if value]
         if len(chosen) > 1:
             raise UsageError(f"{' and '.join(chosen)} exclude each other; give one of them")
         if self.repair and not self.check:
             raise UsageError("--repair is for --check; give both")
+        if self.queries is not None and not self.approximate:
+            raise UsageError("--queries is for --approximate; give both")
         return chosen[0] if chosen else ""
 
 
@@ -198,7 +209,7 @@ def changed(
     dry_run: bool,
     style: str,
 ) -> dict[str, Any]:
-    """Appends to an index, deletes from it, or checks it; returns what the command prints."""
+    """Changes, checks or prepares an index; returns what the command prints."""
     started, index = time.perf_counter(), Path(place)
     if is_store_url(place):
         url = door("stores.urls").parse_url(place)
@@ -211,6 +222,13 @@ def changed(
             return {"index": place, "delete": len(doc_ids)}
         return report(delete_documents(index, doc_ids), time.perf_counter() - started, style)
     build.refuse_with(action)
+    if change.approximate:
+        if shards:
+            raise UsageError(f"--approximate takes no shards, but {shards[0]!r} was given")
+        if dry_run:
+            return {"index": place, "todo": "approximate"}
+        prepared = approximate_index(index, change.queries)
+        return report(prepared, time.perf_counter() - started, style) | measured(prepared, style)
     if change.repair and not dry_run and repair_index(place):
         log.info("%s: %s written again", place, RESIDENT)
     sources = folders_of(list(shards))
@@ -232,7 +250,8 @@ def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     rows |= {name: report[name] for name in ("engine", "documents", "empty")}
     rows |= engine_of(index.path, index.manifest.kind).figures(report)
     rows |= {"bytes": report["bytes"]} if "bytes" in report else {}
-    rows |= {"resident_bytes": report.resident_bytes} if report.resident_bytes else {}
+    sizes = {"resident_bytes": report.resident_bytes, "approximate_bytes": report.approximate_bytes}
+    rows |= {name: size for name, size in sizes.items() if size}
     if report["postings"] and "bytes" in report:
         rows["bytes_per_posting"] = round(report["bytes"] / report["postings"], 3)
     if lists := report.get("longest_lists"):
@@ -241,6 +260,19 @@ def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     if seconds is None:
         return rows
     return {**rows, "seconds": round(seconds, 2), "peak_memory_mib": round(peak_memory_bytes() / (1 << 20))}
+
+
+def measured(index: Index, style: str) -> dict[str, Any]:
+    """The settings of approximate search that were measured, and with which queries."""
+    approximation = read_report(index.path).approximation
+    settings = approximation["settings"]
+    if style == "json":
+        return {"measured_with": dict(approximation)}
+    rows = {"measured_with": f"{approximation.queries} {approximation.source}"}
+    for hits in dict.fromkeys(setting["hits"] for setting in settings):
+        pairs = (f"{s['recall']} of {s['documents']:.0f} documents" for s in settings if s["hits"] == hits)
+        rows[f"recall@{hits}"] = ", ".join(pairs)
+    return rows
 
 
 def peak_memory_bytes() -> int:

@@ -14,6 +14,7 @@ import orjson
 import typer
 
 from lexvl_anserini import cli
+from lexvl_anserini.engines.approximation import measured_recall
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
@@ -170,6 +171,10 @@ class RefinementOptions:
         float, typer.Option(min=0, help="Add BM25 of the topic's text on the index's text field, times this.")
     ] = 0.0
     feedback: FeedbackOptions = FeedbackOptions()
+    approximate: Annotated[
+        float | None,
+        typer.Option(help="Find this share of the hits (0.99), as index --approximate measured it; exact scores."),
+    ] = None
 
     def refinement(self) -> Refinement | None:
         """The refinement; None if no option is given."""
@@ -191,6 +196,12 @@ class RefinementOptions:
         two_phase, feedback = self.two_phase.two_phase(), self.feedback.rocchio()
         values |= {"two_phase": two_phase and list(two_phase), "feedback": feedback and list(astuple(feedback))}
         return {name: value for name, value in values.items() if value}
+
+    def measured(self, index: Path, hits: int) -> dict[str, str]:
+        """The recall of an approximate search of an index, as it was measured, for a run's manifest."""
+        if self.approximate is None:
+            return {}
+        return {"approximate": measured_recall(read_report(index), index, self.approximate, hits)}
 
 
 def filter_of(where: Sequence[str], require: Sequence[str], forbid: Sequence[str]) -> Clause | None:
@@ -267,7 +278,9 @@ def command(
             feedback_shards=refined.feedback.feedback_shards,
             passages=lists.passages,
         ),
-        refined.note() | lists.note(),
+        refined.note()
+        | refined.measured(path, runs.hits or (DEFAULT_HITS if typed is None else DEFAULT_HITS_SHOWN))
+        | lists.note(),
     )
     vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree()
     search.check(vocabulary, tree)

@@ -25,9 +25,14 @@ HITS = (10, 1000)
 EXACT = ("ours", "ours-lucene", "stock")
 
 # Ratios of single queries: other systems over ours, and ours over Lucene alone, its lower bound.
-OTHERS = ("ours-lucene", "stock", "sindi", "sindi-pruned", "seismic", "faiss-flat", "faiss-hnsw")
+APPROXIMATE = ("ours", "sindi-pruned", "seismic")
+OTHERS = ("ours-lucene", "ours-approximate", "stock", "sindi", "sindi-pruned", "seismic", "faiss-flat", "faiss-hnsw")
 PAIRS = (
     *((f"{name} / ours: single query", (name, "latency"), ("ours", "latency")) for name in OTHERS),
+    *(
+        (f"{name} / ours-approximate: single query", (name, "latency"), ("ours-approximate", "latency"))
+        for name in APPROXIMATE
+    ),
     ("ours / lucene by score: single query", ("ours", "latency"), ("lucene", "latency")),
     *((f"ours-where / ours: {task}", ("ours-where", task), ("ours", "latency")) for task in WHERE),
     *((f"ours-lucene-where / ours-where: {task}", ("ours-lucene-where", task), ("ours-where", task)) for task in WHERE),

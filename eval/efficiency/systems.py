@@ -87,6 +87,9 @@ SEARCHERS: Mapping[str, SearchWorker] = {
     "ours-lucene-where": SearchWorker(
         ".systems:search_where", WHERE, {"resident": False}, ("index", "queries", "shards")
     ),
+    "ours-approximate": SearchWorker(
+        ".systems:search_approximately", ("latency",), inputs=("index", "queries", "exact")
+    ),
     "stock": SearchWorker(".systems:search_stock", ("latency", "batch")),
     "lucene": SearchWorker(".systems:search_lucene", ("latency",)),
     "sindi": SearchWorker(
@@ -168,6 +171,35 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
             lists = list(engine.search(encoded, hits, threads))
         rankings = ([(d.doc_id, d.score) for d in hits_of_query] for hits_of_query in lists)
         return {**watch.seconds(), "digest": digest(rankings)}
+
+    return Ready({}, answer)
+
+
+def search_approximately(index: str, queries: str, exact: str) -> Ready:
+    """A worker around our approximate search, prepared and measured with these queries as `baselines` are.
+
+    It finds `RECALL` of the hits, or the most that it measured.
+    """
+    from lexvl_anserini.engines.approximation import measured_recall
+    from lexvl_anserini.engines.index_folder import read_report
+    from lexvl_anserini.searching.building import approximate_index
+
+    from .baselines import recall
+
+    path, best = Path(index), dict[int, float]()
+    approximate_index(path, queries)
+    report = read_report(path)
+    for setting in report.approximation["settings"]:
+        best[setting["hits"]] = max(best.get(setting["hits"], 0.0), min(RECALL, setting["recall"]))
+    engine, encoded = open_ours(index, True), read_queries(queries)
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        least = min(share for measured, share in best.items() if measured >= hits)
+        if task == "latency":
+            return one_by_one(lambda query: list(engine.search_approximately([query], hits, least)), encoded)
+        lists = list(engine.search_approximately(encoded, hits, least))
+        reached = recall(orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists])
+        return {"recall": reached, "settings": measured_recall(report, path, least, hits)}
 
     return Ready({}, answer)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from lexvl_anserini.engines.index_folder import BuiltIndex
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
@@ -171,6 +172,20 @@ class ImpactEngine(Engine, Protocol):
         for query in queries:
             yield self.search_tree(query.query_id, All((Impacts(query.vector), Unscored(where))), hits)
 
+    def search_approximately(
+        self, queries: Iterable[ImpactQuery], hits: int, recall: float, threads: int = 1
+    ) -> Iterator[RankedList]:
+        """One list per query, as `search`, with its exact scores, of which some hits may be missing.
+
+        Args:
+            recall: the mean share of the hits that the index's measurement promises.
+
+        Raises:
+            UsageError: the engine, or the number of hits, has no approximate search.
+            ArtefactError: the index has no measurement, or none of this recall; and as `search`.
+        """
+        raise UsageError("this index has no approximate search, which is for indexes of the engine lucene")
+
     def search_passages(
         self, queries: Iterable[ImpactQuery], best: int, hits: int, threads: int = 1, where: Clause | None = None
     ) -> Iterator[RankedList]:
@@ -267,6 +282,19 @@ class ChangingEngine(Protocol):
         Raises:
             ArtefactError: no index, or a damaged one.
         """
+
+    @staticmethod
+    def approximate(index: Path, queries: Sequence[ImpactQuery], source: str) -> BuiltIndex:
+        """Prepares an index for approximate search and measures its recall; the index changes whole or not at all.
+
+        Args:
+            queries: to measure with; documents of the index if there are none.
+            source: which queries they are, for index.json.
+
+        Raises:
+            UsageError: the engine has no approximate search.
+        """
+        raise UsageError(f"{index}: its engine has no approximate search, which is for indexes of lucene")
 
     @staticmethod
     def repair(index: Path) -> bool:

@@ -33,6 +33,9 @@ REPORT = "index.json"
 # An impact index has its postings once more beside Lucene's files, as `engines/resident` reads them.
 RESIDENT = "resident.bin"
 
+# And its documents in groups, where approximate search was prepared.
+APPROXIMATE = "approximate.bin"
+
 
 # What a build reads of a folder of shards, or of an index, before it reads documents.
 HEADS = (MANIFEST, REPORT, VOCABULARY)
@@ -59,6 +62,29 @@ class StoredEntry(Entry):
     layout: Key[str] = Key("", required=True)
 
 
+class SettingEntry(Entry):
+    """A measured setting of approximate search, see `approximation`.
+
+    hits       the length of the lists
+    reach      see `engines/resident/approximate.py`
+    recall     the mean share of the exact lists that it finds
+    documents  the mean number that it scores
+    """
+
+    hits: Key[int] = Key(0, required=True)
+    reach: Key[float] = Key(1.0, required=True)
+    recall: Key[float] = Key(0.0, required=True)
+    documents: Key[float] = Key(0.0, required=True)
+
+
+class ApproximationEntry(Entry):
+    """What was measured of approximate search, with how many queries, and which."""
+
+    queries: Key[int] = Key(0)
+    source: Key[str] = Key("")
+    inside = MappingProxyType({"settings": list[SettingEntry]})
+
+
 class IndexReport(Entry):
     """The types of index.json; an engine's own keys are in `Engine.build`."""
 
@@ -72,6 +98,7 @@ class IndexReport(Entry):
     dimensions: Key[int] = Key(0)
     bytes: Key[int] = Key(0)
     resident_bytes: Key[int] = Key(0)
+    approximate_bytes: Key[int] = Key(0)
     changed: Key[bool] = Key(False)
     digest: Key[str] = Key("")
     commit: Key[str] = Key("")
@@ -81,7 +108,12 @@ class IndexReport(Entry):
     changes: Key[list[str]] = Key([])
     partitions: Key[int] = Key(0)
     collection: Key[str] = Key("")
-    inside = MappingProxyType({"sources": list[SourceEntry], "faiss": StoredEntry})
+    inside = MappingProxyType({"sources": list[SourceEntry], "faiss": StoredEntry, "approximation": ApproximationEntry})
+
+    @property
+    def approximation(self) -> ApproximationEntry:
+        """The measurement of approximate search; empty without one."""
+        return ApproximationEntry(self.get("approximation") or {})
 
 
 @dataclass(frozen=True)
@@ -165,7 +197,7 @@ def is_index(folder: Path) -> bool:
 
 def folder_bytes(index: Path) -> int:
     """Size of the engine's files, without the manifest and its companions and without resident postings."""
-    ours = {MANIFEST, REPORT, VOCABULARY, RESIDENT}
+    ours = {MANIFEST, REPORT, VOCABULARY, RESIDENT, APPROXIMATE}
     return sum(f.stat().st_size for f in index.rglob("*") if f.is_file() and f.name not in ours)
 
 

@@ -17,8 +17,10 @@ from lexvl_anserini.ground.files import clear_remains, sole_writer
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.places import fetched, place, publish
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
+from lexvl_anserini.queries.query_source import read_queries, vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.collection import combined, part_folders
 
@@ -257,6 +259,22 @@ def check_index(index: Path | str, shards: Folders, progress: Progress = silent)
         if is_index(source):
             raise UsageError(f"{source}: an index; name the shards that it was built from")
     return changing_engine(folder, read_report(folder).get("engine")).check(folder, sources, progress)
+
+
+def approximate_index(index: Path | str, queries: Path | str | None = None) -> Index:
+    """Prepares an impact index for approximate search, and measures the recall of its settings.
+
+    Args:
+        index: it changes completely or not at all; another change of it takes the preparation away.
+        queries: a file of encoded queries to measure with; default: documents of the index.
+    """
+    folder, vectors, source = Path(index), list[ImpactQuery](), ""
+    engine = built_engine(folder, "prepare")
+    if queries is not None:
+        path = Path(queries)
+        vectors = list(read_queries(path, folder, read_manifest(folder), vocabulary_file(folder, None)))
+        source = f"queries of {path.name}"
+    return Index.of(engine.approximate(folder, vectors, source))
 
 
 def repair_index(index: Path | str) -> bool:

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lexvl_anserini.engines.approximation import check_recall
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
@@ -66,6 +67,7 @@ class Refinement:
     text_weight    times BM25 of the topic's text on the field `text`, added to the score
     two_phase      see `TwoPhase`
     feedback       see `Feedback`
+    approximate    find this share of the hits at least, as the index measured it, with exact scores; None finds all
     """
 
     only_terms: frozenset[str] | None = None
@@ -76,6 +78,7 @@ class Refinement:
     text_weight: float = 0.0
     two_phase: TwoPhase | None = None
     feedback: Feedback | None = None
+    approximate: float | None = None
 
     def __post_init__(self) -> None:
         counts = {} if self.query_terms is None else {"query_terms": self.query_terms}
@@ -85,6 +88,13 @@ class Refinement:
             raise UsageError(f"threshold {self.threshold}: expected a share between 0 and 1 of the largest weight")
         if not 0 <= self.text_weight < SCORE_LIMIT:
             raise UsageError(f"text weight {self.text_weight}: expected a number from 0 to {SCORE_LIMIT - 1:,}")
+        if self.approximate is not None:
+            check_recall(self.approximate)
+            exact = ("where", "text_weight", "two_phase", "feedback")
+            if others := [name.replace("_", " ") for name in exact if getattr(self, name)]:
+                raise UsageError(
+                    f"approximate search excludes {' and '.join(others)}, where no recall is measured; leave one out"
+                )
 
     def listed(self, vector: Vector) -> dict[str, int]:
         """The vector with the terms that the lists allow."""
@@ -128,6 +138,8 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if best_of(self.passages) and self.refinement is not None and self.refinement.feedback is not None:
             raise UsageError("feedback reads the vectors of hits, and documents in passages have none; leave out one")
+        if best_of(self.passages) and self.refinement is not None and self.refinement.approximate is not None:
+            raise UsageError("approximate search excludes passages, where no recall is measured; leave one out")
         check_count("threads", self.threads, most=MOST_THREADS)
         check_count("batch_size", self.batch_size)
 
@@ -170,13 +182,15 @@ def search_refined(
             return by_documents(trees, piece, hits, best) if best else trees(piece, hits)
         if best:
             return engine.search_passages(queries, best, hits, settings.threads, refinement.where)
+        if refinement.approximate is not None:
+            return engine.search_approximately(queries, hits, refinement.approximate, settings.threads)
         if refinement.where is None:
             return engine.search(queries, hits, settings.threads)
         return engine.search_where(queries, refinement.where, hits, settings.threads)
 
     stream = iter(queries)
     while piece := list(islice(stream, PIECE)):
-        if refinement.feedback or refinement.two_phase:
+        if refinement.feedback or refinement.two_phase or refinement.approximate is not None:
             _refuse_trees(piece)
         if refinement.feedback:
             assert vector_of is not None
@@ -232,4 +246,6 @@ def _text_of(refined: RefinedQuery) -> str:
 
 def _refuse_trees(piece: Sequence[RefinedQuery]) -> None:
     if tree := next((refined.query for refined in piece if not isinstance(refined.query, ImpactQuery)), None):
-        raise UsageError(f"topic {tree.query_id!r} is a query tree; feedback and two phases need an encoded query")
+        raise UsageError(
+            f"topic {tree.query_id!r} is a query tree; feedback, phases and approximate search need an encoded query"
+        )

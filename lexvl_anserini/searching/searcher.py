@@ -331,7 +331,7 @@ def _vectors(engine: ImpactEngine, manifest: Manifest, settings: SearchSettings)
 
 def refuse_other_kinds(manifest: Manifest, index: Path) -> None:
     """Refuses what only an impact index can do."""
-    expect_lexical(index, manifest.kind, "terms, filters and feedback are for impact indexes")
+    expect_lexical(index, manifest.kind, "terms, filters, feedback and approximate search are for impact indexes")
 
 
 def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:

@@ -15,7 +15,7 @@ from scipy import sparse
 from shard_folders import write_shards
 from typer.testing import CliRunner
 
-from eval.efficiency import baselines, index, search
+from eval.efficiency import baselines, index, search, systems
 from eval.efficiency.collection import describe, prepare, read_queries
 from eval.efficiency.command import SUITES, check_options, command, run_suite
 from eval.efficiency.processes import Outcome, Ready, Stopwatch, Worker, one_by_one, run_once, take_turns
@@ -37,6 +37,7 @@ from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.registry import resolve
 from lexvl_anserini.queries.clauses import Not, Term
+from lexvl_anserini.searching.building import build_index
 
 # Children import this file by its name.
 HERE = Path(__file__)
@@ -493,6 +494,14 @@ def test_an_approximate_system_answers_with_settings_that_find_enough(three, mon
     chosen = baselines.search_seismic(**three).answer("recall", 2)
     # The tied document is as good as the one that ranks before it.
     assert chosen["recall"] == 1.0 and not chosen["settings"].startswith("5 terms")
+
+
+def test_our_approximate_search_is_prepared_with_the_queries(three, tmp_path):
+    place = str(build_index(three["shards"], tmp_path / "index").path)
+    (tmp_path / "q.jsonl").write_text('{"id": "1", "vector": {"a": 2, "b": 9}}\n')
+    ours = systems.search_approximately(place, three["queries"], three["exact"]).answer
+    assert ours("recall", 2) == {"recall": 1.0, "settings": "0.99 (measured 1.0 of the first 10, 1 queries of q.jsonl)"}
+    assert len(ours("latency", 2)["cpu_s"]) == 1
 
 
 def test_a_system_that_finds_too_few_says_how_many(three):

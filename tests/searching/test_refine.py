@@ -139,7 +139,7 @@ def test_the_topic_itself_is_no_feedback() -> None:
 def test_trees_are_searched_as_they_are() -> None:
     tree = TreeQuery("q", AnyOf((Term("a"), Term("c"))))
     assert searched(tree, Refinement(where=Term("b"))) == [("d1", 3), ("d3", 2)]
-    with pytest.raises(UsageError, match="topic 'q' is a query tree; feedback and two phases need an encoded query"):
+    with pytest.raises(UsageError, match="topic 'q' is a query tree; feedback, phases and approximate search need"):
         searched(tree, Refinement(two_phase=TwoPhase(1, 1)))
 
 

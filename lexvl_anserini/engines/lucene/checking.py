@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import RESIDENT, read_report, report_digest
+from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, read_report, report_digest
 from lexvl_anserini.engines.jvm import environment, java_errors
 from lexvl_anserini.engines.lucene.fields import census, count_index, max_impact
 from lexvl_anserini.engines.lucene.versions import commit_id
@@ -115,6 +116,9 @@ def _check_resident(index: Path) -> None:
         log.info("%s: no %s, so that Lucene's postings serve; --repair writes it", index, RESIDENT)
     if path.exists() and not (has_resident(index) and is_sound(path)):
         raise ArtefactError(f"{path}: damaged, or not of the index as it is now; {REMEDY}")
+    groups = index / APPROXIMATE
+    if groups.exists() != bool(read_report(index).approximate_bytes) or groups.exists() and not is_sound(groups):
+        raise ArtefactError(f"{groups}: damaged, or missing; write it again with {PREPARE}")
 
 
 def _check_source(index: Path, manifest: Manifest, folder: Path, source: Manifest, problems: list[str]) -> None:

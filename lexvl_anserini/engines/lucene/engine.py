@@ -14,15 +14,17 @@ from math import ceil
 from pathlib import Path
 from threading import Lock
 from time import sleep
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.approximation import chosen_setting
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
-from lexvl_anserini.engines.index_folder import BuiltIndex, new_index, read_report
+from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, new_index, read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
+from lexvl_anserini.engines.lucene.approximating import approximate
 from lexvl_anserini.engines.lucene.checking import check_index
 from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.fields import (
@@ -69,6 +71,9 @@ from lexvl_anserini.queries.clauses import (
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
+if TYPE_CHECKING:
+    from lexvl_anserini.engines.resident.approximate import ApproximatePostings
+
 # Conditions whose documents stay in memory take at most so many bytes, a byte a document.
 FILTER_BYTES = 1 << 28
 
@@ -87,8 +92,8 @@ class LuceneSearch(ImpactEngine):
         self.documents = int(self.reader.maxDoc())
         self.searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(self.reader))
         self.searcher.setSimilarity(field_similarity())
-        report = read_report(index)
-        self.fields = report.fields
+        self.path, self.report = index, read_report(index)
+        self.fields = self.report.fields
         ready = self.resident.ready if self.resident else None
         lucene = LucenePostings(self.reader)
         self.batches = BatchSearcher(lucene, self.documents, self.manifest.counts.max_impact, ready)
@@ -99,6 +104,8 @@ class LuceneSearch(ImpactEngine):
         self.static, _ = our_class("TreeSearch"), java_class("org.apache.lucene.search.TopFieldDocs")
         # The documents of each condition, the one used last at the end.
         self.filters, self.filtering = dict[str, np.ndarray](), Lock()
+        self.approximate_postings: ApproximatePostings | None = None
+        self.closed = False
         # One call into Java costs some microseconds, so one call returns all hits of a query, as JSON.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
 
@@ -108,6 +115,22 @@ class LuceneSearch(ImpactEngine):
         `threads` share the queries of a batch.
         """
         return self._reading(self.batches.search(queries, hits, threads))
+
+    def search_approximately(
+        self, queries: Iterable[ImpactQuery], hits: int, recall: float, threads: int = 1
+    ) -> Iterator[RankedList]:
+        """One list per query, with exact scores; of the fastest setting whose measured recall reaches this one."""
+        setting = chosen_setting(self.report, self.path, recall, hits)
+
+        def ready(spent_s: float) -> ApproximatePostings:
+            with self.filtering:
+                if self.closed:
+                    raise ArtefactError(f"{self.path}: the index is closed; open it again")
+                if self.approximate_postings is None:
+                    self.approximate_postings = open_approximate(self.path, self.report.commit)
+                return self.approximate_postings.at(setting.reach)
+
+        return self._reading(self.batches.over(ready).search(queries, hits, threads))
 
     def _reading(self, lists: Iterator[RankedList]) -> Iterator[RankedList]:
         """The lists, each taken while the files are compared."""
@@ -205,6 +228,7 @@ class LuceneSearch(ImpactEngine):
 
     def close(self) -> None:
         """Closes the files."""
+        self.closed, self.approximate_postings = True, None
         self.opened.close()
 
     def top(self, query: Any, hits: int, query_id: str = "query") -> RankedList:
@@ -277,6 +301,11 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
     repair = staticmethod(repair)
 
     @staticmethod
+    def approximate(index: Path, queries: Sequence[ImpactQuery], source: str) -> BuiltIndex:
+        """Prepares an index for approximate search; see `approximating`."""
+        return approximate(index, LuceneEngine, queries, source)
+
+    @staticmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
         """Compares an index with its shards; see `checking`."""
         return check_index(index, shards, LuceneEngine, progress)
@@ -286,6 +315,23 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
         """The texts of documents, if the index was built with `store_text`."""
         stored = read_report(index).options.get("store_text")
         return stored_texts(index, doc_ids) if stored else None
+
+
+def open_approximate(index: Path, commit: str) -> ApproximatePostings:
+    """The groups of an index at a commit, after their file was compared with its checksum."""
+    from lexvl_anserini.engines.resident.approximate import REMEDY, ApproximatePostings
+
+    path = index / APPROXIMATE
+    verification = Verification(index, [APPROXIMATE], {APPROXIMATE: REMEDY})
+    try:
+        verification.wait()
+        with path.open("rb") as file:
+            postings = ApproximatePostings(file, path)
+    finally:
+        verification.close()
+    if postings.commit != commit:
+        raise ArtefactError(f"{path}: not of the index as it was opened; {REMEDY}")
+    return postings
 
 
 # Attempts to open an index that other processes change, and the pause between two of them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import chain, islice, repeat
 from struct import Struct
 from threading import Lock
@@ -64,6 +65,12 @@ class BatchSearcher:
         self.served: Counter[str] = Counter()
         self.spent_s = 0.0
         self._counting = Lock()
+
+    def over(self, ready: Callable[[float], ResidentPostings]) -> BatchSearcher:
+        """The same over other resident postings, which serve at once; counts with this one."""
+        other = copy(self)
+        other.ready = ready
+        return other
 
     def search(
         self,

@@ -25,6 +25,7 @@ import numpy as np
 from lexvl_anserini.data.checks import MAX_ID_BYTES, fits_index
 from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import (
+    APPROXIMATE,
     RESIDENT,
     folder_bytes,
     is_index,
@@ -273,6 +274,8 @@ def finish_index(
     """
     # In a changed index the name is a link to the file of the older one.
     (part / RESIDENT).unlink(missing_ok=True)
+    # What was measured of the older one does not hold for this one.
+    (part / APPROXIMATE).unlink(missing_ok=True)
     if options.resident and counts["postings"] >= layout.LEAST_POSTINGS:
         from lexvl_anserini.engines.resident.packing import write_resident
 

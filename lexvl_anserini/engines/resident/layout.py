@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import mmap
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
@@ -133,9 +133,15 @@ class Writer:
 
     def section(self, name: str, numbers: np.ndarray) -> None:
         """Appends a section, contiguous and of its type."""
+        self.section_of(name, [numbers])
+
+    def section_of(self, name: str, chunks: Iterable[np.ndarray]) -> None:
+        """Appends a section from its parts."""
         self.write(bytes(-self._size % SECTION_ALIGNMENT))
-        self._sections[name] = [self._size, numbers.nbytes]
-        self.write(numbers.data.cast("B"))
+        start = self._size
+        for numbers in chunks:
+            self.write(numbers.data.cast("B"))
+        self._sections[name] = [start, self._size - start]
 
     def finish(self, contents: Mapping[str, Any]) -> None:
         """Appends the contents and the checksum."""
@@ -172,13 +178,13 @@ def _contents(file: BinaryIO, path: Path) -> FileContents | None:
     return FileContents(contents)
 
 
-def open_sections(file: BinaryIO, path: Path) -> Sections:
-    """Maps the file; its sections stay readable when it is closed or replaced."""
+def open_sections(file: BinaryIO, path: Path, more: Mapping[str, str] = MappingProxyType({})) -> Sections:
+    """Maps the file; its sections, and those of `more`, stay readable when it is closed or replaced."""
     contents = _contents(file, path)
     assert contents is not None, "read_contents comes first"
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     arrays = {}
-    for name, type_name in TYPES.items():
+    for name, type_name in (*TYPES.items(), *more.items()):
         start, length = contents.sections.get(name, (0, -1))
         if not 0 <= start <= start + length <= len(mapped):
             raise ArtefactError(f"{path}: damaged, its section {name} is not inside it; {REMEDY}")

@@ -118,13 +118,17 @@ def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width
     return {"postings": postings, "max_impact": int(joined["most"].max(initial=0)), "columns": columns}
 
 
-def write_ids(writer: Writer, ids: Iterable[Lists], documents: int) -> dict[str, int]:
-    """Writes the order of ids, which are all in memory; returns what the contents say about them."""
+def write_ids(writer: Writer, ids: Iterable[Lists], documents: int, section: str = "rank") -> dict[str, int]:
+    """Writes the order of ids, which are all in memory; returns what the contents say about them.
+
+    Args:
+        section: the name of the documents' places in this order.
+    """
     chunks = [Lists(*(np.empty(0, "<i4"),) * 4, np.empty(0, "<u1")), *ids]
     order = np.concatenate([chunk.documents for chunk in chunks])
     rank = np.full(documents, NO_RANK, "<u4")
     rank[order] = np.arange(len(order), dtype="<u4")
-    writer.section("rank", rank)
+    writer.section(section, rank)
     # A document number for each id: of two documents with one id, both have it.
     holders = np.concatenate([np.diff(chunk.ends, prepend=0) for chunk in chunks])
     lengths = np.concatenate([chunk.lengths for chunk in chunks]).astype(np.int64)

@@ -174,7 +174,7 @@ class ResidentPostings:
         if passages and best > 1:
             places, scores, counts = sums_of(passages, terms, best, allowed, hits, space)
         else:
-            places, scores, counts = maxima_of(passages or self, terms, allowed, hits, space)
+            places, scores, counts = self._maxima(passages, terms, allowed, hits, space)
         self.spaces.append(space)
         # Rows that are not filled have places beyond all.
         ranks, stop = (passages.passage.take(places, mode="clip"), STOP) if passages else (places, 0)
@@ -185,6 +185,10 @@ class ResidentPostings:
         bounds = zip(ends.tolist(), ends[1:].tolist(), strict=False)
         # A copy, so that a list that is kept does not keep those of other queries.
         return [ids[a:b] for a, b in bounds], [row[:count].copy() for row, count in zip(scores, counts, strict=True)]
+
+    def _maxima(self, passages: Grouped | None, terms: Queries, allowed: np.ndarray, hits: int, space: Space) -> Hits:
+        """The hits of some queries by their own scores; of passages of one document the best."""
+        return maxima_of(passages or self, terms, allowed, hits, space)
 
     def _space(self, hits: int, terms: int, documents: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
@@ -217,6 +221,11 @@ def maxima_of(
     queries = len(terms.ends) - 1
     keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
     search(searched.postings, terms, (0, queries), allowed, hits, space, keys.reshape(-1), counts)
+    return hits_of(keys, counts)
+
+
+def hits_of(keys: np.ndarray, counts: np.ndarray) -> Hits:
+    """The hits of queries by their keys, int64 [queries, hits], in any order; each has `counts` of them."""
     # Keys of hits are greater than 0, which fills the rows.
     keys = keys[:, : int(counts.max())]
     keys.sort(axis=1)

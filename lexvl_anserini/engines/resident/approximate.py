@@ -1,0 +1,305 @@
+"""Approximate search: groups of similar documents, the best groups by their summaries, exact scores of their documents.
+
+`approximate.bin` has the form of `resident.bin` (`layout.py`), in which a group (`grouping.py`) takes the place of a
+document: its postings are those of the summaries. Its ids are those of the documents. Further sections are
+
+ranks    uint32, per document of Lucene its place in the order of ids
+members  uint32, the documents that have terms, those of a group together; `groups` int64, where each group begins
+starts   int64, terms uint16 (uint32 from 65,537 terms on) and impacts of the members: the vectors, in their order
+
+A query adds up its summaries, as if groups were documents, and visits groups in the order of these sums. It scores all
+documents of a group, by the whole query and their whole vectors, and ends when the next group's sum is below a share
+(`reach`) of the score of the last hit. So every score is the dot product; a document of a group that is not visited is
+missing from the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.engines.approximation import PREPARE
+from lexvl_anserini.engines.index_folder import APPROXIMATE
+from lexvl_anserini.engines.jvm import Exclusive, java_errors
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, close, open_reader
+from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.resident.compiling import kernel
+from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
+from lexvl_anserini.engines.resident.kernels import Queries, Space, search, select
+from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
+from lexvl_anserini.engines.resident.packing import CHUNK, Lists, exported, write_ids, write_postings
+from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, hits_of
+from lexvl_anserini.ground.errors import ArtefactError
+
+REMEDY = f"write it again with {PREPARE}"
+
+# The types of the further sections; the width of the impacts, and that of terms by their number, as it is.
+TYPES = MappingProxyType(
+    {"ranks": "<u4", "members": "<u4", "groups": "<i8", "starts": "<i8", "vector_terms": "<u1", "vector_impacts": ""}
+)
+NARROW_TERMS = 1 << 16
+
+# Groups that a query can visit: the best of so many, and of so many for each hit.
+LEAST_GROUPS = 400
+GROUPS_PER_HIT = 4
+
+
+class TermList(NamedTuple):
+    """All terms: the greatest impact of each, int32; the lengths of their names, int32; the names, uint8."""
+
+    greatest: np.ndarray
+    lengths: np.ndarray
+    names: np.ndarray
+
+
+def write_approximate(index: Path) -> None:
+    """Writes the file of a Lucene index; what had its name is lost."""
+    with java_errors(f"{index}: cannot be read"):
+        reader = open_reader(index)
+    try:
+        documents = int(Exclusive(reader).maxDoc())
+        vectors, terms = read_vectors(reader, documents)
+        members, groups = group(vectors, len(terms.greatest))
+        if not len(members):
+            raise ArtefactError(f"{index}: no document has a term; nothing to search approximately")
+        with (index / APPROXIMATE).open("wb") as out:
+            writer = Writer(out)
+            width = vectors.impacts.itemsize
+            of_groups = summaries(vectors, members, groups, terms.greatest)
+            facts = write_postings(writer, lists_of(of_groups, terms), len(groups) - 1, width)
+            writer.section("rank", np.arange(len(groups) - 1, dtype="<u4"))
+            facts |= write_ids(writer, exported(reader, ID), documents, "ranks")
+            write_vectors(writer, vectors, members, groups)
+            writer.finish({"commit": commit_id(index) or "", "documents": len(groups) - 1, "width": width, **facts})
+    finally:
+        close(reader)
+
+
+def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, TermList]:
+    """The vectors of all documents, and their terms in the order of their names; memory is 3 to 8 bytes a posting."""
+    counts = np.zeros(documents, np.int64)
+    chunks = [TermList(np.empty(0, "<i4"), np.empty(0, "<i4"), np.empty(0, "<u1"))]
+    for lists in exported(reader, CONTENTS):
+        counts += np.bincount(lists.documents, minlength=documents)
+        greatest = np.maximum.reduceat(lists.impacts, np.concatenate([[0], lists.ends[:-1]]))
+        chunks.append(TermList(greatest, lists.lengths, lists.names))
+    terms = TermList(*map(np.concatenate, zip(*chunks, strict=True)))
+    width = next(width for width in WIDTHS if int(terms.greatest.max(initial=0)) < 1 << 8 * width)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    type_name = "<u2" if len(terms.greatest) <= NARROW_TERMS else "<u4"
+    vectors = DocumentVectors(starts, np.empty(starts[-1], type_name), np.empty(starts[-1], WIDTHS[width]))
+    free, first = starts[:-1].copy(), 0
+    for lists in exported(reader, CONTENTS):
+        place(lists, first, free, vectors)
+        first += len(lists.ends)
+    return vectors, terms
+
+
+@kernel
+def place(lists: Lists, first: int, free: Any, vectors: DocumentVectors) -> None:
+    """Writes the postings of terms, numbered from `first` on, into the vectors; `free` is the next place of each."""
+    at = 0
+    for term in range(len(lists.ends)):
+        while at < lists.ends[term]:
+            document = lists.documents[at]
+            vectors.terms[free[document]] = first + term
+            vectors.impacts[free[document]] = lists.impacts[at]
+            free[document] += 1
+            at += 1
+
+
+def lists_of(of_groups: Summaries, terms: TermList) -> Iterator[Lists]:
+    """The summaries as posting lists; every term has one."""
+    ends = np.cumsum(np.bincount(of_groups.terms, minlength=len(terms.greatest)))
+    named = np.cumsum(terms.lengths, dtype=np.int64)
+    first = 0
+    while first < len(ends):
+        start = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, start + CHUNK, side="right")))
+        postings, names = slice(start, ends[last - 1]), slice(named[first - 1] if first else 0, named[last - 1])
+        impacts, lengths = of_groups.impacts[postings], terms.lengths[first:last]
+        yield Lists(ends[first:last] - start, of_groups.groups[postings], impacts, lengths, terms.names[names])
+        first = last
+
+
+def write_vectors(writer: Writer, vectors: DocumentVectors, members: np.ndarray, groups: np.ndarray) -> None:
+    """Writes the members of groups and their vectors."""
+    lengths = np.diff(vectors.starts)[members]
+    writer.section("members", members.astype("<u4"))
+    writer.section("groups", groups)
+    writer.section("starts", np.concatenate([[0], np.cumsum(lengths)]).astype("<i8"))
+    each = np.arange(len(members) + 1)
+    for name, numbers in (("vector_terms", vectors.terms), ("vector_impacts", vectors.impacts)):
+        chunks = (taken(vectors.starts, members[first:last], numbers) for first, last in spans(lengths, each))
+        writer.section_of(name, chunks)
+
+
+@kernel
+def taken(starts: Any, members: Any, numbers: Any) -> Any:
+    """The numbers of these documents, one document after the other."""
+    size = 0
+    for document in members:
+        size += starts[document + 1] - starts[document]
+    of_members = np.empty(size, numbers.dtype)
+    at = 0
+    for document in members:
+        for i in range(starts[document], starts[document + 1]):
+            of_members[at] = numbers[i]
+            at += 1
+    return of_members
+
+
+class Groups(NamedTuple):
+    """The documents of groups, for the kernel: those of group g are groups[g]..groups[g + 1] of the vectors.
+
+    groups  int64 [groups + 1]
+    ranks   uint32 [members], a document's place in the order of ids
+    """
+
+    groups: np.ndarray
+    ranks: np.ndarray
+    vectors: DocumentVectors
+
+
+def check_vectors(sections: Sections, path: Path) -> None:
+    """Checks what the kernel relies on, as `layout.check_sections` does."""
+    arrays, groups = sections.arrays, sections.contents.documents
+    members, starts, postings = arrays["members"], arrays["starts"], len(arrays["vector_impacts"])
+    whole = len(arrays["groups"]) == groups + 1 and len(starts) == len(members) + 1
+    for places, end in ((arrays["groups"], len(members)), (starts, postings)):
+        whole = whole and places[0] == 0 and places[-1] == end and bool((np.diff(places) >= 0).all())
+    whole = whole and len(arrays["vector_terms"]) in (2 * postings, 4 * postings)
+    whole = whole and int(members.max(initial=0)) < len(arrays["ranks"])
+    whole = whole and bool((arrays["ranks"][members] < sections.contents.ids).all())
+    if not whole or (arrays["rank"] != np.arange(groups)).any():
+        raise ArtefactError(f"{path}: damaged, its vectors do not fit its groups; {REMEDY}")
+
+
+class ApproximatePostings(ResidentPostings):
+    """The groups and vectors of an open file, ready for queries; threads may call at once.
+
+    commit  id of Lucene's commit that they belong to
+    reach   the share of the last hit's score that the sum of a group must have to be visited
+    scored  the number of documents that were scored so far
+    """
+
+    name = "approximate"
+
+    def __init__(self, file: BinaryIO, path: Path, reach: float = 1.0):
+        sections = open_sections(file, path, TYPES)
+        super().__init__(sections)
+        self.commit = sections.contents.commit
+        self.reach, self.scored = reach, 0
+        arrays = sections.arrays
+        check_vectors(sections, path)
+        terms, postings = arrays["vector_terms"], len(arrays["vector_impacts"])
+        terms = terms.view("<u2" if len(terms) == 2 * postings else "<u4")
+        self.grouped = Groups(
+            arrays["groups"],
+            arrays["ranks"][arrays["members"]],
+            DocumentVectors(arrays["starts"], terms, arrays["vector_impacts"]),
+        )
+        # A term's number, whatever the file says, is inside: the kernel takes its lowest bits.
+        self.width = 1 << max(len(self.numbers) - 1, 1).bit_length()
+        self.weights: list[np.ndarray] = []
+
+    def at(self, reach: float) -> ApproximatePostings:
+        """The same, at another reach."""
+        other = copy(self)
+        other.reach, other.scored = reach, 0
+        return other
+
+    def vector(self, member: int) -> dict[str, int]:
+        """The vector of a document, by its place in the groups."""
+        names, (starts, terms, impacts) = list(self.numbers), self.grouped.vectors
+        part = slice(int(starts[member]), int(starts[member + 1]))
+        return {names[t]: i for t, i in zip(terms[part].tolist(), impacts[part].tolist(), strict=True)}
+
+    def _maxima(self, passages: Any, terms: Queries, allowed: np.ndarray, hits: int, space: Space) -> Hits:
+        queries, most = len(terms.ends) - 1, self._groups(hits)
+        sums, visitable = np.zeros((queries, most), np.int64), np.zeros(queries, np.int64)
+        search(self.postings, terms, (0, queries), ALL_DOCUMENTS, most, space, sums.reshape(-1), visitable)
+        # Sums are greater than 0, which fills the rows.
+        sums.sort(axis=1)
+        try:
+            weights = self.weights.pop()
+        except IndexError:
+            weights = np.zeros(self.width, np.int32)
+        keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
+        scored = visit(self.grouped, terms, sums, visitable, self.reach, hits, weights, space.keys, keys, counts)
+        self.weights.append(weights)
+        with self.lock:
+            self.scored += scored
+        return hits_of(keys, counts)
+
+    def _groups(self, hits: int) -> int:
+        """The number of groups that a query can visit."""
+        return min(len(self.grouped.groups) - 1, LEAST_GROUPS + GROUPS_PER_HIT * hits)
+
+    def _space(self, hits: int, terms: int, documents: int) -> Space:
+        return super()._space(max(hits, self._groups(hits)), terms, documents)
+
+
+@kernel
+def visit(
+    grouped: Groups,
+    queries: Queries,
+    sums: Any,
+    visitable: Any,
+    reach: float,
+    hits: int,
+    weights: Any,
+    keys: Any,
+    best: Any,
+    counts: Any,
+) -> Any:
+    """Scores the documents of the groups with the greatest sums; returns how many.
+
+    Args:
+        sums: int64 [queries, groups], keys of groups as `search` returns them, ascending, the last `visitable`.
+        weights: int32, as many as a power of two from the number of terms on; 0 between calls.
+        keys: int64, at least twice the hits.
+        best: int64 [queries, hits], counts int64 [queries]: as `search` fills them.
+    """
+    starts, terms, impacts = grouped.vectors
+    scored, mask = 0, np.uint64(len(weights) - 1)
+    for q in range(len(counts)):
+        for i in range(queries.ends[q], queries.ends[q + 1]):
+            weights[queries.terms[i]] = queries.weights[i]
+        size, bar = 0, np.int64(1) << 32
+        for i in range(sums.shape[1] - 1, sums.shape[1] - 1 - visitable[q], -1):
+            if size >= hits and sums[q, i] >> 32 < reach * np.float64(bar >> 32):
+                break
+            number = np.int64(0xFFFFFFFF) - (sums[q, i] & np.int64(0xFFFFFFFF))
+            for member in range(grouped.groups[number], grouped.groups[number + 1]):
+                score = np.int32(0)
+                for at in range(np.uint64(starts[member]), np.uint64(starts[member + 1])):
+                    score += weights[np.uint64(terms[at]) & mask] * np.int32(impacts[at])
+                if score < bar >> 32:
+                    continue
+                key = (np.int64(score) << 32) | (np.int64(0xFFFFFFFF) - np.int64(grouped.ranks[member]))
+                if key < bar:
+                    continue
+                if size == len(keys):
+                    select(keys, size, hits)
+                    size, bar = hits, keys[hits - 1]
+                keys[size] = key
+                size += 1
+            scored += grouped.groups[number + 1] - grouped.groups[number]
+            if size >= hits and (size > hits + hits // 4 or bar == np.int64(1) << 32):
+                select(keys, size, hits)
+                size, bar = hits, keys[hits - 1]
+        if size > hits:
+            select(keys, size, hits)
+            size = hits
+        for i in range(size):
+            best[q, i] = keys[i]
+        counts[q] = size
+        for i in range(queries.ends[q], queries.ends[q + 1]):
+            weights[queries.terms[i]] = 0
+    return scored
