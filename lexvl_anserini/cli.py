@@ -26,7 +26,7 @@ from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
 from lexvl_anserini.ground.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import EXTRA_PACKAGES, door, import_home, missing_package
+from lexvl_anserini.ground.registry import AUTO, EXTRA_PACKAGES, door, import_home, missing_package
 
 Command = Callable[..., None]
 
@@ -52,7 +52,9 @@ Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, 
 Runtime = Annotated[
     str | None,
     typer.Option(
-        "--runtime", help="What computes the networks: torch, or onnx with a --checkpoint that export-onnx wrote."
+        "--runtime",
+        help="What computes the networks: torch, or onnx with a --checkpoint that export-onnx wrote. Typed queries and "
+        "serve also have auto, their default: onnx where an export of the encoder is found.",
     ),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per forward pass.")]
@@ -109,12 +111,13 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "mine": Row("lexvl_anserini.mine", "Mine hard negatives for training from a run"),
         "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
         "export-onnx": Row("lexvl_anserini.doors.onnx.export_onnx", "Export an encoder as ONNX graphs"),
-        "import": Row("lexvl_anserini.exchange.import_shards", "Turn vectors of other programs into encoded documents"),
+        "import": Row("lexvl_anserini.exchange.import_shards", "Import vectors that another program encoded"),
         "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
     },
     "Index and search": {
         "index": Row("lexvl_anserini.index", "Build, change or check an index"),
-        "export-ciff": Row("lexvl_anserini.exchange.export_ciff", "Write an index as a file that other systems read"),
+        "adopt": Row("lexvl_anserini.exchange.adopt", "Search an index of stock Anserini as one of ours"),
+        "export-ciff": Row("lexvl_anserini.exchange.export_ciff", "Export an index as a file that other systems read"),
         "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
         "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
@@ -175,9 +178,15 @@ class QueryEncoderOptions:
     device: Device = "auto"
     runtime: Runtime = None
 
-    def changes(self) -> dict[str, Any]:
-        """The options that replace those of the index."""
-        return encoder_settings(self.settings, self.runtime)
+    def changes(self, typed: bool) -> dict[str, Any]:
+        """The options that replace those of the index; `typed` is True if no run notes them.
+
+        Raises:
+            UsageError: a run is to choose its runtime by itself.
+        """
+        if self.runtime == AUTO and not typed:
+            raise UsageError(f"--runtime {AUTO} is for typed queries; a run names its runtime: give torch or onnx")
+        return encoder_settings(self.settings, self.runtime or (AUTO if typed else None))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,7 +20,8 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, census, close, open_reader
 from lexvl_anserini.engines.resident.compiling import kernel
-from lexvl_anserini.engines.resident.packing import Lists, exported, put_varying
+from lexvl_anserini.engines.resident.packing import Lists, exported
+from lexvl_anserini.engines.resident.packing_kernels import put_varying
 from lexvl_anserini.exchange.ciff_reading import VERSION
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, packed
@@ -34,20 +37,28 @@ ENGINES = ("lucene", "pyserini")
 
 
 class Census(NamedTuple):
-    """What the header and the document records say.
+    """What the postings of an index say as a whole.
 
-    lists, postings, impacts  number of terms with postings, number of postings, sum of impacts
-    numbers                   int32: of each document of the index its number in the file; deleted ones have none
-    lengths                   int64: sum of impacts of each document of the file
-    ids                       of each document of the file
+    terms           with postings, UTF-8, in the order of their bytes
+    postings, most  their number, and the greatest impact
+    numbers         int32: of each document of the index its number among those that are not deleted
+    deleted         number of deleted documents
+    lengths         int64: sum of impacts of each document
+    ids             of each document, UTF-8
     """
 
-    lists: int
+    terms: list[bytes]
     postings: int
-    impacts: int
+    most: int
     numbers: np.ndarray
+    deleted: int
     lengths: np.ndarray
     ids: list[bytes]
+
+    @property
+    def impacts(self) -> int:
+        """The sum of all impacts."""
+        return int(self.lengths.sum())
 
 
 @kernel
@@ -84,17 +95,23 @@ def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Pr
     if output.exists() and not overwrite:
         raise ArtefactError(f"{output}: exists; --overwrite replaces it")
     jvm.start()
-    with java_errors(f"{index}: cannot be read as a Lucene index"):
-        with census(index) as whole:
-            whole.checkIntegrity()
-        reader = open_reader(index)
-    try:
+    with java_errors(f"{index}: cannot be read as a Lucene index"), census(index) as whole:
+        whole.checkIntegrity()
+    with opened_index(index) as reader:
         facts = take_census(index, reader)
+        if (longest := int(facts.lengths.max())) > LONGEST_DOCUMENT:
+            raise ArtefactError(
+                f"{index}: document {facts.ids[int(facts.lengths.argmax())].decode()!r} has impacts that sum to "
+                f"{longest:,}; CIFF counts to {LONGEST_DOCUMENT:,}, quantise with fewer bits"
+            )
         with atomic_write(output) as raw, packed(raw, output.suffix) as out:
             _write(out, reader, facts, _description(index), progress)
-    finally:
-        close(reader)
-    counts = {"documents": len(facts.ids), "terms": facts.lists, "postings": facts.postings, "impacts": facts.impacts}
+    counts = {
+        "documents": len(facts.ids),
+        "terms": len(facts.terms),
+        "postings": facts.postings,
+        "impacts": facts.impacts,
+    }
     return {"output": str(output), **counts, "bytes": output.stat().st_size}
 
 
@@ -110,36 +127,48 @@ def _check_index(index: Path) -> None:
         raise ArtefactError(f"{index}: no Lucene index; build one with python -m lexvl_anserini.index {index}")
 
 
+@contextmanager
+def opened_index(index: Path) -> Iterator[Any]:
+    """Yields a reader of the last commit."""
+    with java_errors(f"{index}: cannot be read as a Lucene index"):
+        reader = open_reader(index)
+    try:
+        yield reader
+    finally:
+        close(reader)
+
+
 def take_census(index: Path, reader: Any) -> Census:
-    """Reads the postings once, for what a file says before them."""
+    """Reads all ids and postings once."""
     documents = int(Exclusive(reader).maxDoc())
     ids: list[bytes | None] = [None] * documents
     for chunk in exported(reader, ID):
-        names, starts = chunk.names.tobytes(), np.concatenate([[0], np.cumsum(chunk.lengths)]).tolist()
-        holders = np.repeat(np.arange(len(chunk.ends)), np.diff(chunk.ends, prepend=0))
-        for document, place in zip(chunk.documents.tolist(), holders.tolist(), strict=True):
-            ids[document] = names[starts[place] : starts[place + 1]]
-    lengths, lists, postings = np.zeros(documents, np.int64), 0, 0
+        names = np.array(names_of(chunk), object).repeat(np.diff(chunk.ends, prepend=0)).tolist()
+        for document, name in zip(chunk.documents.tolist(), names, strict=True):
+            ids[document] = name
+    lengths, terms, postings, most = np.zeros(documents, np.int64), [], 0, 0
     for chunk in exported(reader, CONTENTS):
         lengths += np.bincount(chunk.documents, chunk.impacts, documents).astype(np.int64)
-        lists, postings = lists + len(chunk.ends), postings + len(chunk.documents)
+        terms += names_of(chunk)
+        postings, most = postings + len(chunk.documents), max(most, int(chunk.impacts.max()))
     live = np.array([doc_id is not None for doc_id in ids])
     if not live.any() or lengths[~live].any():
         raise ArtefactError(f"{index}: documents without an id; expected the field {ID!r} as Anserini writes it")
-    if lengths.max() > LONGEST_DOCUMENT:
-        raise ArtefactError(
-            f"{index}: document {ids[int(lengths.argmax())]!r} has impacts that sum to {lengths.max():,}; CIFF counts "
-            f"to {LONGEST_DOCUMENT:,}, quantise with fewer bits"
-        )
     numbers = np.cumsum(live, dtype=np.int32) - 1
     whole = [doc_id for doc_id in ids if doc_id is not None]
-    return Census(lists, postings, int(lengths.sum()), numbers, lengths[live], whole)
+    return Census(terms, postings, most, numbers, int((~live).sum()), lengths[live], whole)
+
+
+def names_of(chunk: Lists) -> list[bytes]:
+    """The terms of some posting lists."""
+    names, ends = chunk.names.tobytes(), np.cumsum(chunk.lengths).tolist()
+    return [names[start:end] for start, end in pairwise([0, *ends])]
 
 
 def _write(out: BinaryIO, reader: Any, facts: Census, description: str, progress: Progress) -> None:
     """Writes the header, the postings lists and the document records."""
     documents = len(facts.ids)
-    numbers = (VERSION, facts.lists, documents, facts.lists, documents, facts.impacts)
+    numbers = (VERSION, len(facts.terms), documents, len(facts.terms), documents, facts.impacts)
     header = b"".join(number_field(field, value) for field, value in enumerate(numbers, start=1))
     average = struct.pack("<d", facts.impacts / documents) if facts.impacts else b""
     header += (b"\x39" + average if average else b"") + bytes_field(8, description.encode())
@@ -154,14 +183,14 @@ def _write(out: BinaryIO, reader: Any, facts: Census, description: str, progress
 
 def postings_lists(chunk: Lists, numbers: np.ndarray) -> Iterator[bytes]:
     """The messages of some terms; `numbers` are the documents' numbers in the file."""
-    documents, names, start, name = numbers[chunk.documents], chunk.names.tobytes(), 0, 0
+    documents, start = numbers[chunk.documents], 0
     octets = np.empty(LONGEST_POSTING * int(np.diff(chunk.ends, prepend=0).max(initial=0)), np.uint8)
-    for end, length in zip(chunk.ends.tolist(), chunk.lengths.tolist(), strict=True):
+    for term, end in zip(names_of(chunk), chunk.ends.tolist(), strict=True):
         size = put_postings(documents, chunk.impacts, start, end, octets)
-        head = bytes_field(1, names[name : name + length]) + number_field(2, end - start)
+        head = bytes_field(1, term) + number_field(2, end - start)
         head += number_field(3, int(chunk.impacts[start:end].sum(dtype=np.int64)))
         yield varint_bytes(len(head) + size) + head + octets[:size].tobytes()
-        start, name = end, name + length
+        start = end
 
 
 def varint_bytes(value: int) -> bytes:

@@ -54,12 +54,21 @@ class MakerOptions:
 
 @cli.expanded
 def command(
-    file: Annotated[Path, typer.Argument(help="Vectors of documents: FILE.ciff, FILE.ciff.gz.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="FILE.jsonl of {id, vector}, a folder of them, FILE.ciff, each also .gz or .zst; FILE.npz, FILE.pt."
+        ),
+    ],
     output: Annotated[Path | None, typer.Option(help="Folder of the shards; default impacts/<FILE>.")] = None,
     *,
     maker: MakerOptions,
     quantised: QuantiserOptions,
     shards: ShardOptions,
+    ids: Annotated[Path | None, typer.Option(help="For a matrix: file of the ids of its rows, one a line.")] = None,
+    vocabulary: Annotated[
+        Path | None, typer.Option(help="For a matrix: file of the terms of its columns; default the encoder's.")
+    ] = None,
     escape_ids: Annotated[bool, typer.Option("--escape-ids", help="Percent-encode ids that have white space.")] = False,
     overwrite: cli.Overwrite = False,
     style: cli.Style = "text",
@@ -67,13 +76,15 @@ def command(
 ) -> None:
     """Import vectors that another program wrote, as shards. Integers stay as they are; others are quantised.
 
-    Example: python -m lexvl_anserini.exchange.import_shards demo.ciff.gz --output impacts/imported
+    Example: python -m lexvl_anserini.exchange.import_shards vectors.jsonl.gz --output impacts/imported
     """
     from lexvl_anserini.exchange.formats import default_shards, import_file
     from lexvl_anserini.exchange.importing import ImportSettings
 
     started, target = time.perf_counter(), output or default_shards(file)
-    settings = ImportSettings(maker.corpus, maker.load(), quantised.load(), shards.layout(), escape_ids)
+    settings = ImportSettings(
+        maker.corpus, maker.load(), quantised.load(), shards.layout(), escape_ids, ids, vocabulary
+    )
     with cli.progress_bar(f"import {file}", None) as progress:
         manifest = import_file(file, target, settings, overwrite, progress)
     cli.print_rows(report(manifest, target, time.perf_counter() - started), style)

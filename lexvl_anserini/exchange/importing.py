@@ -73,6 +73,8 @@ class ImportSettings:
     quantiser   of weights that are no integers, and of queries; integers stay, and were made by it
     layout      of the shards
     escape_ids  percent-encode white space and control characters in ids
+    ids         of a matrix: the file with the ids of its rows
+    vocabulary  of a matrix: the file with the terms of its columns; default the model's
     """
 
     corpus: str | None = None
@@ -80,20 +82,19 @@ class ImportSettings:
     quantiser: Quantiser = Quantiser()
     layout: Layout = Layout()
     escape_ids: bool = False
+    ids: Path | None = None
+    vocabulary: Path | None = None
 
-    def request(self, source: Path) -> Manifest:
-        """The manifest before the file is read: without counts, vocabulary and scale."""
+    def request(self, name: str, digest: str) -> Manifest:
+        """The manifest of a source before it is read: without counts, vocabulary and scale."""
         model = self.model
         if model is not None and model.kind != "impact":
             raise UsageError(f"encoder {model.name!r} is {model.kind}; only vectors of terms are imported")
-        corpus = EncodedCorpus(
-            name=self.corpus or source.name,
-            split=None,
-            data_dir=None,
-            escape_ids=self.escape_ids,
-            digest=digest(source),
-        )
         quantiser = self.quantiser if model is None else model.fitted(self.quantiser)
+        corpus = EncodedCorpus(
+            name=self.corpus or name, split=None, data_dir=None, escape_ids=self.escape_ids, digest=digest
+        )
+        files = {name: digest_of(file) for name, file in (("ids", self.ids), ("terms", self.vocabulary)) if file}
         return Manifest(
             kind="impact",
             encoder=EncoderRef(name=NO_ENCODER) if model is None else model.identity(),
@@ -101,13 +102,15 @@ class ImportSettings:
             corpus=corpus,
             counts=Counts(),
             # Shards of integers do not note which quantiser was requested.
-            layout={**self.layout.to_json(), "imported": quantiser.to_json()},
+            layout={**self.layout.to_json(), "imported": {**quantiser.to_json(), **files}},
             versions=versions_of(VERSIONED),
         )
 
 
-def digest(source: Path) -> str:
+def digest_of(source: Path) -> str:
     """SHA-256 (hex) of a file, or of the names and contents of the files in a folder."""
+    if not source.exists():
+        raise DataError(f"{source}: no such file")
     if not source.is_dir():
         return file_sha256(source)
     files = sorted(path for path in source.rglob("*") if path.is_file())
@@ -136,9 +139,7 @@ def import_vectors(
         DataError: the file is missing, damaged or malformed.
         ArtefactError: the output holds something else, or the disk is full.
     """
-    if not source.exists():
-        raise DataError(f"{source}: no such file")
-    request = settings.request(source)
+    request = settings.request(source.name, digest_of(source))
     return ensure(
         output,
         lambda: _finished(output, request, overwrite),
@@ -174,7 +175,7 @@ def _written(
     with new_folder(output) as part:
         vectors = opened(part)
         vocabulary = Vocabulary(vectors.terms) if settings.model is None else settings.model.vocabulary
-        columns = _columns(vectors.terms, vocabulary)
+        columns = columns_of(vectors.terms, vocabulary)
         quantiser = _quantiser(vectors, request)
         (part / "docs").mkdir()
         seen, entries = SeenIds(), []
@@ -203,7 +204,7 @@ def _written(
     return manifest
 
 
-def _columns(terms: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
+def columns_of(terms: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
     """The dimension of each term of the file, int32."""
     if strange := [term for term in terms if term not in vocabulary.dimension]:
         raise DataError(
@@ -216,11 +217,16 @@ def _columns(terms: Sequence[str], vocabulary: Vocabulary) -> np.ndarray:
 def _quantiser(vectors: Vectors, request: Manifest) -> Quantiser:
     """The quantiser of the request with its scale: what turns the weights into impacts, or turned them before."""
     quantiser = Quantiser.from_json(request.quantiser)
+    if vectors.integers:
+        return of_integers(quantiser)
     if quantiser.document.scheme != "calibrated":
         return quantiser
-    if vectors.integers:
-        return replace(quantiser, document=AS_THEY_ARE)
     return quantiser.calibrate(sparse.csr_matrix(vectors.peaks()[:, None]))
+
+
+def of_integers(quantiser: Quantiser) -> Quantiser:
+    """The quantiser that integers came about by: the caller's, or one that leaves them as they are."""
+    return replace(quantiser, document=AS_THEY_ARE) if quantiser.document.scheme == "calibrated" else quantiser
 
 
 def _of_vocabulary(shard: Shard, columns: np.ndarray, vocabulary: Vocabulary) -> Shard:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.vocabulary import TermWeights
 from lexvl_anserini.queries.clauses import Impacts
+
+NO_WEIGHTS = np.zeros(0, np.int64)
 
 
 class QueryBatch:
@@ -30,10 +33,9 @@ class QueryBatch:
             plain = isinstance(vector, TermWeights) or set(map(type, vector.values())) <= {int}
             self.query_ids.append(query_id)
             self.vectors.append(vector if plain else _integers(query_id, vector))
-        self.ends = np.zeros(len(self.vectors) + 1, np.int64)
-        np.cumsum(list(map(len, self.vectors)), out=self.ends[1:])
+        self.ends = np.fromiter(accumulate(map(len, self.vectors), initial=0), np.int64, len(self.vectors) + 1)
         try:
-            self.weights = np.concatenate([np.zeros(0, np.int64), *map(_weights, self.vectors)])
+            self.weights = np.concatenate([NO_WEIGHTS, *map(_weights, self.vectors)])
             inside = not len(self.weights) or 1 <= self.weights.min() <= self.weights.max() < SCORE_LIMIT
         except OverflowError:
             inside = False
@@ -49,10 +51,12 @@ class QueryBatch:
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def sums(self) -> np.ndarray:
-        """The sum of each query's weights, int64 [Q]."""
-        sums = np.concatenate([[0], np.cumsum(self.weights)])
-        return sums[self.ends[1:]] - sums[self.ends[:-1]]
+    def largest_sum(self) -> int:
+        """The largest sum of a query's weights."""
+        starts = self.ends[:-1]
+        # An empty query counts with the first weight of the next, and not at all behind the last.
+        starts = starts[starts < len(self.weights)]
+        return int(np.add.reduceat(self.weights, starts).max()) if len(starts) else 0
 
 
 def _weights(vector: Mapping[str, int]) -> np.ndarray:

@@ -14,6 +14,7 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import QuantiserEntry
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact, row_max
 from lexvl_anserini.ground.records import SCORE_LIMIT
+from lexvl_anserini.ground.vocabulary import Vocabulary
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -273,3 +274,13 @@ def test_a_request_does_not_hold_what_calibration_found():
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, 3)])
 def test_the_largest_weight_of_nothing_is_0(shape: tuple[int, int]) -> None:
     assert row_max(sparse.csr_matrix(shape, dtype=np.float32)).tolist() == [0.0] * shape[0]
+
+
+def test_vectors_in_a_vocabulary_are_those_by_term():
+    quantised = Quantiser().queries(sparse.csr_matrix([[0, 1.0, 3.0], [0, 0, 0], [2.0, 0, 0]]))
+    vocabulary = Vocabulary(["a", "b", "c"])
+    assert (
+        quantised.in_vocabulary(vocabulary)
+        == quantised.by_term(vocabulary.terms)
+        == [{"b": 85, "c": 255}, {}, {"a": 255}]
+    )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
+import numpy as np
+import orjson
 import pytest
 
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
 
 
 def test_terms_and_dimensions():
@@ -42,3 +46,14 @@ def test_longest_term():
 def test_two_dimensions_of_one_term():
     with pytest.raises(ArtefactError, match="two dimensions have the term 'a'"):
         Vocabulary(["a", "b", "a"])
+
+
+def test_weights_of_dimensions_read_like_a_dictionary():
+    weights = TermWeights(Vocabulary(["a", "b", "犬"]), np.array([2, 0], np.int32), np.array([7, 3]))
+    assert len(weights) == 2 and weights == {"犬": 7, "a": 3} == dict(weights) and weights != {"犬": 7}
+    assert list(weights) == list(weights.keys()) == ["犬", "a"] and list(weights.items()) == [("犬", 7), ("a", 3)]
+    assert "a" in weights and "b" not in weights and weights["a"] == 3 and weights.get("b") is None
+    assert {type(weight) for weight in weights.values()} == {int} and repr(weights) == "{'犬': 7, 'a': 3}"
+    assert pickle.loads(pickle.dumps(weights)) == weights and orjson.loads(orjson.dumps({**weights})) == weights
+    with pytest.raises(KeyError):
+        weights["b"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from itertools import islice, repeat
+from itertools import islice, pairwise, repeat
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -109,7 +109,7 @@ class ResidentPostings:
             best: from 1 on, hits are documents whose passages are in the index, scored by the sum of so many of them.
         """
         batch = QueryBatch.of(queries)
-        terms = self._terms(batch)
+        terms, most_terms = self._terms(batch), max(map(len, batch.vectors), default=0)
         with self.lock:
             expand(self.postings, terms, self.expanded)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
@@ -119,7 +119,7 @@ class ResidentPostings:
 
         def work() -> None:
             for first, last in steps:
-                columns = self._columns(terms, (first, last), allowed, hits, passages, best)
+                columns = self._columns(terms, most_terms, (first, last), allowed, hits, passages, best)
                 ranked_lists[first:last] = map(RankedList, batch.query_ids[first:last], *columns)
 
         if threads == 1 or len(batch) == 1:
@@ -159,6 +159,7 @@ class ResidentPostings:
     def _columns(
         self,
         terms: Queries,
+        most_terms: int,
         span: tuple[int, int],
         allowed: np.ndarray,
         hits: int,
@@ -170,7 +171,7 @@ class ResidentPostings:
         """
         first, last = span
         terms = terms._replace(ends=terms.ends[first : last + 1])
-        space = self._space(hits, int(np.diff(terms.ends).max()), len(passages.sizes) if passages and best == 1 else 0)
+        space = self._space(hits, most_terms, len(passages.sizes) if passages and best == 1 else 0)
         if passages and best > 1:
             places, scores, counts = sums_of(passages, terms, best, allowed, hits, space)
         else:
@@ -178,13 +179,14 @@ class ResidentPostings:
         self.spaces.append(space)
         # Rows that are not filled have places beyond all.
         ranks, stop = (passages.passage.take(places, mode="clip"), STOP) if passages else (places, 0)
-        spelt, ends = np.empty(int(counts.sum()) * (self.longest_id + 1), np.uint8), np.zeros(len(counts) + 1, np.int64)
+        sizes, ends = counts.tolist(), np.zeros(len(counts) + 1, np.int64)
+        spelt = np.empty(sum(sizes) * (self.longest_id + 1), np.uint8)
         if not spell_lists(self.ids, self.id_ends, ranks, counts, stop, spelt, ends):
             raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
         ids = spelt[: ends[-1]].tobytes()
-        bounds = zip(ends.tolist(), ends[1:].tolist(), strict=False)
-        # A copy, so that a list that is kept does not keep those of other queries.
-        return [ids[a:b] for a, b in bounds], [row[:count].copy() for row, count in zip(scores, counts, strict=True)]
+        # Copies, so that a list that is kept does not keep those of other queries.
+        of_lists = [row[:size].copy() for row, size in zip(scores, sizes, strict=True)]
+        return [ids[start:end] for start, end in pairwise(ends.tolist())], of_lists
 
     def _maxima(self, passages: Grouped | None, terms: Queries, allowed: np.ndarray, hits: int, space: Space) -> Hits:
         """The hits of some queries by their own scores; of passages of one document the best."""
@@ -240,7 +242,7 @@ def sums_of(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, h
     counts = np.zeros(queries, np.int64)
     for query in range(queries):
         of_passages, sums = np.zeros(ends[-1], np.int32), np.zeros(len(passages.sizes), np.int64)
-        find_best(passages.postings, terms, query, allowed, space, ends, of_passages)
+        find_best(passages.postings, terms, query, allowed, space, ends, of_passages, sums)
         add_up(ends, of_passages, sums)
         top = top_positions(sums, hits)
         counts[query] = len(top)
