@@ -26,7 +26,7 @@ from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
 from lexvl_anserini.ground.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import EXTRA_PACKAGES, door, import_home, missing_package
+from lexvl_anserini.ground.registry import AUTO, EXTRA_PACKAGES, door, import_home, missing_package
 
 Command = Callable[..., None]
 
@@ -52,7 +52,9 @@ Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, 
 Runtime = Annotated[
     str | None,
     typer.Option(
-        "--runtime", help="What computes the networks: torch, or onnx with a --checkpoint that export-onnx wrote."
+        "--runtime",
+        help="What computes the networks: torch, or onnx with a --checkpoint that export-onnx wrote. Typed queries and "
+        "serve also have auto, their default: onnx where an export of the encoder is found.",
     ),
 ]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per forward pass.")]
@@ -176,9 +178,15 @@ class QueryEncoderOptions:
     device: Device = "auto"
     runtime: Runtime = None
 
-    def changes(self) -> dict[str, Any]:
-        """The options that replace those of the index."""
-        return encoder_settings(self.settings, self.runtime)
+    def changes(self, typed: bool) -> dict[str, Any]:
+        """The options that replace those of the index; `typed` is True if no run notes them.
+
+        Raises:
+            UsageError: a run is to choose its runtime by itself.
+        """
+        if self.runtime == AUTO and not typed:
+            raise UsageError(f"--runtime {AUTO} is for typed queries; a run names its runtime: give torch or onnx")
+        return encoder_settings(self.settings, self.runtime or (AUTO if typed else None))
 
 
 @dataclass(frozen=True)

@@ -265,7 +265,7 @@ def command(
     runs.check()
     lists.check()
     typed = queries.typed(runs.output)
-    refinement, changes = refined.refinement(), encoder.changes()
+    refinement, changes = refined.refinement(), encoder.changes(typed is not None)
     path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
     manifest = index_manifest(path, manifest_file)
     search = IndexSearch(

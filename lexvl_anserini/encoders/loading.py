@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
-from lexvl_anserini.ground.registry import RUNTIME_HOMES, TORCH, resolve
+from lexvl_anserini.ground.registry import AUTO, RUNTIME_HOMES, TORCH, door, resolve
 from lexvl_anserini.ground.typed import check_type, plain
 
 if TYPE_CHECKING:
@@ -232,7 +232,8 @@ def load_encoder_of(
         checkpoint: the folder of the same checkpoint now, if it moved.
         tokenizer: the folder of its tokenizer now, if it moved.
         device: auto, cpu, cuda, ...
-        settings: options of the query side that replace those of the manifest, for example `query_topk`.
+        settings: options of the query side that replace those of the manifest, for example `query_topk`. The runtime
+            `auto` takes an export of the encoder where there is one that fits, and else that of the manifest.
         vocabulary: digest that the encoder's vocabulary must have (`manifest.vocabulary_digest`); None for no check.
 
     Raises:
@@ -245,6 +246,13 @@ def load_encoder_of(
             "(--topics Q.jsonl) or an expression (--match), or import them again with --encoder"
         )
     options = {**ref.options, **(settings or {})}
+    if options.get("runtime") == AUTO:
+        options["runtime"] = ref.options.get("runtime", TORCH)
+        changed = EncoderRef({**ref, "options": {k: v for k, v in options.items() if k != "runtime"}})
+        if options["runtime"] == TORCH and tokenizer is None and device in ("auto", "cpu"):
+            quick: Encoder | None = door("onnx.exports").load_quickly(changed, checkpoint, vocabulary)
+            if quick is not None:
+                return quick
     if options.get("runtime", TORCH) != TORCH:
         options = {key: value for key, value in options.items() if key not in PLACES}
     tokenizer = tokenizer or options.pop("tokenizer", None)

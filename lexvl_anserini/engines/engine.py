@@ -63,6 +63,14 @@ class Engine(Protocol):
             ArtefactError: a score could leave the range in which the engine's arithmetic is exact.
         """
 
+    def prepare(self) -> None:
+        """Opens what any query may need; an engine that opens all of it when it opens an index has nothing to do.
+
+        Raises:
+            ArtefactError: the index changed since it was opened.
+        """
+        return
+
     def search_passages(self, queries: Iterable[Any], best: int, hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query, as `search`, of documents whose passages the index has (`runs.passages`).
 

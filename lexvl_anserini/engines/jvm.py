@@ -350,15 +350,15 @@ def captured_stdout() -> Iterator[Any]:
 
 @contextmanager
 def java_errors(what: str) -> Iterator[None]:
-    """Turns an exception of Java into one readable line that starts with `what`.
+    """Turns an exception of Java into one readable line that starts with `what`; starts the machine.
 
     Raises:
         ArtefactError: Java threw.
         OSError: Java threw because of a full or unwritable disk; `files.disk_errors` explains it.
     """
+    start()
     from jnius import JavaException
 
-    attend()
     try:
         yield
     except JavaException as problem:

@@ -88,7 +88,7 @@ class PyseriniEngine(LuceneSearch):
         except BaseException:
             super().close()
             raise
-        self.batches = BatchSearcher(self.stock, self.documents, manifest.counts.max_impact)
+        self.batches = BatchSearcher(lambda: self.stock, self.documents, manifest.counts.max_impact)
 
     @staticmethod
     def build(

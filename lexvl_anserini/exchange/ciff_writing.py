@@ -20,7 +20,8 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, census, close, open_reader
 from lexvl_anserini.engines.resident.compiling import kernel
-from lexvl_anserini.engines.resident.packing import Lists, exported, put_varying
+from lexvl_anserini.engines.resident.packing import Lists, exported
+from lexvl_anserini.engines.resident.packing_kernels import put_varying
 from lexvl_anserini.exchange.ciff_reading import VERSION
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, packed

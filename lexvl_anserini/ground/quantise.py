@@ -8,20 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
-from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, bits_over
 from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 # calibrated  scale = (2^bits - 1) / the percentile of a sample's largest weights
 # peak        each vector by itself: its largest weight becomes 2^bits - 1 (the ranking of a query does not change)
 # fixed       the given scale
 # binary      every weight becomes 1
 Scheme = Literal["calibrated", "peak", "fixed", "binary"]
+
+
+class CsrRows(NamedTuple):
+    """The arrays of a CSR matrix [n, V], for a process that answers one query: importing scipy takes longer than that.
+
+    data     [nnz], the stored values
+    indices  [nnz], their columns, ascending in each row
+    indptr   [n + 1], row i has the entries indptr[i]..indptr[i + 1]
+    """
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    shape: tuple[int, int]
+
+
+Matrix: TypeAlias = "CsrRows | sparse.csr_matrix"
 
 
 @dataclass(frozen=True)
@@ -61,7 +80,7 @@ class SideQuantiser:
             return 1
         return None if self.bits is None else (1 << self.bits) - 1
 
-    def calibrate(self, sample: sparse.csr_matrix) -> SideQuantiser:
+    def calibrate(self, sample: Matrix) -> SideQuantiser:
         """Sets the scale from sample vectors [n, V]; schemes other than `calibrated` stay as they are.
 
         A sample without any weight gives scale 1.
@@ -78,12 +97,12 @@ class SideQuantiser:
 class Quantised(NamedTuple):
     """Integer vectors, and the postings that quantising changed.
 
-    impacts  CSR [n, V] int64 >= 1
+    impacts  CSR [n, V] int64 >= 1, of the type of the weights
     clipped  postings cut to the largest impact
     dropped  postings rounded to 0
     """
 
-    impacts: sparse.csr_matrix
+    impacts: Any
     clipped: int
     dropped: int
 
@@ -165,7 +184,7 @@ class Quantiser:
         binary = SideQuantiser("binary", 1)
         return Quantiser(binary if document_binary else self.document, binary if query_binary else self.query)
 
-    def calibrate(self, document_weights: sparse.csr_matrix) -> Quantiser:
+    def calibrate(self, document_weights: Matrix) -> Quantiser:
         """Sets the document scale from a sample of document vectors [n, V]."""
         return replace(self, document=self.document.calibrate(document_weights))
 
@@ -174,7 +193,7 @@ class Quantiser:
         calibrated = self.document.scheme == "calibrated" and self.document.scale is not None
         return replace(self, document=replace(self.document, scheme="fixed")) if calibrated else self
 
-    def documents(self, weights: sparse.csr_matrix) -> Quantised:
+    def documents(self, weights: Matrix) -> Quantised:
         """CSR [n, V] float weights -> impacts.
 
         Raises:
@@ -189,7 +208,7 @@ class Quantiser:
             raise LexvlError("the quantiser is not calibrated; call calibrate with a sample of document vectors")
         return quantised(weights, side.scale, side.largest)
 
-    def queries(self, weights: sparse.csr_matrix, max_impact: int | None = None) -> Quantised:
+    def queries(self, weights: Matrix, max_impact: int | None = None) -> Quantised:
         """CSR [n, V] float weights -> integer query weights.
 
         With `peak`, a query whose score could reach 2^24 against documents of `max_impact` gets fewer bits. Default of
@@ -232,37 +251,54 @@ class Quantiser:
             raise ArtefactError(f"manifest: not a quantiser of this version ({error}); encode again") from error
 
 
-def row_max(matrix: sparse.csr_matrix) -> np.ndarray:
+def row_max(matrix: Matrix) -> np.ndarray:
     """Largest stored value per row, 0 for an empty one; float64 [n]."""
-    if 0 in matrix.shape:
-        return np.zeros(matrix.shape[0])
-    return np.asarray(matrix.max(axis=1).todense(), dtype=np.float64).ravel()
+    result = np.zeros(matrix.shape[0])
+    np.maximum.at(result, _rows(matrix), matrix.data)
+    return result
 
 
-def row_sum(matrix: sparse.csr_matrix) -> np.ndarray:
+def row_sum(matrix: Matrix) -> np.ndarray:
     """Sum per row."""
-    return np.asarray(matrix.sum(axis=1)).ravel()
+    result = np.zeros(matrix.shape[0], matrix.data.dtype)
+    np.add.at(result, _rows(matrix), matrix.data)
+    return result
 
 
-def peak_scales(weights: sparse.csr_matrix, largest: Any) -> np.ndarray:
+def _rows(matrix: Matrix) -> np.ndarray:
+    """The row of each stored entry."""
+    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+
+
+def with_values(matrix: Matrix, values: np.ndarray) -> Any:
+    """A matrix of the same type with these values of its entries; those of 0 are left out."""
+    kept = values != 0
+    indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr].astype(matrix.indptr.dtype)
+    data, indices = values[kept], matrix.indices[kept]
+    return (
+        CsrRows(data, indices, indptr, matrix.shape)
+        if isinstance(matrix, CsrRows)
+        else type(matrix)((data, indices, indptr), shape=matrix.shape)
+    )
+
+
+def peak_scales(weights: Matrix, largest: Any) -> np.ndarray:
     """Per row, the scale that makes its largest weight `largest`; float64 [n]."""
     peaks = row_max(weights)
     return np.divide(largest, peaks, out=np.ones_like(peaks), where=peaks > 0)
 
 
-def per_row(matrix: sparse.csr_matrix, values: np.ndarray) -> np.ndarray:
+def per_row(matrix: Matrix, values: np.ndarray) -> np.ndarray:
     """`values` [n] repeated for each stored entry of its row."""
     return np.repeat(values, np.diff(matrix.indptr))
 
 
-def ones(weights: sparse.csr_matrix) -> Quantised:
+def ones(weights: Matrix) -> Quantised:
     """Every stored weight becomes 1."""
-    impacts = weights.astype(np.int64)
-    impacts.data[:] = 1
-    return Quantised(impacts, 0, 0)
+    return Quantised(with_values(weights, np.ones(len(weights.data), np.int64)), 0, 0)
 
 
-def quantised(weights: sparse.csr_matrix, scale: Any, largest: int | None) -> Quantised:
+def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
     """round(weight * scale), half to even, clipped to `largest`, zeros dropped.
 
     Raises:
@@ -278,11 +314,8 @@ def quantised(weights: sparse.csr_matrix, scale: Any, largest: int | None) -> Qu
         place = int(np.argmin((rounded >= 0) & (rounded < SCORE_LIMIT)))
         row = int(np.searchsorted(weights.indptr, place, side="right")) - 1
         raise TooLargeImpact(rounded[place], row, int(weights.indices[place]))
-    values = rounded.astype(np.int64)
-    impacts = sparse.csr_matrix((values, weights.indices.copy(), weights.indptr.copy()), shape=weights.shape)
-    before = impacts.nnz
-    impacts.eliminate_zeros()
-    return Quantised(impacts, clipped, before - impacts.nnz)
+    impacts = with_values(weights, rounded.astype(np.int64))
+    return Quantised(impacts, clipped, len(rounded) - len(impacts.data))
 
 
 def bounded(result: Quantised, max_impact: int) -> Quantised:

@@ -92,8 +92,9 @@ class RuntimeRow(NamedTuple):
     package: str | None
 
 
-# A runtime other than torch is an option of the encoder in manifests.
-TORCH = "torch"
+# A runtime other than torch is an option of the encoder in manifests. A search may choose `AUTO`: an export of the
+# encoder where there is one, else what the index was encoded with.
+TORCH, AUTO = "torch", "auto"
 RUNTIMES: Mapping[str, RuntimeRow] = {
     TORCH: RuntimeRow("lexvl_anserini.encoders.loading:load_by_torch", None),
     "onnx": RuntimeRow("lexvl_anserini.doors.onnx.loading:load_exported", "onnxruntime"),

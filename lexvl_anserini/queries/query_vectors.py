@@ -73,7 +73,9 @@ def queries_of(
         yield from map(DenseQuery, query_ids, as_dense(tower).vectors(inputs, batch_size))
     else:
         side = as_lexical(tower)
-        impacts = quantiser.queries(side.weights(inputs, batch_size), max_impact)
+        # Graphs have a form of weights that needs no scipy.
+        weights = getattr(side, "rows", side.weights)(inputs, batch_size)
+        impacts = quantiser.queries(weights, max_impact)
         yield from map(ImpactQuery, query_ids, impacts.in_vocabulary(side.vocabulary))
 
 

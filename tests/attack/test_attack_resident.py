@@ -25,7 +25,7 @@ from shard_folders import write_shards
 
 from lexvl_anserini.engines import verifying
 from lexvl_anserini.engines.index_folder import RESIDENT
-from lexvl_anserini.engines.resident import choosing, kernels, layout
+from lexvl_anserini.engines.resident import choosing, kernels
 from lexvl_anserini.engines.resident.layout import BLOCK, WIDTHS
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
@@ -42,8 +42,7 @@ SHARES = (1.0, 0.5, 1 / 7, 1 / 8, 1 / 9, 1 / 100, 1 / 255, 1 / 400, 1 / 3000)
 
 
 @pytest.fixture(autouse=True)
-def small_ones_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(layout, "LEAST_POSTINGS", 0)
+def resident_postings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(choosing.VARIABLE, "resident")
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from PIL import Image
 from tiny_encoders import BERT, PUBLISHED, made_dense, made_twin
 
 from lexvl_anserini import load_encoder
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.doors.onnx.export_onnx import command as export_command
+from lexvl_anserini.doors.onnx.exports import cached_export, export_of, is_sound
 from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder_of
@@ -26,6 +29,9 @@ from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, Missing
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import EncoderRef, read_manifest
 from lexvl_anserini.ground.records import Document
+from lexvl_anserini.search import command as search_command
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.shards.writing import write_impacts
 from tests.invoking import invoked
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -145,6 +151,85 @@ def test_neither_torch_nor_transformers_is_imported(exported):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# What a typed query of an exported encoder does without, from the start of the process to its answer.
+NOT_FOR_AN_ANSWER = ("torch", "transformers", "pandas", "scipy", "sklearn", "ranx", "numba", "jnius", "pyarrow")
+
+
+@pytest.fixture(scope="module")
+def indexed(exported, tmp_path_factory) -> Path:
+    """An index of texts, encoded by torch."""
+    folder = tmp_path_factory.mktemp("indexed")
+    model, _ = exported("sum, top k")
+    rows = (json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(TEXTS[:5]))
+    (folder / "corpus.jsonl").write_text("\n".join(rows))
+    dataset = load_dataset(f"beir:{folder}")
+    write_impacts(replace(dataset, topics=lambda: iter(())), model, folder / "impacts")
+    return build_index(folder / "impacts", folder / "index").path
+
+
+def searched(index: Path, *options: str) -> tuple[list[str], set[str], str]:
+    """The hits of a typed query in a process of its own, what that imported of `NOT_FOR_AN_ANSWER`, and its log."""
+    call = ["lexvl", "search", "--index", str(index), "--query", TEXTS[0], *options]
+    code = (
+        f"import sys\nsys.argv = {call!r}\nfrom lexvl_anserini.cli import main\n"
+        f"try:\n    main()\nfinally:\n    print('loaded', *(set({NOT_FOR_AN_ANSWER!r}) & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *hits, loaded = done.stdout.splitlines()
+    return hits, set(loaded.split()[1:]), done.stderr
+
+
+def test_a_typed_query_takes_an_export_that_it_finds(exported, indexed, tmp_path, monkeypatch):
+    """In the cache; Java does not start, and no large library is loaded. A damaged one counts as none."""
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path))
+    model, folder = exported("sum, top k")
+    by_torch, loaded, _ = searched(indexed, "--runtime", "torch")
+    assert by_torch and "torch" in loaded and "jnius" not in loaded
+    assert searched(indexed)[:2] == (by_torch, loaded)  # there is no export yet
+    cached = Path(shutil.copytree(folder, cached_export(model.identity())))
+    hits, loaded, log = searched(indexed, "--verbose")
+    assert hits == by_torch and loaded == set() and f"queries are encoded by onnx: {cached}" in log
+    assert searched(indexed, "--set", "query_topk=3")[1] >= {"torch"}  # another encoder
+    (cached / "query.onnx").write_bytes(b"other")
+    hits, loaded, log = searched(indexed)
+    assert hits == by_torch and "torch" in loaded and "query.onnx: has SHA-256" in log and "torch encodes" in log
+    (cached / "export.json").write_bytes(b"{")
+    assert export_of(model.identity()) is None and not is_sound(cached)
+
+
+def test_an_export_beside_the_weights_is_found(exported, tmp_path, monkeypatch):
+    """Of a checkpoint that moved too; one of other options, or of another checkpoint, is not."""
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    model, folder = exported("sum, top k")
+    checkpoint = Path(shutil.copytree(model.checkpoint, tmp_path / "checkpoint"))
+    assert export_of(model.identity(), str(checkpoint)) is None
+    shutil.copytree(folder, tmp_path / "checkpoint.onnx")
+    assert export_of(model.identity(), str(checkpoint)) == tmp_path / "checkpoint.onnx"
+    assert export_of(model.identity(), str(folder)) == folder
+    for key, value in (("options", {"pooling": "sum"}), ("checkpoint_digest", "0" * 64), ("name", "bertlex")):
+        assert export_of(EncoderRef({**model.identity(), key: value}), str(checkpoint)) is None
+
+
+def test_runs_choose_their_runtime_by_name(indexed):
+    with pytest.raises(UsageError, match="^--runtime auto is for typed queries; a run names its runtime"):
+        invoked(search_command, "--index", indexed, "--topics", "demo", "--runtime", "auto")
+
+
+def test_the_cache_is_written_once_and_again_where_it_is_damaged(exported, tmp_path, monkeypatch):
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path))
+    exported("sum, top k")
+    call = ("--encoder", "bag-of-tokens", "--checkpoint", GOLDEN / BERT, "--format", "json")
+    folder = Path(json.loads(invoked(export_command, *call))["output"])
+    assert folder.parent == tmp_path / "exports" and is_sound(folder)
+    for name in ("export.json", "query.tokenizer.json"):
+        stamp = (folder / name).stat().st_mtime_ns
+        invoked(export_command, *call)
+        assert (folder / name).stat().st_mtime_ns == stamp
+        (folder / name).write_text("damaged")
+        invoked(export_command, *call)
+        assert is_sound(folder)
 
 
 def test_an_index_of_torch_is_searched_by_its_export(exported):

@@ -14,7 +14,7 @@ from shard_folders import write_described_shards, write_shards
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.compile import Compiler
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.resident import choosing, layout
+from lexvl_anserini.engines.resident import choosing
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
@@ -175,7 +175,6 @@ def filtering(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for name, documents in (("first", WITH_FIELDS[:4]), ("more", [WITH_FIELDS[4], *NUMBERED])):
         write_described_shards(folder / name, documents, ["a", "b", "c"])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "LEAST_POSTINGS", 0)
         index = build_index(folder / "first", folder / "index", text=True).path
         append_index(index, folder / "more")
         delete_documents(index, ["d10", "n7", "n8"])

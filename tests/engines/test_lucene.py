@@ -77,7 +77,7 @@ def test_the_index_knows_what_it_holds(tmp_path: Path) -> None:
     engine, manifest = built(tmp_path, DOCUMENTS)
     engine.close()
     report = read_report(tmp_path / "index")
-    assert report.pop("bytes") > 0 and len(report.pop("digest")) == 64
+    assert report.pop("bytes") > 0 and report.pop("resident_bytes") > 0 and len(report.pop("digest")) == 64
     options = {"text": False, "store_text": False, "term_vectors": False, "metadata": True}
     [source] = report.pop("sources")
     assert source == {"corpus": "toy", "documents": 5, "shards": source_digest(manifest)}

@@ -16,7 +16,7 @@ from shard_folders import write_dense_shards
 
 from lexvl_anserini.engines.faiss import FaissEngine
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.resident import choosing, layout
+from lexvl_anserini.engines.resident import choosing
 from lexvl_anserini.engines.resident.layout import BLOCK
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
@@ -129,13 +129,11 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, d
     passages["d1#empty"] = {}
     names = list(passages)
     parts = [{name: passages[name] for name in names[start::3]} for start in range(3)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layout, "LEAST_POSTINGS", 0)
-        index = build_index(shards(folder / "0", list(parts[0].items())), folder / "index").path
-        for number in (1, 2):
-            append_index(index, shards(folder / str(number), list(parts[number].items())))
-        gone = names[1::9]
-        delete_documents(index, gone)
+    index = build_index(shards(folder / "0", list(parts[0].items())), folder / "index").path
+    for number in (1, 2):
+        append_index(index, shards(folder / str(number), list(parts[number].items())))
+    gone = names[1::9]
+    delete_documents(index, gone)
     return index, {name: vector for name, vector in passages.items() if name not in gone}
 
 

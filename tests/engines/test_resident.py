@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+from lexvl_anserini.engines.resident import packing
 from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, NUMBERS, RESIDENT, Writer, open_sections
 from lexvl_anserini.engines.resident.packing import Lists, write_ids, write_postings
+from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, steps_of
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
 
@@ -38,18 +40,25 @@ def lists_of(rows: Mapping[str, Mapping[int, int]], some: int = 3) -> Iterator[L
 def resident_of(
     folder: Path, rows: Mapping[str, Mapping[int, int]], ids: Mapping[int, str], documents: int, width: int = 1
 ) -> ResidentPostings:
-    """Resident postings of a collection: term -> document number -> impact."""
-    path = folder / RESIDENT
-    with path.open("wb") as out:
-        writer = Writer(out)
-        facts = write_postings(writer, lists_of(rows), documents, width)
-        by_id: dict[str, dict[int, int]] = {}
-        for number, doc_id in ids.items():
-            by_id.setdefault(doc_id, {})[number] = 1
-        facts |= write_ids(writer, lists_of(by_id), documents)
-        writer.finish({"commit": "c", "documents": documents, "width": width, **facts})
+    """Resident postings of a collection: term -> document number -> impact; of the kernels and of numpy."""
+    path, files = folder / RESIDENT, []
+    by_id: dict[str, dict[int, int]] = {}
+    for number, doc_id in ids.items():
+        by_id.setdefault(doc_id, {})[number] = 1
+    for limit in (0, 1 << 30):
+        with pytest.MonkeyPatch.context() as patch, path.open("wb") as out:
+            patch.setattr(packing, "PLAIN_POSTINGS", limit)
+            patch.setattr(packing, "PLAIN_IDS", limit)
+            writer = Writer(out)
+            facts = write_postings(writer, lists_of(rows), documents, width)
+            facts |= write_ids(writer, lists_of(by_id), documents)
+            writer.finish({"commit": "c", "documents": documents, "width": width, **facts})
+        files.append(path.read_bytes())
+    assert files[0] == files[1], "numpy and the kernels write the same bytes"
     with path.open("rb") as file:
-        return ResidentPostings(open_sections(file, path))
+        resident = ResidentPostings(open_sections(file, path))
+        resident.plain = PlainPostings(open_sections(file, path))  # type: ignore[attr-defined]
+    return resident
 
 
 def searched(
@@ -57,6 +66,7 @@ def searched(
 ) -> list[list[tuple[str, int, float]]]:
     queries = [ImpactQuery(f"q{number}", vector) for number, vector in enumerate(vectors)]
     found = resident.lists(queries, hits, threads)
+    assert getattr(resident, "plain", resident).lists(queries, hits, 1) == found, "numpy and the kernels agree"
     assert all(hit.query_id == query.query_id for query, hits in zip(queries, found, strict=True) for hit in hits)
     return [[(hit.doc_id, hit.rank, hit.score) for hit in one] for one in found]
 
@@ -80,6 +90,22 @@ def test_a_collection_by_hand(tmp_path: Path) -> None:
     assert searched(resident, [{"dog": 5, "sea": 2}], 1) == [[("a", 1, 15.0)]]
     assert searched(resident, [{}, {"cat": 9}, {"été😀": 2, "cat": 1}], 5) == [[], [], [("c", 1, 510.0)]]
     assert resident.max_impacts(["sea", "cat", "été😀"]) == [5, 0, 255]
+
+
+def test_impacts_of_a_document(tmp_path: Path) -> None:
+    """Over two blocks, and ids in several groups; an id that is the first of all, the last, or none."""
+    documents = BLOCK + 100
+    rows = {"all": {n: n % 250 + 1 for n in range(documents)}, "few": {7: 3, BLOCK + 9: 4}, "gaps": {5: 1, 2900: 2}}
+    rows["some"] = dict.fromkeys(range(3, documents, 70), 9)
+    ids = {number: f"{number * 7 % documents:05}" for number in range(documents)}
+    plain = resident_of(tmp_path, rows, ids, documents).plain  # type: ignore[attr-defined]
+    terms = ["few", "none", "gaps", "some", "all"]
+    for number in (0, 3, 7, 2900, BLOCK - 1, BLOCK, BLOCK + 9, documents - 1):
+        held = {term: rows[term][number] for term in terms if number in rows.get(term, {})}
+        assert plain.impacts(ids[number], terms) == held and list(plain.impacts(ids[number], terms)) == list(held)
+    for doc_id in ("", "000000", "7", "é"):
+        with pytest.raises(DataError, match=f"^no document '{doc_id}' in the index$"):
+            plain.impacts(doc_id, terms)
 
 
 def test_a_list_outlives_the_postings_and_the_file(tmp_path: Path) -> None:
@@ -259,8 +285,9 @@ def test_a_file_with_any_content_leads_nowhere_else(tmp_path: Path) -> None:
         path.write_bytes(broken)
         try:
             with path.open("rb") as file:
-                resident = ResidentPostings(open_sections(file, path))
-            searched(resident, [dict.fromkeys(rows, 200), {"t5": 1}], 4000)
+                forms = [form(open_sections(file, path)) for form in (PlainPostings, ResidentPostings)]
+            for form in forms:
+                form.lists([ImpactQuery("q", dict.fromkeys(rows, 200)), ImpactQuery("r", {"t5": 1})], 4000, 1)
         except (ArtefactError, UnicodeDecodeError):
             refused += 1
     assert 0 < refused < 400

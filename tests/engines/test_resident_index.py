@@ -18,10 +18,11 @@ from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import as_reader
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident
+from lexvl_anserini.engines.resident.searching import ResidentPostings
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.clauses import Term
+from lexvl_anserini.queries.clauses import All, Not, Term
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents, repair_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import SearchCost
@@ -30,8 +31,7 @@ MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
 
 
 @pytest.fixture(autouse=True)
-def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "LEAST_POSTINGS", 0)
+def default_postings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(choosing.VARIABLE, raising=False)
 
 
@@ -73,15 +73,10 @@ def test_both_forms_give_the_same_lists(index: Path, monkeypatch: pytest.MonkeyP
     assert "resident" not in report.options
 
 
-def test_small_indexes_and_those_of_a_user_who_declines_have_none(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_of_a_user_who_declines_has_none(shards: Path, tmp_path: Path) -> None:
     declined = build_index(shards, tmp_path / "declined", options={"resident": False}).path
-    monkeypatch.setattr(layout, "LEAST_POSTINGS", 10_000)
-    small = build_index(shards, tmp_path / "small").path
-    for index in (declined, small):
-        assert not (index / RESIDENT).exists() and not read_report(index).resident_bytes
-        assert not repair_index(index)
+    assert not (declined / RESIDENT).exists() and not read_report(declined).resident_bytes
+    assert not repair_index(declined)
     assert read_report(declined).options["resident"] is False
     append_index(declined, appended(tmp_path / "more", [("new", {"t1": 1})]))
     assert not (declined / RESIDENT).exists()
@@ -92,30 +87,52 @@ def appended(folder: Path, documents: Any) -> Path:
     return folder
 
 
-def test_lucene_serves_until_the_kernels_are_worth_it_and_ready(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_serves_until_the_kernels_are_worth_it_and_ready(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = opened(index)
     try:
         assert engine.resident is not None
         first = list(engine.search(MANY_QUERIES[:1], 10))
-        assert engine.served() == {"lucene": 1} and engine.resident._thread is None
+        assert engine.resident._thread is None
         # The next call starts to load, and whoever serves, the lists are the same.
         monkeypatch.setattr(choosing, "WORTH_S", engine.batches.spent_s)
         assert list(engine.search(MANY_QUERIES[:1], 10)) == first
         engine.verified()
+        assert isinstance(engine.batches.resident(), ResidentPostings)
         assert list(engine.search(MANY_QUERIES[:1], 10)) == first
-        assert engine.served()["resident"] >= 1 and engine.served()["lucene"] >= 1
         assert engine.search_tree("q", Term("t1"), 5) == next(engine.search([ImpactQuery("q", {"t1": 1})], 5))
-        assert sum(engine.served().values()) == 5
+        assert engine.served() == {"resident": 5}
     finally:
         engine.close()
     with pytest.raises(ArtefactError, match="the index is closed; open it again"):
         list(engine.search(MANY_QUERIES, 10))
 
 
+def test_lucene_opens_the_state_that_the_resident_postings_have(index: Path, shards: Path, tmp_path: Path) -> None:
+    """Not at all after a change, unless it was opened before."""
+    late, early = opened(index), opened(index)
+    early.prepare()
+    number = as_filtered_out(early)
+    delete_documents(index, ["d7"])
+    for engine in (late, early):
+        assert len(list(engine.search(MANY_QUERIES, 1000))) == len(MANY_QUERIES)
+    assert as_filtered_out(early) == number
+    with pytest.raises(ArtefactError, match="index: changed since it was opened; open it again$"):
+        as_filtered_out(late)
+    for engine in (late, early):
+        engine.close()
+    with pytest.raises(ArtefactError, match="the index is closed"):
+        late.vector("d1")
+
+
+def as_filtered_out(engine: LuceneEngine) -> int:
+    """The number of documents without a term, which Lucene finds."""
+    return len(engine.search_tree("q", All((Not(Term("t1")), Term("t2"))), 1000))
+
+
 def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file with a right checksum whose sections do not fit is an error of the search, and is repaired."""
     whole = (index / RESIDENT).read_bytes()
-    body = whole[:-8].replace(b'"documents":151', b'"documents":152')
+    body = whole[:-8].replace(b'"ids":151', b'"ids":199')
     (index / RESIDENT).write_bytes(body + zlib.crc32(body).to_bytes(8, "big"))
     monkeypatch.setattr(choosing, "WORTH_S", 0)
     with pytest.raises(ArtefactError, match="damaged, its sections do not fit each other; write it again"):
@@ -130,7 +147,7 @@ def test_too_large_for_the_memory(index: Path, monkeypatch: pytest.MonkeyPatch) 
     needed = (index / RESIDENT).stat().st_size + contents.columns
     for memory, uses in ((2 * needed + 4, True), (2 * needed - 4, False)):
         monkeypatch.setattr(choosing, "quarter_of_memory", lambda memory=memory: memory // 4)
-        assert choosing.usable(index) is uses
+        assert bool(choosing.usable(index)) is uses
     monkeypatch.setenv(choosing.VARIABLE, "resident")
     assert choosing.usable(index)
 
@@ -195,7 +212,7 @@ def test_every_change_writes_it_again(
     assert layout.read_contents(merged).width == 4  # type: ignore[union-attr]
     # The open engine continues to read the older file, on which the new ones left no trace.
     monkeypatch.setattr(choosing, "WORTH_S", 0)
-    engine.resident.ready(0)  # type: ignore[union-attr]
+    engine.resident.serving(0)  # type: ignore[union-attr]
     engine.verified()
     assert list(engine.search(MANY_QUERIES, 1000)) == before and engine.served()["resident"] >= len(MANY_QUERIES)
     engine.close()

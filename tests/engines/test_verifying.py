@@ -16,10 +16,11 @@ from lexvl_anserini.data import digests
 from lexvl_anserini.engines import verifying
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.opening import open_index
+from lexvl_anserini.engines.resident.choosing import NEVER, VARIABLE
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
-from lexvl_anserini.queries.clauses import Term
+from lexvl_anserini.queries.clauses import Not, Term
 from lexvl_anserini.queries.query_source import check_terms
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
@@ -36,6 +37,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def index(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv(VARIABLE, NEVER)  # Lucene's files are compared where Lucene opens them
     return Path(shutil.copytree(built, tmp_path / "index"))
 
 
@@ -70,10 +72,23 @@ def test_no_answer_of_a_large_damaged_index_counts(large: Path) -> None:
             act()
 
 
+def test_answers_of_resident_postings_need_no_file_of_lucene(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever needs one compares all of them."""
+    monkeypatch.delenv(VARIABLE)
+    sound = all_lists(index)
+    flip(file_of(index, ".fdt"), 60)
+    assert all_lists(index) == sound
+    engine = LuceneEngine(index, read_manifest(index))
+    for act in (engine.prepare, lambda: engine.search_tree("q", Not(Term("t1")), 10)):
+        with pytest.raises(ArtefactError, match=r"\.fdt: damaged"):
+            act()
+    engine.close()
+
+
 def test_a_known_damage_ends_the_search(large: Path) -> None:
     flip(file_of(large, ".fdt"), 60)
     engine = LuceneEngine(large, read_manifest(large))
-    engine.verification._thread.join()
+    engine.opened.verifications[0]._thread.join()
     for act in (
         lambda: next(engine.search(MANY_QUERIES[:1], 10)),
         lambda: engine.search_tree("q", Term("t1"), 10),
@@ -95,7 +110,7 @@ def test_what_cannot_be_compared_is_no_answer(large: Path, monkeypatch: pytest.M
 def test_a_closed_index_is_not_compared_further(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = LuceneEngine(large, read_manifest(large))
     engine.close()
-    assert not engine.verification._thread.is_alive()
+    assert not engine.opened.verifications[0]._thread.is_alive()
     # One list of many: nothing is waited for.
     assert next(search_index(large, MANY_QUERIES, 3))
 

@@ -15,7 +15,13 @@ from lexvl_anserini.ground.errors import ArtefactError
 
 def command(
     encoder: Annotated[str, typer.Option(help="A row of encode --list-encoders.", autocompletion=cli.encoder_names)],
-    output: Annotated[Path, typer.Option(help="Folder of the graphs; later the --checkpoint of --runtime onnx.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of the graphs, later the --checkpoint of --runtime onnx; default the cache, where typed "
+            "queries find them."
+        ),
+    ] = None,
     checkpoint: cli.Checkpoint = None,
     tokenizer: cli.Tokenizer = None,
     backbone_config: cli.BackboneConfig = None,
@@ -29,15 +35,18 @@ def command(
     Example: python -m lexvl_anserini.doors.onnx.export_onnx --encoder vdr --checkpoint minilm --output exports/minilm
     """
     from lexvl_anserini.doors.onnx import exporting
+    from lexvl_anserini.doors.onnx.exports import cached_export, is_sound
     from lexvl_anserini.doors.onnx.loading import SIDES, Export, is_export
     from lexvl_anserini.encoders.loading import load_encoder
 
     exporting.check_exporter()
     started = time.perf_counter()
-    if output.exists() and not is_export(output) and (output.is_file() or any(output.iterdir())):
+    if output is not None and output.exists() and not is_export(output) and (output.is_file() or any(output.iterdir())):
         raise ArtefactError(f"{output}: holds something else than an exported encoder; name another --output")
     model = load_encoder(encoder, checkpoint, tokenizer, backbone_config, "cpu", **cli.parse_settings(settings or ()))
-    exported = Export.read(output) if is_export(output) else None
+    cached, output = output is None, output or cached_export(model.identity())
+    # A damaged folder of the cache counts as none.
+    exported = Export.read(output) if is_sound(output) or is_export(output) and not cached else None
     request = model.identity().without_places()
     there = exported.encoder.without_places() if exported else None
     done = claim(output, "an exported encoder", request, there, overwrite) is Claim.DONE

@@ -6,21 +6,24 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, read_document, read_image_of, read_topic
 from lexvl_anserini.encoders.parts.batches import PassageReader, padded_batches, read_passage
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept_rows, matrix_of
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, as_csr, checked_dimensions, cut, kept_rows, rows_of
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, reason_of
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.quantise import CsrRows
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 
 class GraphBatch(NamedTuple):
@@ -157,6 +160,12 @@ class LexicalGraphTower(GraphTower):
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending."""
+        return as_csr(self.rows(inputs, batch_size, progress, on_error))
+
+    def rows(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> CsrRows:
+        """As `weights`, without scipy."""
         dims: list[np.ndarray] = [np.empty(0, np.int32)] * len(inputs)
         values: list[np.ndarray] = [np.empty(0, np.float32)] * len(inputs)
         for batch, weights in self.runs(inputs, batch_size, progress, on_error):  # [B, V]
@@ -164,7 +173,7 @@ class LexicalGraphTower(GraphTower):
             for position, row, keep in zip(batch.positions, weights, mask, strict=True):
                 dims[position] = np.flatnonzero(keep).astype(np.int32)
                 values[position] = row[dims[position]]
-        return matrix_of(dims, values, len(self.vocabulary))
+        return rows_of(dims, values, len(self.vocabulary))
 
     def own_mask(self, rows: list[list[int]] | None) -> np.ndarray | None:
         """Bool [B, V], True at the own tokens of each item; None unless the sparsifier needs it."""

@@ -250,7 +250,7 @@ def described(index: LiveIndex, problem: str) -> IndexDescription:
         documents=index.manifest.counts.documents,
         terms=index.manifest.kind == "impact",
         pictures=with_pictures,
-        maps=index.map_tower is not None and with_pictures,
+        maps=with_pictures and index.has_maps,
         sends=index.picture_tower is not None,
         fields=fields,
         problem=problem,

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -21,7 +21,7 @@ from lexvl_anserini.engines.opening import index_name, index_path
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.ground.registry import TORCH
+from lexvl_anserini.ground.registry import AUTO, TORCH
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
@@ -116,14 +116,26 @@ class LiveIndex:
             return tower
         return None
 
+    @property
+    def has_maps(self) -> bool:
+        """Whether the side of documents reads pictures and has a grid of cells; of a graph, that of its encoder."""
+        if self.model.options.get("runtime", TORCH) == TORCH:
+            return self.map_tower is not None
+        chosen = self.served.encoder.options.get("runtime") == AUTO and "runtime" not in self.manifest.encoder.options
+        return chosen and self.model.kind == "impact" and self.picture_tower is self.model.document
+
     @cached_property
     def map_tower(self) -> ImageTower | None:
-        """The side of documents, if it reads pictures and has a grid of cells, which a graph does not give."""
-        if self.model.options.get("runtime", TORCH) != TORCH:
-            return None
+        """The side of documents with its grid of cells, which a graph lacks: torch loads it at the first map."""
+        model = self.model
+        if model.options.get("runtime", TORCH) != TORCH:
+            if not self.has_maps:
+                return None
+            by_torch = {**self.served.encoder.options, "runtime": TORCH}
+            model = replace(self.served.encoder, options=by_torch).load(self.manifest)
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
-        tower = self.model.document
+        tower = model.document
         return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
 
     def suggested(self, prefix: str) -> list[str]:
@@ -173,8 +185,9 @@ def _opened(served: ServedIndex, before: LiveIndex | None, state: IndexState) ->
 
 
 def _verify(index: LiveIndex) -> None:
-    """Waits until the files of an index are compared with their checksums; a damaged one answers no more."""
+    """Waits until the files of an index are open and compared with their checksums; a damaged one answers no more."""
     try:
+        index.engine.prepare()
         index.searcher.verified()
     except LexvlError as error:
         if not index.retired:

@@ -12,6 +12,7 @@ import typer
 
 from lexvl_anserini import cli
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.registry import AUTO
 
 if TYPE_CHECKING:
     from lexvl_anserini.doors.serving.app import Service
@@ -101,7 +102,9 @@ def command(
     if len(index) > MOST_INDEXES:
         raise UsageError(f"{len(index)} indexes; a page has at most {MOST_INDEXES} columns")
     started = time.perf_counter()
-    indexes = opened.served_indexes(index, checkpoint or [], device, data_dir, cli.encoder_settings((), runtime))
+    indexes = opened.served_indexes(
+        index, checkpoint or [], device, data_dir, cli.encoder_settings((), runtime or AUTO)
+    )
     listener = None if check else server.listening(host, port)
     shelf = opened.Shelf(indexes)
     try:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from scipy import sparse
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, ReadsTexts
@@ -14,6 +13,9 @@ from lexvl_anserini.encoders.parts.sparsify import matrix_of
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 
 class BagTower(ReadsTexts):

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import sparse
 
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.quantise import CsrRows
 
 if TYPE_CHECKING:
+    from scipy import sparse
     from torch import Tensor
 
 
@@ -123,12 +124,23 @@ def _own(own: Any) -> Any:
     return own
 
 
+def rows_of(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> CsrRows:
+    """The dimensions (int32) and the values (float32) of each row as one matrix [n, width]."""
+    indptr = np.cumsum([0, *map(len, dims)])
+    data, indices = (np.concatenate([np.empty(0, t), *a]) for t, a in ((np.float32, values), (np.int32, dims)))
+    return CsrRows(data, indices, indptr, (len(dims), width))
+
+
+def as_csr(rows: CsrRows) -> sparse.csr_matrix:
+    """As scipy's matrix."""
+    from scipy import sparse
+
+    return sparse.csr_matrix(rows[:3], shape=rows.shape)
+
+
 def matrix_of(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
     """CSR [n, width] float32 of the dimensions (int32) and the values of each row."""
-    if not dims:
-        return sparse.csr_matrix((0, width), dtype=np.float32)
-    indptr = np.concatenate([[0], np.cumsum([len(row) for row in dims])])
-    return sparse.csr_matrix((np.concatenate(values), np.concatenate(dims), indptr), shape=(len(dims), width))
+    return as_csr(rows_of(dims, values, width))
 
 
 def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:

@@ -18,7 +18,6 @@ from lexvl_anserini.engines.jvm import environment, java_errors
 from lexvl_anserini.engines.lucene.fields import census, count_index, max_impact
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.lucene.writing import NOT_EXACT, read_impact_manifest, sources_of
-from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, has_resident
 from lexvl_anserini.engines.resident.layout import REMEDY
 from lexvl_anserini.engines.verifying import is_sound
@@ -112,7 +111,7 @@ def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
 def _check_resident(index: Path) -> None:
     """Checks the file of resident postings, if there is one."""
     path = index / RESIDENT
-    if not path.exists() and read_report(index).postings >= layout.LEAST_POSTINGS:
+    if not path.exists() and read_report(index).options.get("resident", True):
         log.info("%s: no %s, so that Lucene's postings serve; --repair writes it", index, RESIDENT)
     if path.exists() and not (has_resident(index) and is_sound(path)):
         raise ArtefactError(f"{path}: damaged, or not of the index as it is now; {REMEDY}")

@@ -1,18 +1,18 @@
 """`LuceneEngine`: the protocol of all engines, implemented with the modules of this folder.
 
-Other processes may change an index while it is opened; `open_verified` opens one state of it, and compares its files.
+Other processes may change an index while it is opened; `OpenedIndex` opens one state of it, and compares its files.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from functools import cached_property
 from math import ceil
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from time import sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,6 +43,7 @@ from lexvl_anserini.engines.lucene.fields import (
 )
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
 from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
+from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.lucene.writing import (
     IndexOptions,
     as_written,
@@ -78,36 +79,68 @@ if TYPE_CHECKING:
 FILTER_BYTES = 1 << 28
 
 
-class LuceneSearch(ImpactEngine):
-    """Searches an impact index, ours or one that stock Anserini built from the same shards."""
+class JavaSearch(NamedTuple):
+    """What Java has of an open index.
 
-    def __init__(self, index: Path, manifest: Manifest):
-        jvm.start()
-        self.opened = open_verified(index, manifest)
-        self.reader, self.manifest, self.verification, self.resident = self.opened
-        with java_calls():
-            self._prepare(index)
+    postings   Lucene's
+    searcher   org.apache.lucene.search.IndexSearcher, with our similarity
+    order      of hits, an org.apache.lucene.search.Sort
+    static     the class TreeSearch
+    json       writes all hits of a query in one call, because a call into Java costs some microseconds
+    """
 
-    def _prepare(self, index: Path) -> None:
-        self.documents = int(self.reader.maxDoc())
-        self.searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(self.reader))
-        self.searcher.setSimilarity(field_similarity())
-        self.path, self.report = index, read_report(index)
-        self.fields = self.report.fields
-        ready = self.resident.ready if self.resident else None
-        lucene = LucenePostings(self.reader)
-        self.batches = BatchSearcher(lucene, self.documents, self.manifest.counts.max_impact, ready)
+    postings: LucenePostings
+    searcher: Any
+    order: Any
+    static: Any
+    json: Any
+
+    @classmethod
+    @java_calls()
+    def of(cls, reader: Any) -> JavaSearch:
+        """Of an open reader."""
+        searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(reader))
+        searcher.setSimilarity(field_similarity())
         sort_field = java_class("org.apache.lucene.search.SortField")
         by_id = sort_field(ID, java_class("org.apache.lucene.search.SortField$Type").STRING_VAL)
-        self.order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
+        order = java_class("org.apache.lucene.search.Sort")(sort_field.FIELD_SCORE, by_id)
         # What a static method returns is made in any thread, so its class is known before.
-        self.static, _ = our_class("TreeSearch"), java_class("org.apache.lucene.search.TopFieldDocs")
+        static, _ = our_class("TreeSearch"), java_class("org.apache.lucene.search.TopFieldDocs")
+        json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+        return cls(LucenePostings(reader), searcher, order, static, json)
+
+
+class LuceneSearch(ImpactEngine):
+    """Searches an impact index, ours or one that stock Anserini built from the same shards.
+
+    Java starts, and Lucene opens the index, when a query needs more than resident postings.
+    """
+
+    def __init__(self, index: Path, manifest: Manifest):
+        self.opened = OpenedIndex(index, manifest)
+        self.manifest, self.documents, self.resident = self.opened.manifest, self.opened.documents, self.opened.resident
+        self.path, self.report = index, read_report(index)
+        self.fields = self.report.fields
+        serving = self.resident.serving if self.resident else None
+        self.batches = BatchSearcher(lambda: self.java.postings, self.documents, manifest.counts.max_impact, serving)
         # The documents of each condition, the one used last at the end.
         self.filters, self.filtering = dict[str, np.ndarray](), Lock()
         self.approximate_postings: ApproximatePostings | None = None
         self.closed = False
-        # One call into Java costs some microseconds, so one call returns all hits of a query, as JSON.
-        self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
+
+    @property
+    def reader(self) -> Any:
+        """Lucene's reader of the index."""
+        return self.opened.reader
+
+    @cached_property
+    def java(self) -> JavaSearch:
+        """What Java has of the index."""
+        return JavaSearch.of(self.reader)
+
+    def prepare(self) -> None:
+        """Opens what any query may need, so that the index stays this one for all of them if it is replaced."""
+        _ = self.java
 
     def search(self, queries: Iterable[ImpactQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
         """One list per query; every term of a query counts, however many or frequent they are.
@@ -135,7 +168,7 @@ class LuceneSearch(ImpactEngine):
     def _reading(self, lists: Iterator[RankedList]) -> Iterator[RankedList]:
         """The lists, each taken while the files are compared."""
         while True:
-            with self.verification.reading():
+            with self.opened.reading():
                 documents = next(lists, None)
             if documents is None:
                 return
@@ -151,13 +184,14 @@ class LuceneSearch(ImpactEngine):
 
     @cached_property
     def compiler(self) -> Compiler:
-        """Compiles clause trees; knows the index's fields."""
+        """Compiles clause trees, by Java; knows the index's fields."""
+        self.prepare()
         return Compiler(self.fields)
 
     def search_where(
         self, queries: Iterable[ImpactQuery], where: Clause, hits: int, threads: int = 1
     ) -> Iterator[RankedList]:
-        """One list per query, of documents that match a condition; as trees until the resident postings serve."""
+        """One list per query, of documents that match a condition; as trees of an index without resident postings."""
         check_tree(where)
         stream = iter(queries)
         # Lucene enters documents by their ids, so these cost less than all postings of the query.
@@ -183,14 +217,13 @@ class LuceneSearch(ImpactEngine):
         """The ranked list of a clause tree: of the resident postings where these have its scores, else Lucene's."""
         check_count("hits", hits)
         check_tree(clause)
-        with self.verification.reading():
+        with self.opened.reading():
             if (most := bound(clause, self.bound)) >= SCORE_LIMIT:
                 raise inexact_score(query_id, ceil(most), "lower the weights of the tree")
             filtered = as_filtered(clause)
-            # Trees that they cannot answer do not load the resident postings.
             if filtered is None or names_documents(filtered.condition) or self.batches.resident() is None:
                 self.batches.count(LucenePostings.name, 1)
-                return self.batches.by_lucene(lambda: self.top(self.compiler.query(clause), hits, query_id))
+                return self.top(self.compiler.query(clause), hits, query_id)
             allowed = None if filtered.condition is None else self._matching(filtered.condition)
             return next(self.batches.search([ImpactQuery(query_id, filtered.vector)], hits, 1, allowed))
 
@@ -200,9 +233,9 @@ class LuceneSearch(ImpactEngine):
         with self.filtering:
             matching = self.filters.pop(name, None)
         if matching is None:
-            with self.verification.reading(), java_errors("the condition cannot be searched"):
+            with self.opened.reading(), java_errors("the condition cannot be searched"):
                 query = java_cast("org.apache.lucene.search.Query", self.compiler.query(condition))
-                bits = np.frombuffer(self.static.matching(self.searcher, query).tostring(), np.uint8)
+                bits = np.frombuffer(self.java.static.matching(self.java.searcher, query).tostring(), np.uint8)
             matching = np.unpackbits(bits, count=self.documents, bitorder="little")
         with self.filtering:
             self.filters[name] = matching
@@ -212,19 +245,19 @@ class LuceneSearch(ImpactEngine):
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""
-        with self.verification.reading():
-            return impacts_of(self.reader, doc_id, terms)
+        with self.opened.reading():
+            return (
+                self.resident.plain.impacts(doc_id, terms) if self.resident else impacts_of(self.reader, doc_id, terms)
+            )
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, read from its term vector."""
-        with self.verification.reading():
+        with self.opened.reading():
             return vector_of(self.reader, doc_id)
 
     def verified(self) -> None:
-        """Waits until all of Lucene's files are compared with their checksums."""
-        self.verification.wait()
-        if self.resident is not None:
-            self.resident.verified()
+        """Waits until all files that were opened are compared with their checksums."""
+        self.opened.verified()
 
     def close(self) -> None:
         """Closes the files."""
@@ -235,9 +268,10 @@ class LuceneSearch(ImpactEngine):
         """The best hits of any `org.apache.lucene.search.Query`: score descending, then doc_id ascending."""
         with java_errors(f"topic {query_id!r} cannot be searched"):
             cast = java_cast("org.apache.lucene.search.Query", query)
-            top = self.static.top(self.searcher, cast, min(hits, self.documents), self.order)
+            java = self.java
+            top = java.static.top(java.searcher, cast, min(hits, self.documents), java.order)
             with java_calls():
-                scored_docs = orjson.loads(self.json.writeValueAsString(top))["scoreDocs"]
+                scored_docs = orjson.loads(java.json.writeValueAsString(top))["scoreDocs"]
         scored = []
         for hit in scored_docs:
             score, doc_id = hit["fields"]
@@ -339,58 +373,122 @@ OPENINGS = 20
 PAUSE_S = 0.02
 
 
-class OpenLucene(NamedTuple):
-    """An open index; `resident` is None where its resident postings do not serve."""
+class OpenedIndex:
+    """One state of an index, whose files are compared with their checksums.
 
-    reader: Any
-    manifest: Manifest
-    verification: Verification
-    resident: Resident | None
+    Resident postings of all its documents are opened without Java; Lucene's files then when `reader` is first read.
+
+    Args:
+        index: its folder.
+        manifest: which may have changed since it was read; the attribute is that of the opened state.
+
+    documents      Lucene's number of documents, deleted ones included
+    resident       the resident postings; None where they do not serve
+    verifications  of the files that are open
+    """
+
+    def __init__(self, index: Path, manifest: Manifest):
+        self.index, self.manifest = index, manifest
+        self.resident: Resident | None = None
+        self._reader: Any = None
+        self._opening, self._closed, self.verifications = RLock(), False, list[Verification]()
+        for last in (*[False] * OPENINGS, True):
+            self._folder = _folder_of(index)
+            try:
+                now = self._open()
+            except (ArtefactError, FileNotFoundError):
+                self.close()
+                if last or _folder_of(index) == self._folder:
+                    raise
+            else:
+                # All files belong to one state only if no process replaced the index in between.
+                if last or _folder_of(index) == self._folder:
+                    break
+                self.close()
+            sleep(PAUSE_S)
+        if now is not None and _digests(manifest) <= _digests(now):
+            self.manifest = now
+        self._check_count(stock=now is None or read_report(index).engine == "pyserini")
+
+    def _open(self) -> Manifest | None:
+        """Opens the files; returns the manifest beside them."""
+        self.verifications, self.resident, self._reader, self._closed = [], None, None, False
+        now = manifest_there(self.index)
+        self._commit = commit_id(self.index)
+        served = usable(self.index)
+        self.documents = served.documents if served else int(Exclusive(self.reader).maxDoc())
+        as_written(self.index, now)
+        if served:
+            self.verifications = [Verification(self.index, [RESIDENT], {RESIDENT: REMEDY})]
+            self.resident = Resident(self.index, *self.verifications)
+        return now
+
+    def _check_count(self, stock: bool) -> None:
+        """Compares the number of documents with the manifest."""
+        documents, empty = self.manifest.counts.documents, self.manifest.counts.get("empty", 0)
+        # Stock Anserini skips documents without terms; they cannot be hits.
+        if self.documents == documents or stock and self.documents == documents - empty:
+            return
+        self.close()
+        held = f"{self.documents} documents, the manifest says {documents} of which {empty} empty"
+        raise ArtefactError(f"{self.index}: {held}; index again")
+
+    @property
+    def reader(self) -> Any:
+        """Lucene's reader.
+
+        Raises:
+            ArtefactError: another process changed or replaced the index since it was opened.
+        """
+        with self._opening:
+            if self._closed:
+                raise ArtefactError(f"{self.index}: the index is closed; open it again")
+            if self._reader is None:
+                jvm.start()
+                with java_errors(f"{self.index}: cannot be opened as a Lucene index"):
+                    reader = open_reader(self.index)
+                with ExitStack() as opening:
+                    opening.callback(close, reader)
+                    if self.resident and (commit_id(self.index), _folder_of(self.index)) != (
+                        self._commit,
+                        self._folder,
+                    ):
+                        raise ArtefactError(f"{self.index}: changed since it was opened; open it again")
+                    self.verifications.append(Verification(self.index, commit_files(reader)))
+                    opening.pop_all()
+                self._reader = reader
+            return self._reader
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around reading the index: where a damaged file makes that fail, the error is about the file."""
+        for verification in self.verifications:
+            verification.check()
+        try:
+            yield
+        except UsageError:
+            raise
+        except Exception:
+            for verification in self.verifications:
+                verification.wait()
+            raise
+
+    def verified(self) -> None:
+        """Waits until all files that were opened are compared with their checksums."""
+        for verification in self.verifications:
+            verification.wait()
+        if self.resident is not None:
+            self.resident.verified()
 
     def close(self) -> None:
         """Closes the files."""
+        self._closed = True
         if self.resident is not None:
             self.resident.close()
-        self.verification.close()
-        close(self.reader)
-
-
-def open_verified(index: Path, manifest: Manifest) -> OpenLucene:
-    """Opens an index, whose manifest may have changed since `manifest` was read."""
-    for last in (*[False] * OPENINGS, True):
-        folder = _folder_of(index)
-        try:
-            with java_errors(f"{index}: cannot be opened as a Lucene index"):
-                reader = open_reader(index)
-            with ExitStack() as opening:
-                opening.callback(close, reader)
-                now = manifest_there(index)
-                as_written(index, now)
-                served = usable(index)
-                names = [*commit_files(reader), *([RESIDENT] if served else [])]
-                verification = Verification(index, names, {RESIDENT: REMEDY} if served else {})
-                resident = Resident(index, verification) if served else None
-                opening.pop_all()
-        except (ArtefactError, FileNotFoundError):
-            if last or _folder_of(index) == folder:
-                raise
-        else:
-            # Reader and manifest belong to one index only if no process replaced it in between.
-            if last or _folder_of(index) == folder:
-                break
-            OpenLucene(reader, manifest, verification, resident).close()
-        sleep(PAUSE_S)
-    if now is not None and _digests(manifest) <= _digests(now):
-        manifest = now
-    opened = OpenLucene(reader, manifest, verification, resident)
-    held = int(Exclusive(reader).maxDoc())
-    documents, empty = manifest.counts.documents, manifest.counts.get("empty", 0)
-    # Stock Anserini skips documents without terms; they cannot be hits.
-    stock = now is None or read_report(index).engine == "pyserini"
-    if held == documents or stock and held == documents - empty:
-        return opened
-    opened.close()
-    raise ArtefactError(f"{index}: {held} documents, the manifest says {documents} of which {empty} empty; index again")
+        for verification in self.verifications:
+            verification.close()
+        if self._reader is not None:
+            close(self._reader)
 
 
 def _folder_of(index: Path) -> int:

@@ -23,6 +23,7 @@ from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.passages import by_documents
 
 if TYPE_CHECKING:
+    from lexvl_anserini.engines.resident.plain import PlainPostings
     from lexvl_anserini.engines.resident.searching import ResidentPostings
 
 Answer = TypeVar("Answer")
@@ -42,34 +43,34 @@ HEADER = Struct("<ii")
 
 
 class BatchSearcher:
-    """Computes dot products with the documents of an open index; both forms of its postings give the same lists.
+    """Computes dot products with the documents of an open index; all forms of its postings give the same lists.
 
     Args:
-        lucene: Lucene's postings.
+        lucene: returns Lucene's postings.
         documents: how many the index has.
         max_impact: the greatest impact of all, if known.
-        ready: called before each batch with the seconds that Lucene's postings have taken; returns the resident ones
-            once they serve.
+        serving: called before each batch with the seconds that answers have taken; returns the resident postings. None
+            for an index without them.
 
     served  the number of queries that each form has answered
     """
 
     def __init__(
         self,
-        lucene: LucenePostings,
+        lucene: Callable[[], LucenePostings],
         documents: int,
         max_impact: int | None,
-        ready: Callable[[float], ResidentPostings | None] | None = None,
+        serving: Callable[[float], PlainPostings | ResidentPostings] | None = None,
     ):
-        self.lucene, self.documents, self.max_impact, self.ready = lucene, documents, max_impact, ready
+        self.lucene, self.documents, self.max_impact, self.serving = lucene, documents, max_impact, serving
         self.served: Counter[str] = Counter()
         self.spent_s = 0.0
         self._counting = Lock()
 
-    def over(self, ready: Callable[[float], ResidentPostings]) -> BatchSearcher:
+    def over(self, serving: Callable[[float], ResidentPostings]) -> BatchSearcher:
         """The same over other resident postings, which serve at once; counts with this one."""
         other = copy(self)
-        other.ready = ready
+        other.serving = serving
         return other
 
     def search(
@@ -83,7 +84,7 @@ class BatchSearcher:
         """One list per query, in their order; memory does not grow with their number.
 
         Args:
-            allowed: uint8 [documents], 1 for those that can be hits, once `resident` postings serve; None for all.
+            allowed: uint8 [documents], 1 for those that can be hits, of an index with resident postings; None for all.
             best: from 1 on, hits are documents, scored by the sum of so many passages.
         """
         check_count("hits", hits)
@@ -107,14 +108,15 @@ class BatchSearcher:
             quick = self.max_impact * sum(vector.values())
             if quick < SCORE_LIMIT:
                 return quick
-        return sum(w * m for w, m in zip(vector.values(), self.lucene.max_impacts(list(vector)), strict=True))
+        form = self.resident() or self.lucene()
+        return sum(w * m for w, m in zip(vector.values(), form.max_impacts(list(vector)), strict=True))
 
-    def resident(self) -> ResidentPostings | None:
-        """The resident postings, once they serve; from then on they do."""
-        return self.ready(self.spent_s) if self.ready else None
+    def resident(self) -> PlainPostings | ResidentPostings | None:
+        """The resident postings; None for an index without them."""
+        return self.serving(self.spent_s) if self.serving else None
 
-    def by_lucene(self, answer: Callable[[], Answer]) -> Answer:
-        """An answer of Lucene's postings, whose seconds count for when the resident ones are worth loading."""
+    def timed(self, answer: Callable[[], Answer]) -> Answer:
+        """An answer, whose seconds count for when the kernels of the resident postings are worth loading."""
         started = perf_counter()
         try:
             return answer()
@@ -129,20 +131,20 @@ class BatchSearcher:
         resident = self.resident()
         if resident is None:
             assert allowed is None, "Lucene's postings have no filter"
-            lists = self.by_lucene(lambda: self._of_lucene(batch, checked, hits, threads, best))
+            form, lists = self.lucene().name, self._of_lucene(batch, checked, hits, threads, best)
         else:
-            lists = resident.lists(checked, hits, threads, allowed, best)
-        self.count((resident or self.lucene).name, len(batch))
+            form, lists = resident.name, self.timed(lambda: resident.lists(checked, hits, threads, allowed, best))
+        self.count(form, len(batch))
         return lists
 
     def _of_lucene(
         self, batch: list[ImpactQuery], checked: QueryBatch, hits: int, threads: int, best: int
     ) -> list[RankedList]:
         if not best:
-            return self.lucene.lists(checked, hits, threads)
+            return self.lucene().lists(checked, hits, threads)
 
         def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
-            return self.lucene.lists(QueryBatch(some), min(depth, self.documents), threads)
+            return self.lucene().lists(QueryBatch(some), min(depth, self.documents), threads)
 
         return list(by_documents(passages, batch, hits, best))
 

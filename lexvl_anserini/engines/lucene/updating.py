@@ -199,7 +199,7 @@ def repair(index: Path) -> bool:
 def _needs_no_repair(index: Path) -> bool:
     """Returns True for an index whose resident postings are sound, or that is to have none."""
     report = read_report(index)
-    if not IndexOptions(**report.options).resident or report.postings < layout.LEAST_POSTINGS:
+    if not IndexOptions(**report.options).resident:
         return not (index / RESIDENT).exists()
     try:
         if not (has_resident(index) and is_sound(index / RESIDENT)):

@@ -79,10 +79,11 @@ def refuse_newer_line(index: Path) -> None:
     Raises:
         ArtefactError: the index is of a later major version.
     """
-    version, pyserini = read_version(index), version_of("pyserini") or ""
-    expected = LINE_OF_PYSERINI.get(pyserini.partition(".")[0], max(LUCENE_LINES))
+    version = read_version(index)
+    if version is None or version.written[0] <= min(LUCENE_LINES):
+        return
     # The table saves reading the directory of the jar, which takes seconds, for an index that fits.
-    if version is None or version.written[0] <= expected:
+    if version.written[0] <= LINE_OF_PYSERINI.get((version_of("pyserini") or "").partition(".")[0], max(LUCENE_LINES)):
         return
     running = lucene_of(find_jar())
     if running is not None and version.written[0] > int(running.partition(".")[0]):

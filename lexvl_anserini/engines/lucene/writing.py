@@ -36,7 +36,6 @@ from lexvl_anserini.engines.index_folder import (
 from lexvl_anserini.engines.jvm import Exclusive, lucene_version, our_class
 from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, java_map, longest_lists, text_analyzer
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted
-from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
@@ -276,7 +275,7 @@ def finish_index(
     (part / RESIDENT).unlink(missing_ok=True)
     # What was measured of the older one does not hold for this one.
     (part / APPROXIMATE).unlink(missing_ok=True)
-    if options.resident and counts["postings"] >= layout.LEAST_POSTINGS:
+    if options.resident:
         from lexvl_anserini.engines.resident.packing import write_resident
 
         write_resident(part, counts["max_impact"])

@@ -1,7 +1,8 @@
-"""Whether the resident postings of an open index serve: the user's choice, the memory, and whether they are ready.
+"""Whether the resident postings of an open index serve: the user's choice, the memory, and what reads them.
 
-`LEXVL_POSTINGS` chooses: `auto` (default) uses them if they take at most half of the memory, and loads them once
-Lucene's postings have taken as long as loading does; `resident` waits for them; `lucene` does not use them.
+`LEXVL_POSTINGS` chooses: `auto` (default) uses them if they take at most half of the memory, reads them with numpy, and
+loads the kernels once numpy has taken as long as loading does; `resident` waits for the kernels; `lucene` does not use
+them.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import logging
 import os
 import time
+from functools import cached_property
 from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.engines.jvm import quarter_of_memory
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT, open_sections, read_contents
+from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT, FileContents, open_sections, read_contents
+from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 
@@ -27,7 +30,7 @@ log = logging.getLogger(__name__)
 VARIABLE = "LEXVL_POSTINGS"
 AUTO, ALWAYS, NEVER = CHOICES = ("auto", "resident", "lucene")
 
-# Loading the kernels takes about this long; it is worth it once answers from Lucene's postings took as long.
+# Loading the kernels takes about this long; it is worth it once answers without them took as long.
 WORTH_S = 0.5
 
 # Compiling the kernels, once per machine, takes longer.
@@ -48,23 +51,23 @@ def has_resident(index: Path) -> bool:
     return contents is not None and contents.commit == commit_id(index)
 
 
-def usable(index: Path) -> bool:
-    """Returns True if the index has resident postings of its last commit, and they are to be used."""
+def usable(index: Path) -> FileContents | None:
+    """What the file holds, if the index has resident postings of its last commit, and they are to be used."""
     chosen = choice()
     if chosen == NEVER:
-        return False
+        return None
     contents = read_contents(index)
     if contents is None or contents.commit != commit_id(index):
         if chosen == ALWAYS:
             what = "no" if contents is None else "an older"
             raise ArtefactError(f"{index}: {VARIABLE} is {ALWAYS}, and the index has {what} {RESIDENT}; {REMEDY}")
-        return False
+        return None
     needed = (index / RESIDENT).stat().st_size + contents.columns * contents.width
-    return chosen == ALWAYS or needed <= 2 * quarter_of_memory()
+    return contents if chosen == ALWAYS or needed <= 2 * quarter_of_memory() else None
 
 
 class Resident:
-    """The resident postings of an index, which are loaded by a thread of their own once they are worth it.
+    """The resident postings of an index, whose kernels are loaded by a thread of their own once they are worth it.
 
     Args:
         index: one whose resident postings are `usable`.
@@ -80,11 +83,17 @@ class Resident:
         self._postings: ResidentPostings | None = None
         self._error: BaseException | None = None
 
-    def ready(self, spent_s: float) -> ResidentPostings | None:
-        """The postings, or None as long as Lucene's serve.
+    @cached_property
+    def plain(self) -> PlainPostings:
+        """The postings as numpy reads them."""
+        self._verification.wait_for(RESIDENT)
+        return PlainPostings(open_sections(self._file, self._path))
+
+    def serving(self, spent_s: float) -> PlainPostings | ResidentPostings:
+        """The postings, with the kernels as soon as they are loaded.
 
         Args:
-            spent_s: seconds that Lucene's have taken so far; from `WORTH_S` on, these are loaded.
+            spent_s: seconds that answers without the kernels have taken so far; from `WORTH_S` on, these are loaded.
         """
         if self._closed:
             raise ArtefactError(f"{self._path.parent}: the index is closed; open it again")
@@ -96,7 +105,7 @@ class Resident:
             self._join()
         if self._error is not None:
             raise self._error
-        return self._postings
+        return self._postings or self.plain
 
     def verified(self) -> None:
         """Waits until they are loaded, if that began."""

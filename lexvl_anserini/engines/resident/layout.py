@@ -37,15 +37,15 @@ from lexvl_anserini.ground.typed import Entry, Key, check
 
 FORMAT = "lexvl-resident/1"
 
-# An index of fewer postings has no such file: Lucene's answer as fast as kernels load.
-LEAST_POSTINGS = 1 << 20
-
 BLOCK = 1 << 16
 BITMAP, GAPS, NUMBERS = range(3)
 
 # A slot with this share of its block's documents or more is a bitmap: from here on it is the smallest form, and adding
 # a column of all documents takes less time than adding so many postings.
 BITMAP_SHARE = 8
+
+# Of an entry of gaps.
+LARGEST_GAP = 255
 
 # Ids that are coded together; of each group the first is whole.
 GROUP = 16

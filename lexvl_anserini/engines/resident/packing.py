@@ -12,18 +12,13 @@ import numpy as np
 from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, close, open_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.compiling import kernel
+from lexvl_anserini.engines.resident import plain_packing
 from lexvl_anserini.engines.resident.layout import (
     BITMAP,
-    BITMAP_SHARE,
-    BLOCK,
-    GAPS,
     GROUP,
     LEAST_ALIGNMENT,
     LENGTH_BYTES,
     NO_RANK,
-    NUMBERS,
-    PACKED_TOGETHER,
     RESIDENT,
     TYPES,
     WIDTHS,
@@ -31,12 +26,12 @@ from lexvl_anserini.engines.resident.layout import (
     column_lengths,
     open_sections,
 )
-from lexvl_anserini.engines.resident.searching import ResidentPostings
 
 # Postings that one call of Java returns, 8 bytes each.
 CHUNK = 1 << 22
 
-LARGEST_GAP = 255
+# Up to so many postings, or ids, numpy packs them before the kernels would be loaded.
+PLAIN_POSTINGS, PLAIN_IDS = 3 << 20, 1 << 18
 
 
 class Lists(NamedTuple):
@@ -70,19 +65,23 @@ def write_resident(index: Path, max_impact: int) -> None:
     with java_errors(f"{index}: cannot be read"):
         reader = open_reader(index)
     try:
-        greatest = _write_file(index, reader, max_impact)
-        if greatest > max_impact:
+        facts = _write_file(index, reader, max_impact)
+        if facts["max_impact"] > max_impact:
             # Older shards do not name their greatest impact.
-            _write_file(index, reader, greatest)
+            _write_file(index, reader, facts["max_impact"])
     finally:
         close(reader)
+    if facts["postings"] < PLAIN_POSTINGS:
+        return
+    from lexvl_anserini.engines.resident.searching import ResidentPostings
+
     # What searches need once per machine is compiled here, off their path.
     with (index / RESIDENT).open("rb") as file:
         ResidentPostings(open_sections(file, index / RESIDENT)).warm()
 
 
-def _write_file(index: Path, reader: Any, max_impact: int) -> int:
-    """Writes the file for impacts as wide as this one; returns the greatest that was found."""
+def _write_file(index: Path, reader: Any, max_impact: int) -> dict[str, int]:
+    """Writes the file for impacts as wide as this one; returns what its contents say about the postings."""
     width = next(width for width in WIDTHS if max_impact < 1 << 8 * width)
     documents = int(Exclusive(reader).maxDoc())
     with (index / RESIDENT).open("wb") as out:
@@ -90,7 +89,16 @@ def _write_file(index: Path, reader: Any, max_impact: int) -> int:
         facts = write_postings(writer, exported(reader, CONTENTS), documents, width)
         facts |= write_ids(writer, exported(reader, ID), documents)
         writer.finish({"commit": commit_id(index) or "", "documents": documents, "width": width, **facts})
-    return facts["max_impact"]
+    return facts
+
+
+def packers(few: bool) -> Any:
+    """The module that packs, by numpy for few postings or ids; both write the same bytes."""
+    if few:
+        return plain_packing
+    from lexvl_anserini.engines.resident import packing_kernels
+
+    return packing_kernels
 
 
 def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width: int) -> dict[str, int]:
@@ -100,7 +108,8 @@ def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width
     postings = 0
     for lists in terms:
         room, last = _room(lists, width), np.empty(len(lists.ends), "<i8")
-        size, count = pack(lists, documents, width, last, room)
+        few = postings + len(lists.documents) < PLAIN_POSTINGS
+        size, count = packers(few).pack(lists, documents, width, last, room)
         writer.write(room.octets[:size].data)
         slots.append(slots[-1][-1] + last)
         names.append(np.insert(lists.names, np.cumsum(lists.lengths), 0))
@@ -135,7 +144,7 @@ def write_ids(writer: Writer, ids: Iterable[Lists], documents: int, section: str
     names = np.concatenate([chunk.names for chunk in chunks])
     coded = np.empty(len(order) * 2 * LENGTH_BYTES + int((lengths * holders).sum()), "<u1")
     ends = np.empty(-(-len(order) // GROUP), "<i8")
-    size = front_code(names, lengths, holders, coded, ends)
+    size = packers(len(order) < PLAIN_IDS).front_code(names, lengths, holders, coded, ends)
     writer.section("ids", coded[:size])
     writer.section("id_ends", ends)
     return {"ids": len(order), "longest_id": int(lengths.max(initial=0))}
@@ -177,189 +186,3 @@ def _room(lists: Lists, width: int) -> Packed:
     octets = postings * (LENGTH_BYTES + 1 + 2 * (1 + width) + max(width, LEAST_ALIGNMENT))
     types = ("<u2", "<u1", "<u2", "<u4", "<u4")
     return Packed(np.empty(octets, "<u1"), *(np.empty(postings, type_name) for type_name in types))
-
-
-@kernel
-def pack(lists: Lists, documents: int, width: int, last: Any, room: Packed) -> Any:
-    """Turns posting lists into slots; returns the number of bytes and of slots.
-
-    Args:
-        documents: of the index.
-        width: bytes of an impact.
-        last: int64 [terms]; receives the number of slots up to each term.
-    """
-    size, slots, start = 0, 0, 0
-    for term in range(len(lists.ends)):
-        while start < lists.ends[term]:
-            block = lists.documents[start] // BLOCK
-            end, most, entries = measure(lists, start, lists.ends[term], block)
-            count, length = end - start, min(BLOCK, documents - block * BLOCK)
-            if count * BITMAP_SHARE >= length:
-                kind, entries = BITMAP, count
-                bits = put_bitmap(lists, start, end, length, room.octets, size)
-                size = put_packed(lists, start, end, room.octets, bits)
-                room.packed[slots] = size - bits
-            elif entries * (1 + width) <= count * (2 + width):
-                kind = GAPS
-            else:
-                kind, entries = NUMBERS, count
-                size = put_numbers(lists, start, end, room.octets, size)
-            if kind == GAPS:
-                size = put_gaps(lists, start, end, width, room.octets, size)
-            elif kind == NUMBERS:
-                size = put_impacts(lists, start, end, width, room.octets, padded(room.octets, size, width))
-            size = padded(room.octets, size, max(width, LEAST_ALIGNMENT))
-            room.block[slots] = block
-            room.kind[slots] = kind
-            room.counts[slots] = entries - 1
-            room.most[slots] = most
-            slots, start = slots + 1, end
-        last[term] = slots
-    return size, slots
-
-
-@kernel
-def padded(octets: Any, size: int, to: int) -> int:
-    """Writes zeros up to the next multiple, so that the same index has the same file."""
-    while size % to:
-        octets[size] = 0
-        size += 1
-    return size
-
-
-@kernel
-def measure(lists: Lists, start: int, end: int, block: int) -> Any:
-    """Where a slot ends, its greatest impact, and its entries as gaps."""
-    most, entries, before = 0, 0, block * BLOCK - 1
-    at = start
-    while at < end and lists.documents[at] // BLOCK == block:
-        most = max(most, lists.impacts[at])
-        entries += (lists.documents[at] - before - 1) // LARGEST_GAP + 1
-        before = lists.documents[at]
-        at += 1
-    return at, most, entries
-
-
-@kernel
-def put_bitmap(lists: Lists, start: int, end: int, length: int, octets: Any, size: int) -> int:
-    """Writes which documents a slot has, as bits."""
-    bits = (length + 63) // 64 * 8
-    octets[size : size + bits] = 0
-    for at in range(start, end):
-        document = lists.documents[at] % BLOCK
-        octets[size + document // 8] |= 1 << document % 8
-    return size + bits
-
-
-@kernel
-def put_packed(lists: Lists, start: int, end: int, octets: Any, size: int) -> int:
-    """Writes a slot's impacts with as few bits as the greatest of 64 has."""
-    for first in range(start, end, PACKED_TOGETHER):
-        last, most, bits = min(first + PACKED_TOGETHER, end), 0, 0
-        for at in range(first, last):
-            most = max(most, lists.impacts[at])
-        while most >> bits:
-            bits += 1
-        octets[size] = bits
-        size += 1
-        waiting, held = np.int64(0), 0
-        for at in range(first, last):
-            waiting |= np.int64(lists.impacts[at]) << held
-            held += bits
-            while held >= 8:
-                octets[size] = waiting & 255
-                waiting, held, size = waiting >> 8, held - 8, size + 1
-        if held:
-            octets[size] = waiting
-            size += 1
-    return size
-
-
-@kernel
-def put_numbers(lists: Lists, start: int, end: int, octets: Any, size: int) -> int:
-    """Writes a slot's documents as numbers."""
-    for at in range(start, end):
-        document = lists.documents[at] % BLOCK
-        octets[size] = document & 255
-        octets[size + 1] = document >> 8
-        size += 2
-    return size
-
-
-@kernel
-def put_gaps(lists: Lists, start: int, end: int, width: int, octets: Any, size: int) -> int:
-    """Writes a slot's documents as gaps, then its impacts."""
-    first, before = size, -1
-    for at in range(start, end):
-        document = lists.documents[at] % BLOCK
-        gap = document - before
-        while gap > LARGEST_GAP:
-            octets[size] = LARGEST_GAP
-            gap -= LARGEST_GAP
-            size += 1
-        octets[size] = gap
-        size += 1
-        before = document
-    gaps, impact, at = size - first, padded(octets, size, width), start
-    before = -1
-    for i in range(gaps):
-        before += octets[first + i]
-        there = at < end and lists.documents[at] % BLOCK == before
-        put_number(lists.impacts[at] if there else 0, width, octets, impact + i * width)
-        at += there
-    return impact + gaps * width
-
-
-@kernel
-def put_impacts(lists: Lists, start: int, end: int, width: int, octets: Any, size: int) -> int:
-    """Writes a slot's impacts."""
-    for at in range(start, end):
-        put_number(lists.impacts[at], width, octets, size)
-        size += width
-    return size
-
-
-@kernel
-def put_number(number: int, width: int, octets: Any, at: int) -> None:
-    """Writes a number in `width` bytes, the lowest first."""
-    for i in range(width):
-        octets[at + i] = number >> 8 * i & 255
-
-
-@kernel
-def front_code(names: Any, lengths: Any, holders: Any, coded: Any, ends: Any) -> int:
-    """Codes ids as the file has them; returns the number of bytes.
-
-    Args:
-        names: uint8, the ids in their order, one after the other; `lengths` of each, `holders` documents of each.
-        coded: uint8, receives the bytes; `ends` int64, receives where each group ends.
-    """
-    size, place, start, before, length_before = 0, 0, 0, 0, 0
-    for number in range(len(lengths)):
-        length = lengths[number]
-        for _ in range(holders[number]):
-            shared = 0
-            if place % GROUP:
-                most = min(length, length_before)
-                while shared < most and names[start + shared] == names[before + shared]:
-                    shared += 1
-            size = put_varying(shared, coded, size)
-            size = put_varying(length - shared, coded, size)
-            for i in range(shared, length):
-                coded[size] = names[start + i]
-                size += 1
-            ends[place // GROUP] = size
-            before, length_before, place = start, length, place + 1
-        start += length
-    return size
-
-
-@kernel
-def put_varying(number: int, coded: Any, at: int) -> int:
-    """Writes a number in 7 bits a byte, the lowest first, all but the last with the highest bit set."""
-    while number > 127:
-        coded[at] = number & 127 | 128
-        number >>= 7
-        at += 1
-    coded[at] = number
-    return at + 1
