@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -109,11 +109,17 @@ class InputOptions:
     ] = None
     data_dir: cli.DataDir = None
     escape_ids: Annotated[bool, typer.Option("--escape-ids", help="Percent-encode ids that have white space.")] = False
+    passages: Annotated[
+        str | None,
+        typer.Option(help="Split texts into passages DOC#N of WORDS[:STRIDE] words, for search --passages; 150:75."),
+    ] = None
 
     def check(self) -> None:
         """Raises UnknownName for an unknown encoder, UsageError for topics without an output."""
         if self.encoder is not None and self.encoder not in ENCODERS:
             raise UnknownName("encoder", self.encoder, ENCODERS)
+        if self.topics and self.passages:
+            raise UsageError("--passages splits the texts of a corpus; --topics are encoded as they are")
         if self.topics and not self.output:
             raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
         if self.topics and stored_url(place(self.output or "")):
@@ -127,11 +133,15 @@ class InputOptions:
         """The topics to encode; None for a corpus."""
         return load_topics(self.ref(self.topics)) if self.topics else None
 
+    def corpus_ref(self) -> CorpusRef:
+        """The corpus to encode."""
+        return replace(self.ref(self.corpus, self.split), passages=self.passages)
+
     def load_corpus(self) -> Dataset:
         """The corpus to encode; with topics, it decides their direction."""
         from lexvl_anserini.data.dataset import dataset_of
 
-        return dataset_of(self.ref(self.corpus, self.split))
+        return dataset_of(self.corpus_ref())
 
     def target(self, encoder: str, part: Part | None) -> Path:
         """The output."""
@@ -382,7 +392,7 @@ def encode_all_parts(work: Work) -> dict[str, Any]:
     request = door("cluster.parts").PartsRequest(
         plan=place(work.parts.plan),
         output=output,
-        corpus=inputs.ref(inputs.corpus, inputs.split),
+        corpus=inputs.corpus_ref(),
         encoder=encoder,
         quantiser=work.quantiser,
         layout=work.layout,

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from lexvl_anserini.data.lines import LinePlace
+from lexvl_anserini.data.passages import splitting
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
@@ -30,6 +31,7 @@ class Dataset:
     escape_ids    ids are percent-encoded (`data.checks.escape_id`) in documents, topics and qrels alike
     direction     what topics and documents are: text-to-text, text-to-image or image-to-text
     scores        of judged documents by a teacher; None where the files have none
+    passages      the rule by which documents are passages of texts (`data.passages`); None for whole documents
     placed        the documents from a place of their file on, each with its place; None where no file has places, so
                   that the documents before one have to be read
     """
@@ -44,6 +46,7 @@ class Dataset:
     escape_ids: bool = False
     direction: str = "text-to-text"
     scores: Callable[[], Iterator[TeacherScore]] | None = None
+    passages: str | None = None
     placed: Callable[[LinePlace], Iterator[tuple[LinePlace, Document]]] | None = None
 
     @classmethod
@@ -62,7 +65,8 @@ class Dataset:
     @property
     def ref(self) -> CorpusRef:
         """The reference that loads this dataset again."""
-        return CorpusRef(self.name, self.split or None, self.data_dir, self.escape_ids, self.direction)
+        split = self.split or None
+        return CorpusRef(self.name, split, self.data_dir, self.escape_ids, self.direction, self.passages)
 
 
 def begun(dataset: Dataset) -> Dataset:
@@ -90,6 +94,7 @@ def load_dataset(
     data_dir: str | None = None,
     escape_ids: bool = False,
     direction: str | None = None,
+    passages: str | None = None,
 ) -> Dataset:
     """Loads a registered dataset by name.
 
@@ -101,17 +106,19 @@ def load_dataset(
         data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
         escape_ids: percent-encode white space and control characters in ids instead of refusing them.
         direction: text-to-text, text-to-image or image-to-text; default the dataset's own.
+        passages: `WORDS` or `WORDS:STRIDE`: each text is split into passages of so many words, one every STRIDE words,
+            with the ids `doc#0`, `doc#1`, ...
 
     Raises:
         UnknownName: no family or direction of that name.
-        UsageError: the dataset does not have that direction.
+        UsageError: the dataset does not have that direction, or `passages` is no such rule.
         DataError: its files are missing or malformed; the message says what to put where.
     """
     check_type("name", name, str, "the name of a corpus, such as 'demo'")
     check_type("split", split, str | None, "a name")
     check_type("data_dir", data_dir, str | Path | None, "a folder")
     check_type("direction", direction, str | None, "a name")
-    return dataset_of(CorpusRef(name, split, data_dir and str(data_dir), escape_ids, direction))
+    return dataset_of(CorpusRef(name, split, data_dir and str(data_dir), escape_ids, direction, passages))
 
 
 def dataset_of(ref: CorpusRef) -> Dataset:
@@ -128,7 +135,11 @@ def dataset_of(ref: CorpusRef) -> Dataset:
             f"{ref.name}: {family} has no place in its name, its files are in the data folder or in a package; "
             "karpathy:FILE.json,IMAGES reads captioned images of another place"
         )
-    return load(ref)
+    dataset = load(ref)
+    if ref.passages is None:
+        return dataset
+    documents = splitting(dataset.documents, ref.passages, ref.name)
+    return replace(dataset, documents=documents, passages=ref.passages, placed=None)
 
 
 def checked_split(ref: CorpusRef, split_in_name: str | None) -> str | None:

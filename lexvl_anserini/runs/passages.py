@@ -1,7 +1,6 @@
 """Documents scored by their passages: the best one (MaxP), or the sum of the best (SumP; Dai and Callan 2019).
 
-A passage has the id of its document, `#`, and anything: `doc#0`, `doc#1`. An id without `#` is a document of one
-passage, as in Pyserini, and so is one that begins with its only `#`.
+`data.passages` says which document a passage belongs to.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from lexvl_anserini.data.passages import document_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import MOST
 from lexvl_anserini.runs.order import RankedList, ranked
-
-DELIMITER = "#"
 
 # Queries whose documents are searched together, and the passages that they hold at most.
 PIECE = 256
@@ -29,16 +27,6 @@ LOOKED_AT = 1000
 
 # Ranked lists of passages, of some queries at a depth.
 SearchPassages = Callable[[Sequence[Any], int], Iterable[RankedList]]
-
-
-def document_of(passage_id: str) -> str:
-    """The id of a passage's document.
-
-    >>> [document_of(passage_id) for passage_id in ("d1#0", "d1", "d#2#3", "#4")]
-    ['d1', 'd1', 'd', '#4']
-    """
-    end = passage_id.find(DELIMITER, 1)
-    return passage_id if end < 0 else passage_id[:end]
 
 
 def best_of(passages: str | None) -> int:

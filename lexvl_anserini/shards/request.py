@@ -67,6 +67,7 @@ def requested(
             data_dir=dataset.data_dir,
             escape_ids=dataset.escape_ids,
             direction=dataset.direction,
+            **({} if dataset.passages is None else {"passages": dataset.passages}),
             documents=summary.documents,
             digest=summary.digest,
             **({} if part is None else part_of_corpus(part, summary.documents)),

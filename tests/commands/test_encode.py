@@ -21,7 +21,7 @@ from PIL import Image
 
 from lexvl_anserini import cli
 from lexvl_anserini.cli import parse_settings
-from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.dataset import dataset_of, load_dataset
 from lexvl_anserini.encode import command
 from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
@@ -94,6 +94,26 @@ def test_encodes_a_corpus(encode, beir):
     assert rows["scale"] == manifest.quantiser["document"]["scale"]
     lines = [json.loads(line) for line in Path("out/docs/shard-00000.jsonl").read_text().splitlines()]
     assert [line["id"] for line in lines] == [f"d{number}" for number in range(40)]
+
+
+def test_texts_in_passages(encode, beir, caplog):
+    """The manifest notes the rule, with which the corpus of an index is read again."""
+    code, _, _ = encode("--passages", "5:3", encoder="bag-of-tokens", output="out")
+    assert code == 0
+    manifest = read_manifest(Path("out"))
+    ids = [json.loads(line)["id"] for line in Path("out/docs/shard-00000.jsonl").read_text().splitlines()]
+    texts = {document.doc_id: document.text.split() for document in load_dataset(f"beir:{beir}").documents()}
+    assert ids == [f"{name}#{n}" for name, words in texts.items() for n in range(max(1, -(-(len(words) - 5) // 3) + 1))]
+    assert manifest.corpus.passages == "5:3" and manifest.documents == len(ids)
+    assert f"beir:{beir}: 40 documents in {len(ids)} passages" in caplog.messages
+    again = dataset_of(manifest.corpus.ref)
+    assert [document.doc_id for document in again.documents()] == ids
+    code, _, err = encode("--passages", "5", encoder="bag-of-tokens", output="out")
+    assert code == 1 and 'holds shards of another request (corpus: {"name"' in one_line(err)
+    code, _, err = encode("--passages", "3:5", encoder="bag-of-tokens", output="new")
+    assert code == 2 and one_line(err).startswith("error: passages '3:5': expected WORDS or WORDS:STRIDE")
+    code, _, err = encode("--passages", "5", "--topics", f"beir:{beir}", output="q.jsonl")
+    assert code == 2 and "--passages splits the texts of a corpus; --topics are encoded as they are" in one_line(err)
 
 
 def test_default_output_is_named_after_corpus_and_encoder(encode, beir):

@@ -76,6 +76,16 @@ def test_lists_are_those_of_one_index(indexes, vector, hits, threads):
     assert found[0] == found[1]
 
 
+def test_documents_whose_passages_are_in_several_partitions(tmp_path):
+    passages = [("a#0", 3), ("b#0", 2), ("a!#0", 3), ("b#1", 2), ("c", 1), ("a#1", 1)]
+    sources = split([(name, {"ash": impact}) for name, impact in passages], tmp_path, [2, 4])
+    index = build_index(sources, tmp_path / "three", engine="partitions").path
+    with verified(engine(index)) as opened:
+        for best, expected in ((1, [("a", 3), ("a!", 3), ("b", 2), ("c", 1)]), (2, [("a", 4), ("b", 4), ("a!", 3)])):
+            [documents] = opened.search_passages([ImpactQuery("q", {"ash": 1})], best, len(expected))
+            assert list(documents.pairs()) == expected
+
+
 def test_ties_across_partitions_and_the_cut(indexes):
     """Four documents score 3; two of them are in the first partition, in the order z, é."""
     with verified(engine(indexes[1])) as opened:

@@ -13,15 +13,10 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import MOST
 from lexvl_anserini.runs import passages
 from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.runs.passages import best_of, best_passages, by_documents, document_of
+from lexvl_anserini.runs.passages import best_of, best_passages, by_documents
 
 # In the order of passages `a!#0` comes before `a#0`, in that of documents `a` before `a!`.
 NAMES = ("a", "a!", "a#0", "a#1", "a#2", "a!#0", "a!#1", "ab", "b#x#y", "#", "#1", "é#0", "😀#0", "😀#1")
-
-
-def test_the_document_of_a_passage() -> None:
-    named = {"d1#0": "d1", "d1": "d1", "d#2#3": "d", "#4": "#4", "#4#5": "#4", "é#": "é", "#": "#"}
-    assert {passage_id: document_of(passage_id) for passage_id in named} == named
 
 
 def test_words_for_the_best_passages() -> None:

@@ -392,12 +392,15 @@ def select(keys: Any, size: int, hits: int) -> None:
 
 
 @kernel
-def find_best(postings: Postings, queries: Queries, q: int, allowed: Any, space: Space, ends: Any, best: Any) -> None:
+def find_best(
+    postings: Postings, queries: Queries, q: int, allowed: Any, space: Space, ends: Any, best: Any, sums: Any
+) -> None:
     """Finds the best passages of each document for query q, from all passages: no bound tells how many count.
 
     Args:
-        ends: int64 [P + 1]; the best passages of place p are best[ends[p]]..best[ends[p + 1]].
+        ends: int64 [P + 1]; the best passages of place p are best[ends[p]]..best[ends[p + 1]]; none where all count.
         best: int32; has the scores of other postings or 0, and receives those of the best of all, in descending order.
+        sums: int64 [P]; receives the sums of documents all of whose passages count.
     """
     documents = len(postings.rank)
     for i in range(queries.ends[q], queries.ends[q + 1]):
@@ -410,11 +413,17 @@ def find_best(postings: Postings, queries: Queries, q: int, allowed: Any, space:
         columns = add_slots(postings, present, space)[0]
         add_columns(postings.columns, space, 0, columns, length)
         for i in range(length):
-            score, place = space.sums[i], np.int64(postings.rank[block * BLOCK + i])
-            at = ends[place + 1] - 1
+            score = space.sums[i]
+            if score <= 0:
+                continue
+            place = np.int64(postings.rank[block * BLOCK + i])
+            first, at = ends[place], ends[place + 1] - 1
+            if at < first:
+                sums[place] += score
+                continue
             if score <= best[at]:
                 continue
-            while at > ends[place] and best[at - 1] < score:
+            while at > first and best[at - 1] < score:
                 best[at] = best[at - 1]
                 at -= 1
             best[at] = score

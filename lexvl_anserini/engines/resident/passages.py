@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lexvl_anserini.data.passages import DELIMITER
 from lexvl_anserini.engines.resident.kernels import Postings, spell
 from lexvl_anserini.engines.resident.layout import NO_RANK, REMEDY
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.runs.passages import DELIMITER
 
 # Bytes for the ids that are read at once.
 READ_BYTES = 1 << 24
@@ -32,8 +32,8 @@ class Grouped(NamedTuple):
     sizes: np.ndarray
 
     def ends(self, best: int) -> np.ndarray:
-        """Where the `best` best passages of each document are in one array, int64 [P + 2]."""
-        return np.concatenate([[0], np.cumsum(np.minimum(self.sizes, best))])
+        """Where the `best` best passages of documents with more are in one array, int64 [P + 2]."""
+        return np.concatenate([[0], np.cumsum(np.where(self.sizes > best, best, 0))])
 
 
 def grouped(postings: Postings, front: np.ndarray, id_ends: np.ndarray, longest_id: int, ids: int) -> Grouped:

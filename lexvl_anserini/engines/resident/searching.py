@@ -242,7 +242,7 @@ def sums_of(passages: Grouped, terms: Queries, best: int, allowed: np.ndarray, h
     counts = np.zeros(queries, np.int64)
     for query in range(queries):
         of_passages, sums = np.zeros(ends[-1], np.int32), np.zeros(len(passages.sizes), np.int64)
-        find_best(passages.postings, terms, query, allowed, space, ends, of_passages)
+        find_best(passages.postings, terms, query, allowed, space, ends, of_passages, sums)
         add_up(ends, of_passages, sums)
         top = top_positions(sums, hits)
         counts[query] = len(top)
