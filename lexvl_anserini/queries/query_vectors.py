@@ -74,7 +74,7 @@ def queries_of(
     else:
         side = as_lexical(tower)
         # Graphs have a form of weights that needs no scipy.
-        weights = getattr(side, "rows", side.weights)(inputs, batch_size)
+        weights = getattr(side, "csr_rows", side.weights)(inputs, batch_size)
         impacts = quantiser.queries(weights, max_impact)
         yield from map(ImpactQuery, query_ids, impacts.in_vocabulary(side.vocabulary))
 

@@ -160,9 +160,9 @@ class LexicalGraphTower(GraphTower):
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending."""
-        return as_csr(self.rows(inputs, batch_size, progress, on_error))
+        return as_csr(self.csr_rows(inputs, batch_size, progress, on_error))
 
-    def rows(
+    def csr_rows(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> CsrRows:
         """As `weights`, without scipy."""
