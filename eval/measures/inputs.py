@@ -103,6 +103,8 @@ def describe_run(path: Path) -> RunCard:
     digest = file_sha256(path) if manifest.sha256 else ""
     if digest != manifest.sha256:
         log.warning("%s: changed since %s was written; a run of unknown origin", path, manifest_path(path).name)
+    if recall := manifest.encoder.options.get("approximate"):
+        log.info("%s: approximate search, recall %s", path, recall)
     return RunCard(
         path,
         system=system_name(manifest.encoder),

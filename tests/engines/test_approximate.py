@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -315,7 +316,9 @@ def test_an_engine_that_is_closed(built: tuple[Path, Path]) -> None:
         list(engine.search_approximately(queries_of(3), 10, 0.9))
 
 
-def test_a_run_names_the_measured_recall(built: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_run_names_the_measured_recall(
+    built: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """In its manifest, and so in the name under which `eval` measures it."""
     _, index = built
     write_queries(tmp_path / "q.jsonl", queries_of(5))
@@ -326,7 +329,9 @@ def test_a_run_names_the_measured_recall(built: tuple[Path, Path], tmp_path: Pat
     assert RunManifest.from_json(read_json(tmp_path / "run.trec.manifest.json", "run"), "run").encoder.options == {
         "approximate": noted
     }
-    assert describe_run(tmp_path / "run.trec").system == f"toy (approximate={noted})"
+    with caplog.at_level(logging.INFO):
+        assert describe_run(tmp_path / "run.trec").system == f"toy (approximate={noted})"
+    assert f"run.trec: approximate search, recall {noted}" in caplog.text
     for wrong, line in (
         (["--approximate", "1.2"], "approximate 1.2: expected a recall above 0 and below 1, such as 0.99"),
         (["--approximate", "0"], "approximate 0.0: expected a recall above 0 and below 1, such as 0.99"),
