@@ -109,8 +109,9 @@ class JsonVectors:
             raise DataError(
                 f"{where}: weight {shown(weights[term])} of term {shown(term)}, expected a number from 0 on"
             )
-        for term in weights.keys() - self._dimensions.keys():
-            check_term(term, where)
+        if not weights.keys() <= self._dimensions.keys():
+            for term in weights:
+                check_term(term, where)
         return doc_id, weights
 
     def peaks(self) -> np.ndarray:

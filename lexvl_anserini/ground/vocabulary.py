@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import cached_property
 from hashlib import sha256
@@ -20,12 +21,15 @@ VOCABULARY = "vocab.txt"
 # Lucene accepts no terms above 32,766 bytes.
 MAX_TERM_BYTES = 32_766
 
+# White space, and control characters.
+NOT_INDEXED = re.compile(r"[\s\x00-\x1f\x7f]")
+
 
 def check_term(term: str, where: str) -> None:
     """Refuses (ArtefactError) a term that an inverted index does not keep whole and distinct from others."""
     if not term:
         problem = "is empty"
-    elif any(c.isspace() or ord(c) < 32 or ord(c) == 127 for c in term):
+    elif NOT_INDEXED.search(term):
         problem = "contains white space or a control character"
     elif len(term.encode("utf-8", "surrogatepass")) > MAX_TERM_BYTES:
         problem = f"is longer than {MAX_TERM_BYTES} UTF-8 bytes"

@@ -325,11 +325,19 @@ def _postings(batch: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
     import numpy as np
 
     columns = [batch.column(name) for name in ("term", "impact")]
-    lengths, others = (column.value_lengths().to_numpy(zero_copy_only=False) for column in columns)
+    lengths, others = (np.diff(_numbers(column.offsets)) for column in columns)
     if not np.array_equal(lengths, others):
         raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
-    dims, impacts = (column.flatten().to_numpy(zero_copy_only=False) for column in columns)
+    dims, impacts = (_numbers(column.flatten()) for column in columns)
     return lengths, dims, impacts
+
+
+def _numbers(array: Any) -> np.ndarray:
+    """An array of Arrow without nulls as one of numpy; Arrow's own way to it imports pandas."""
+    import numpy as np
+
+    end = array.offset + len(array)
+    return np.frombuffer(array.buffers()[1] or b"", array.type.to_pandas_dtype(), end)[array.offset :]
 
 
 def _no_impact(where: str, doc_id: Any, term: str, impact: Any) -> ArtefactError:

@@ -13,6 +13,7 @@ import org.apache.lucene.index.DocValues;
 import org.apache.lucene.index.IndexReader;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.LeafReaderContext;
+import org.apache.lucene.index.MultiReader;
 import org.apache.lucene.index.MultiTerms;
 import org.apache.lucene.index.PostingsEnum;
 import org.apache.lucene.index.SortedDocValues;
@@ -45,9 +46,24 @@ public final class IndexCensus {
         if (ids == null || ids.size() == reader.numDocs()) {
             return null;
         }
+        // The ids of a segment that has none twice are not read, if it is the largest: the others are looked up in it.
+        List<LeafReader> segments = new ArrayList<>();
+        reader.leaves().forEach(leaf -> segments.add(leaf.reader()));
+        segments.sort((a, b) -> Integer.compare(b.maxDoc(), a.maxDoc()));
+        Terms most = segments.get(0).terms(ID);
+        if (most == null || most.size() != segments.get(0).maxDoc()) {
+            return duplicate(ids, null);
+        }
+        IndexReader[] others = segments.subList(1, segments.size()).toArray(new IndexReader[0]);
+        Terms rest = MultiTerms.getTerms(new MultiReader(others, false), ID);
+        return rest == null ? null : duplicate(rest, most.iterator());
+    }
+
+    /** An id that two documents have, or one and a dictionary (null for none), or null. */
+    private static String duplicate(Terms ids, TermsEnum dictionary) throws IOException {
         TermsEnum each = ids.iterator();
         for (BytesRef id = each.next(); id != null; id = each.next()) {
-            if (each.docFreq() > 1) {
+            if (each.docFreq() > 1 || dictionary != null && dictionary.seekExact(id)) {
                 return id.utf8ToString();
             }
         }
