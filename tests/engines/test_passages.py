@@ -137,9 +137,9 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, d
     return index, {name: vector for name, vector in passages.items() if name not in gone}
 
 
-@pytest.mark.parametrize("form", ["lucene", "resident"])
+@pytest.mark.parametrize("form", ["lucene", "auto", "resident"])
 @pytest.mark.parametrize("where", [None, Term("b"), Not(Term("a")), Ids(("a#1", "d1#8", "d1#1", "d2#9", "no"))])
-def test_both_postings_of_an_index_that_changed(
+def test_every_form_of_an_index_that_changed(
     changed: tuple[Path, dict[str, dict[str, int]]], form: str, where: Clause | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index, passages = changed

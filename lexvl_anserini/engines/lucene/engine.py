@@ -126,6 +126,8 @@ class LuceneSearch(ImpactEngine):
         # The documents of each condition, the one used last at the end.
         self.filters, self.filtering = dict[str, np.ndarray](), Lock()
         self.approximate_postings: ApproximatePostings | None = None
+        # The reach of each recall and number of hits that was searched.
+        self.settings = dict[tuple[float, int], float]()
         self.closed = False
 
     @property
@@ -153,7 +155,9 @@ class LuceneSearch(ImpactEngine):
         self, queries: Iterable[ImpactQuery], hits: int, recall: float, threads: int = 1
     ) -> Iterator[RankedList]:
         """One list per query, with exact scores; of the fastest setting whose measured recall reaches this one."""
-        setting = chosen_setting(self.report, self.path, recall, hits)
+        if (recall, hits) not in self.settings:
+            self.settings[recall, hits] = chosen_setting(self.report, self.path, recall, hits).reach
+        reach = self.settings[recall, hits]
 
         def ready(spent_s: float) -> ApproximatePostings:
             with self.filtering:
@@ -161,7 +165,7 @@ class LuceneSearch(ImpactEngine):
                     raise ArtefactError(f"{self.path}: the index is closed; open it again")
                 if self.approximate_postings is None:
                     self.approximate_postings = open_approximate(self.path, self.report.commit)
-                return self.approximate_postings.at(setting.reach)
+                return self.approximate_postings.at(reach)
 
         return self._reading(self.batches.over(ready).search(queries, hits, threads))
 
