@@ -265,6 +265,19 @@ def load_encoder_of(
             f"{model.checkpoint}: was exported with {further[0]}={model.options[further[0]]}, which the index was not "
             "made with; export again without it"
         )
+    _refuse_other(model, ref, options, tokenizer, backbone_config, vocabulary)
+    return model
+
+
+def _refuse_other(
+    model: Encoder,
+    ref: EncoderRef,
+    options: Mapping[str, Any],
+    tokenizer: str | None,
+    backbone_config: str | None,
+    vocabulary: str | None,
+) -> None:
+    """Refuses an encoder that did not make the artefact: its checkpoint or its vocabulary is another one."""
     digest = model.checkpoint_digest
     if "backbone_checkpoint" in options and "backbone_checkpoint" not in ref.options:
         # The corpus provided vectors; now a backbone that the index does not name encodes texts and images.
@@ -281,7 +294,6 @@ def load_encoder_of(
             f"encoder {model.name!r} has vocabulary {vocabulary_digest[:16]}, the index was made with "
             f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
         )
-    return model
 
 
 def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -272,9 +272,9 @@ def _rows(matrix: Matrix) -> np.ndarray:
 
 def with_values(matrix: Matrix, values: np.ndarray) -> Any:
     """A matrix of the same type with these values of its entries; those of 0 are left out."""
-    kept = values != 0
-    indptr = np.concatenate([[0], np.cumsum(kept)])[matrix.indptr].astype(matrix.indptr.dtype)
-    data, indices = values[kept], matrix.indices[kept]
+    present = values != 0
+    indptr = np.concatenate([[0], np.cumsum(present)])[matrix.indptr].astype(matrix.indptr.dtype)
+    data, indices = values[present], matrix.indices[present]
     return (
         CsrRows(data, indices, indptr, matrix.shape)
         if isinstance(matrix, CsrRows)

@@ -507,7 +507,7 @@ def test_what_indexes_of_texts_and_of_dense_vectors_refuse(tmp_path: Path) -> No
     write_text_shards(tmp_path / "shards", [("d1", "a dog")])
     index = build_index(tmp_path / "shards", tmp_path / "index").path
     for options in (("--query", "dog", "--require", "dog"), ("--match", "dog")):
-        with pytest.raises(UsageError, match="index is text; terms, filters and feedback are for impact indexes"):
+        with pytest.raises(UsageError, match="index is text; terms, filters, feedback and approximate"):
             invoke("--index", index, *options)
     with pytest.raises(ArtefactError, match="encoder 'toy' is impact, .* is text"):
         list(search_index(index, [Topic("q", "cat")], model=Toy()))  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS
 from shard_folders import Documents, write_shards
 
-from lexvl_anserini.engines.index_folder import read_report, report_digest, write_report
+from lexvl_anserini.engines.index_folder import RESIDENT, read_report, report_digest, write_report
 from lexvl_anserini.engines.jvm import our_class
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import field_similarity
@@ -80,10 +80,19 @@ def test_a_flipped_bit_in_any_file_of_the_shards(copied: Path) -> None:
                 print(path.name, check_index(copied / "index", copied / "shards"))
 
 
-def test_searching_a_damaged_index_invents_nothing(copied: Path) -> None:
+def of_lucene(index: Path) -> list[Path]:
+    """Lucene's files of an index."""
+    return [path for path in sorted(index.iterdir()) if path.name.startswith(("_", "segments"))]
+
+
+@pytest.mark.parametrize("postings", ["lucene", "resident"])
+def test_searching_a_damaged_index_invents_nothing(
+    copied: Path, postings: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Either one clear line, or the very answers of the sound index."""
+    monkeypatch.setenv("LEXVL_POSTINGS", postings)
     sound, refused = answers(copied / "index"), 0
-    files = [p for p in sorted((copied / "index").iterdir()) if p.name.startswith(("_", "segments"))]
+    files = of_lucene(copied / "index") if postings == "lucene" else [copied / "index" / RESIDENT]
     for path in files:
         for _ in flips(path):
             try:
@@ -91,15 +100,15 @@ def test_searching_a_damaged_index_invents_nothing(copied: Path) -> None:
             except ArtefactError as error:
                 assert "\n" not in str(error) and str(copied / "index") in str(error)
                 refused += 1
-    # Checksums are of all of Lucene's files.
+    # Checksums are of the whole of each file.
     assert refused >= 7 * len(files) - 7
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "zero", "empty"])
-def test_files_cut_gone_or_emptied(copied: Path, damage: str) -> None:
-    for path in sorted((copied / "index").iterdir()):
-        if not path.name.startswith(("_", "segments")):
-            continue
+def test_files_cut_gone_or_emptied(copied: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = answers(copied / "index")
+    monkeypatch.setenv("LEXVL_POSTINGS", "lucene")
+    for path in of_lucene(copied / "index"):
         whole = path.read_bytes()
         if damage == "gone":
             path.unlink()
@@ -108,6 +117,13 @@ def test_files_cut_gone_or_emptied(copied: Path, damage: str) -> None:
         for act in (answers, lambda index: check_index(index, copied / "shards")):
             with pytest.raises(ArtefactError, match="index: (cannot be opened as a Lucene index|damaged)"):
                 act(copied / "index")
+        # The resident postings are a file of their own, with the same answers.
+        with monkeypatch.context() as context:
+            context.delenv("LEXVL_POSTINGS")
+            try:
+                assert answers(copied / "index") == sound
+            except ArtefactError:
+                assert path.name.startswith("segments")
         path.write_bytes(whole)
     assert check_index(copied / "index", copied / "shards")["problems"] == 0
 

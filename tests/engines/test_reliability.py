@@ -137,7 +137,7 @@ def test_a_full_disk_during_a_merge_is_one_line(
     documents = [(f"d{n}", {f"t{(n * 7 + k * k) % 503}": (n + k) % 250 + 1 for k in range(40)}) for n in range(500)]
     write_shards(tmp_path / "shards", documents)
     index = build_index(tmp_path / "shards", small_disk / "index").path
-    resize(small_disk, "148k")
+    resize(small_disk, "200k")
     capfd.readouterr()
     with pytest.raises(ArtefactError, match=FULL):
         delete_documents(index, ["d1"])

@@ -11,6 +11,7 @@ import pytest
 from shard_folders import Documents, write_shards
 
 from lexvl_anserini import Searcher
+from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
@@ -87,7 +88,7 @@ def test_a_closed_searcher_opens_again(built, openings):
 
 
 def test_the_end_of_the_block_finds_a_damaged_file(built):
-    [data] = built.glob("*.fdt")
+    data = built / RESIDENT
     broken = bytearray(data.read_bytes())
     broken[len(broken) // 2] ^= 4
     data.write_bytes(broken)

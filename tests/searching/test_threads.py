@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -145,6 +146,7 @@ def test_children_of_a_process_with_a_java_machine(service: Service, tmp_path: P
         text=True,
         timeout=1800,
         check=False,
+        env={**os.environ, "LEXVL_POSTINGS": "lucene"},
     )
     refused = ("search_index", "explain", "search", "tree", "bound", "impacts", "vector", "explained", "close")
     assert done.stdout.splitlines() == [

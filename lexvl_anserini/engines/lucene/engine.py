@@ -98,7 +98,7 @@ class JavaSearch(NamedTuple):
     @classmethod
     @java_calls()
     def of(cls, reader: Any) -> JavaSearch:
-        """Of an open reader."""
+        """What queries need of an open reader."""
         searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader(reader))
         searcher.setSimilarity(field_similarity())
         sort_field = java_class("org.apache.lucene.search.SortField")

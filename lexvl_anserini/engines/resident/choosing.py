@@ -99,8 +99,10 @@ class Resident:
             raise ArtefactError(f"{self._path.parent}: the index is closed; open it again")
         with self._starting:
             if self._thread is None and (self._waits or spent_s >= WORTH_S):
-                self._thread = Thread(target=self._load, name="lexvl-resident", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._load, name="lexvl-resident", daemon=True)
+                thread.start()
+                # Another thread may wait for it from here on.
+                self._thread = thread
         if self._waits:
             self._join()
         if self._error is not None:

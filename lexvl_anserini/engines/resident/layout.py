@@ -44,7 +44,7 @@ BITMAP, GAPS, NUMBERS = range(3)
 # a column of all documents takes less time than adding so many postings.
 BITMAP_SHARE = 8
 
-# Of an entry of gaps.
+# The greatest distance that an entry of gaps holds.
 LARGEST_GAP = 255
 
 # Ids that are coded together; of each group the first is whole.
