@@ -29,6 +29,7 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import progress_bar
 from lexvl_anserini.ground.records import Measurement
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.searching.index import Index
 
 if TYPE_CHECKING:
@@ -68,10 +69,10 @@ def main(checkpoint: str, folder: Path) -> int:
     if TYPE_CHECKING:
         assert_type(tensor, Tensor)
     hits = index.search("a boat", k=2)
-    assert_type(hits, list[ScoredDoc])
+    assert_type(hits, RankedList)
     print([(hit.doc_id, hit.score) for hit in hits])
     many = index.search(["a boat", "dogs"], k=2)
-    assert_type(many, list[list[ScoredDoc]])
+    assert_type(many, list[RankedList])
     run = [hit for ranking in search_index(index, corpus().topics(), hits=10, model=model) for hit in ranking]
     assert_type(run, list[ScoredDoc])
     print(as_frame(run))

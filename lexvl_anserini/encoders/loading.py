@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock
@@ -24,7 +25,15 @@ from lexvl_anserini.encoders.checkpoints.find import (
     read_saved,
 )
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
+from lexvl_anserini.ground.errors import (
+    ArtefactError,
+    CheckpointError,
+    LexvlError,
+    MissingExtra,
+    UnknownName,
+    UsageError,
+    reason_of,
+)
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
 from lexvl_anserini.ground.registry import AUTO, RUNTIME_HOMES, TORCH, door, resolve
@@ -242,17 +251,19 @@ def load_encoder_of(
     """
     if ref.name == NO_ENCODER:
         raise UsageError(
-            "these vectors were imported without an encoder, which texts need: search encoded queries "
-            "(--topics Q.jsonl) or an expression (--match), or import them again with --encoder"
+            "these vectors were imported without an encoder, which texts need: search encoded queries or an "
+            "expression, or import them again and name their encoder"
         )
     options = {**ref.options, **(settings or {})}
     if options.get("runtime") == AUTO:
         options["runtime"] = ref.options.get("runtime", TORCH)
         changed = EncoderRef({**ref, "options": {k: v for k, v in options.items() if k != "runtime"}})
         if options["runtime"] == TORCH and tokenizer is None and device in ("auto", "cpu"):
-            quick: Encoder | None = door("onnx.exports").load_quickly(changed, checkpoint, vocabulary)
-            if quick is not None:
-                return quick
+            # Without the door there is no export.
+            with suppress(MissingExtra):
+                quick: Encoder | None = door("onnx.exports").load_quickly(changed, checkpoint, vocabulary)
+                if quick is not None:
+                    return quick
     if options.get("runtime", TORCH) != TORCH:
         options = {key: value for key, value in options.items() if key not in PLACES}
     tokenizer = tokenizer or options.pop("tokenizer", None)

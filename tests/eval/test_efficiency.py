@@ -252,7 +252,7 @@ def test_index_counts_the_same_documents(workdir):
     assert report.settings["documents"] == 40 and report.settings["postings"] == 240
     assert [row["system"] for row in report.rows] == ["ours", "ours-parquet"]
     assert all(
-        row["lucene_bytes"] > row["resident_bytes"] == 0 and 0 < row["alone_cpu_s"] <= row["cpu_s"]
+        min(row["lucene_bytes"], row["resident_bytes"]) > 0 and 0 < row["alone_cpu_s"] <= row["cpu_s"]
         for row in report.rows
     )
     assert report.ratios == ()
@@ -329,7 +329,7 @@ def test_search_times_ours_lucene_and_faiss(workdir):
     assert all(r.rounds == 2 and r.low > 0 for r in report.ratios)
     # Of 5 queries: single, a batch with each number of threads, three rounds; then the exact hits.
     assert report.notes == (
-        "ours: lucene postings answered 45 queries",
+        "ours: resident postings answered 45 queries",
         "ours-lucene: lucene postings answered 45 queries",
         "faiss-hnsw is approximate: it finds 1.0000 of the first 5 (efSearch 64)",
     )
@@ -337,8 +337,7 @@ def test_search_times_ours_lucene_and_faiss(workdir):
         "open_ms", "open_again_ms", "first_query_ms", "opened_mib", "lucene_bytes_per_posting",
         "resident_bytes_per_posting",
     }  # fmt: skip
-    # So few postings have no resident ones.
-    assert report.figures["resident_bytes_per_posting"] == 0 < report.figures["lucene_bytes_per_posting"]
+    assert min(report.figures[f"{form}_bytes_per_posting"] for form in ("resident", "lucene")) > 0
 
 
 @pytest.mark.heavy
@@ -496,7 +495,9 @@ def test_an_approximate_system_answers_with_settings_that_find_enough(three, mon
     assert chosen["recall"] == 1.0 and not chosen["settings"].startswith("5 terms")
 
 
-def test_our_approximate_search_is_prepared_with_the_queries(three, tmp_path):
+def test_our_approximate_search_is_prepared_with_the_queries(three, tmp_path, monkeypatch):
+    # The worker sets it for its process.
+    monkeypatch.setenv("LEXVL_POSTINGS", "auto")
     place = str(build_index(three["shards"], tmp_path / "index").path)
     (tmp_path / "q.jsonl").write_text('{"id": "1", "vector": {"a": 2, "b": 9}}\n')
     ours = systems.search_approximately(place, three["queries"], three["exact"]).answer

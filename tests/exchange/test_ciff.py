@@ -190,7 +190,10 @@ def test_the_manifest_says_what_the_file_does_not(tmp_path: Path) -> None:
     assert (manifest.encoder.name, manifest.corpus.name, manifest.corpus.documents) == ("none", "file.ciff", 3)
     assert manifest.quantiser["document"] == {"scheme": "fixed", "bits": None, "scale": 1.0, "percentile": 100.0}
     index = build_index(tmp_path / "out", tmp_path / "index").path
-    with Searcher(index) as searcher, pytest.raises(UsageError, match="imported without an encoder.*--encoder"):
+    with (
+        Searcher(index) as searcher,
+        pytest.raises(UsageError, match="without an encoder.*name their encoder"),
+    ):
         searcher.search("a text")
 
 
