@@ -86,6 +86,7 @@ class Resident:
     @cached_property
     def plain(self) -> PlainPostings:
         """The postings as numpy reads them."""
+        self._refuse_closed()
         self._verification.wait_for(RESIDENT)
         return PlainPostings(open_sections(self._file, self._path))
 
@@ -95,8 +96,7 @@ class Resident:
         Args:
             spent_s: seconds that answers without the kernels have taken so far; from `WORTH_S` on, these are loaded.
         """
-        if self._closed:
-            raise ArtefactError(f"{self._path.parent}: the index is closed; open it again")
+        self._refuse_closed()
         with self._starting:
             if self._thread is None and (self._waits or spent_s >= WORTH_S):
                 thread = Thread(target=self._load, name="lexvl-resident", daemon=True)
@@ -120,6 +120,13 @@ class Resident:
         self._closed = True
         self._join()
         self._file.close()
+        # The mapped file stays open as long as something refers to these.
+        self._postings = None
+        self.__dict__.pop("plain", None)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ArtefactError(f"{self._path.parent}: the index is closed; open it again")
 
     def _join(self) -> None:
         if self._thread is not None:
