@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import orjson
 import pytest
@@ -127,6 +127,21 @@ def test_lucene_opens_the_state_that_the_resident_postings_have(index: Path, sha
 def as_filtered_out(engine: LuceneEngine) -> int:
     """The number of documents without a term, which Lucene finds."""
     return len(engine.search_tree("q", All((Not(Term("t1")), Term("t2"))), 1000))
+
+
+def test_numpy_and_the_kernels_read_one_opened_file(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that read one file at once would move each other's place in it."""
+    opened: list[Path] = []
+
+    def opening(file: BinaryIO, path: Path) -> Any:
+        opened.append(path)
+        return layout.open_sections(file, path)
+
+    monkeypatch.setattr(choosing, "open_sections", opening)
+    monkeypatch.setattr(choosing, "WORTH_S", 0)
+    for _ in search_index(index, MANY_QUERIES[:5], 10):
+        pass
+    assert opened == [index / RESIDENT]
 
 
 def test_an_error_of_loading_is_not_lost(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

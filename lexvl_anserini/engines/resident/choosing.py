@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING
 
 from lexvl_anserini.engines.jvm import quarter_of_memory
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT, FileContents, open_sections, read_contents
+from lexvl_anserini.engines.resident.layout import (
+    REMEDY,
+    RESIDENT,
+    FileContents,
+    Sections,
+    open_sections,
+    read_contents,
+)
 from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -78,7 +85,8 @@ class Resident:
         self._path, self._verification, self._waits = index / RESIDENT, verification, choice() == ALWAYS
         # Opened now, so that it stays this file if another process replaces the index.
         self._file = self._path.open("rb")
-        self._starting, self._closed = Lock(), False
+        self._starting, self._reading, self._closed = Lock(), Lock(), False
+        self._opened: Sections | None = None
         self._thread: Thread | None = None
         self._postings: ResidentPostings | None = None
         self._error: BaseException | None = None
@@ -87,8 +95,15 @@ class Resident:
     def plain(self) -> PlainPostings:
         """The postings as numpy reads them."""
         self._refuse_closed()
-        self._verification.wait_for(RESIDENT)
-        return PlainPostings(open_sections(self._file, self._path))
+        return PlainPostings(self._sections())
+
+    def _sections(self) -> Sections:
+        """The mapped file, opened once: two threads that read one file move each other's place in it."""
+        with self._reading:
+            if self._opened is None:
+                self._verification.wait_for(RESIDENT)
+                self._opened = open_sections(self._file, self._path)
+            return self._opened
 
     def serving(self, spent_s: float) -> PlainPostings | ResidentPostings:
         """The postings, with the kernels as soon as they are loaded.
@@ -121,7 +136,7 @@ class Resident:
         self._join()
         self._file.close()
         # The mapped file stays open as long as something refers to these.
-        self._postings = None
+        self._postings = self._opened = None
         self.__dict__.pop("plain", None)
 
     def _refuse_closed(self) -> None:
@@ -140,8 +155,7 @@ class Resident:
         try:
             from lexvl_anserini.engines.resident.searching import ResidentPostings
 
-            self._verification.wait_for(RESIDENT)
-            postings = ResidentPostings(open_sections(self._file, self._path))
+            postings = ResidentPostings(self._sections())
             postings.warm()
         except Exception as error:  # the next query raises it
             self._error = error
