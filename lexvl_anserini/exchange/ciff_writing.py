@@ -22,6 +22,7 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, census, close, op
 from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.engines.resident.packing_kernels import put_varying
+from lexvl_anserini.engines.resident.plain_packing import varying
 from lexvl_anserini.exchange.ciff_reading import VERSION
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, packed
@@ -189,33 +190,23 @@ def postings_lists(chunk: Lists, numbers: np.ndarray) -> Iterator[bytes]:
         size = put_postings(documents, chunk.impacts, start, end, octets)
         head = bytes_field(1, term) + number_field(2, end - start)
         head += number_field(3, int(chunk.impacts[start:end].sum(dtype=np.int64)))
-        yield varint_bytes(len(head) + size) + head + octets[:size].tobytes()
+        yield varying(len(head) + size) + head + octets[:size].tobytes()
         start = end
-
-
-def varint_bytes(value: int) -> bytes:
-    """A number from 0 on, 7 bits a byte, the lowest first."""
-    octets = bytearray()
-    while value > 127:
-        octets.append(value & 127 | 128)
-        value >>= 7
-    octets.append(value)
-    return bytes(octets)
 
 
 def number_field(field: int, value: int) -> bytes:
     """A field with a number from 0 on; protobuf leaves out a 0."""
-    return varint_bytes(field << 3) + varint_bytes(value) if value else b""
+    return varying(field << 3) + varying(value) if value else b""
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
     """A field with bytes; protobuf leaves out an empty one."""
-    return varint_bytes(field << 3 | 2) + varint_bytes(len(value)) + value if value else b""
+    return varying(field << 3 | 2) + varying(len(value)) + value if value else b""
 
 
 def delimited(message: bytes) -> bytes:
     """A message behind its length."""
-    return varint_bytes(len(message)) + message
+    return varying(len(message)) + message
 
 
 def _description(index: Path) -> str:

@@ -254,20 +254,15 @@ class Quantiser:
 def row_max(matrix: Matrix) -> np.ndarray:
     """Largest stored value per row, 0 for an empty one; float64 [n]."""
     result = np.zeros(matrix.shape[0])
-    np.maximum.at(result, _rows(matrix), matrix.data)
+    np.maximum.at(result, per_row(matrix, np.arange(matrix.shape[0])), matrix.data)
     return result
 
 
 def row_sum(matrix: Matrix) -> np.ndarray:
     """Sum per row."""
     result = np.zeros(matrix.shape[0], matrix.data.dtype)
-    np.add.at(result, _rows(matrix), matrix.data)
+    np.add.at(result, per_row(matrix, np.arange(matrix.shape[0])), matrix.data)
     return result
-
-
-def _rows(matrix: Matrix) -> np.ndarray:
-    """The row of each stored entry."""
-    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
 def with_values(matrix: Matrix, values: np.ndarray) -> Any:

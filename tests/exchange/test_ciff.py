@@ -17,9 +17,10 @@ from lucene_indexes import DOCUMENTS, MANY_DOCUMENTS, MANY_QUERIES, TERMS, shard
 from shard_folders import Documents, write_dense_shards, write_shards
 
 from lexvl_anserini import index as index_command
+from lexvl_anserini.engines.resident.plain_packing import varying
 from lexvl_anserini.exchange import ciff_reading
 from lexvl_anserini.exchange.ciff_reading import CiffVectors
-from lexvl_anserini.exchange.ciff_writing import bytes_field, delimited, export_ciff, number_field, varint_bytes
+from lexvl_anserini.exchange.ciff_writing import bytes_field, delimited, export_ciff, number_field
 from lexvl_anserini.exchange.formats import import_file
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -226,7 +227,7 @@ BROKEN = {
     "an id twice": (ciff(SOUND, ("x", "y", "x")), "document id 'x' occurs twice"),
     "an id with a blank": (ciff(SOUND, ("x", "y y", "z")), "record 2 of 3: white space in id 'y y'.*--escape-ids"),
     "text": (b'{"id": "d1", "contents": "", "vector": {"a": 1}}\n' * 9, "file.ciff: .*the header"),
-    "a length beyond all": (varint_bytes((1 << 31) - 1) + b"\x08\x01", "cut off or damaged in the header"),
+    "a length beyond all": (varying((1 << 31) - 1) + b"\x08\x01", "cut off or damaged in the header"),
 }
 
 

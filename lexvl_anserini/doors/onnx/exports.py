@@ -1,7 +1,7 @@
 """Exports that are found without being named: of the encoder of an index, by what the index notes of it.
 
     CHECKPOINT.onnx                    beside the folder of the weights, where the user exported it to
-    $LEXVL_DATA/exports/KEY            the cache, which `lexvl export-onnx` without --output and `lexvl demo` write
+    $LEXVL_DATA/exports/KEY            the cache, which `lexvl export-onnx` without --output writes
 
 KEY names the encoder, the digest of its checkpoint and its options. A folder of the cache that is damaged counts as
 none, and is written again; all may be deleted at any time.

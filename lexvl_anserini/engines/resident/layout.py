@@ -56,6 +56,9 @@ SECTION_ALIGNMENT = 64
 
 # The rank of a deleted document.
 NO_RANK = 2**32 - 1
+
+# The part of a hit's key that holds 2^32 - 1 - rank, see `kernels.search`.
+RANKS = 2**32 - 1
 LENGTH_BYTES = 8
 
 # Impacts of a bitmap slot that are packed with one number of bits.
@@ -219,11 +222,17 @@ def check_sections(sections: Sections, path: Path) -> None:
         raise ArtefactError(f"{path}: damaged, its sections do not fit each other; {REMEDY}")
 
 
+def term_numbers(sections: Sections) -> dict[str, int]:
+    """The number of each term."""
+    names = bytes(sections.arrays["terms"]).decode("utf-8", "replace").split("\0")
+    return {term: number for number, term in enumerate(names[: len(sections.arrays["slots"]) - 1])}
+
+
 def slot_places(sections: Sections) -> tuple[np.ndarray, np.ndarray]:
     """Where the slots are, int64 [S]: the first byte of each, and the first number of its column, -1 without one."""
     kind = sections.arrays["kind"]
-    columns = _starts(column_lengths(sections.arrays["block"], kind, sections.contents.documents))
-    return _starts(_slot_sizes(sections)), np.where(kind == BITMAP, columns, -1)
+    columns = starts_of(column_lengths(sections.arrays["block"], kind, sections.contents.documents))
+    return starts_of(_slot_sizes(sections)), np.where(kind == BITMAP, columns, -1)
 
 
 def _slot_sizes(sections: Sections) -> np.ndarray:
@@ -249,6 +258,6 @@ def block_lengths(block: np.ndarray, documents: int, multiple: int) -> np.ndarra
     return -(-lengths // multiple) * multiple
 
 
-def _starts(sizes: np.ndarray) -> np.ndarray:
+def starts_of(sizes: np.ndarray) -> np.ndarray:
     """Where each begins if they follow each other."""
     return np.cumsum(sizes) - sizes

@@ -17,19 +17,18 @@ from lexvl_anserini.engines.resident.layout import (
     GAPS,
     GROUP,
     PACKED_TOGETHER,
+    RANKS,
     REMEDY,
     WIDTHS,
     Sections,
     slot_places,
+    term_numbers,
 )
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.batches import QueryBatch
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.passages import by_documents
-
-# The part of a key that holds 2^32 - 1 - rank, as in `kernels.search`.
-RANKS = 2**32 - 1
 
 
 class Slot(NamedTuple):
@@ -56,8 +55,7 @@ class PlainPostings:
         self.arrays, self.contents = sections.arrays, sections.contents
         self.slots = self.arrays["slots"].astype(np.int64)
         self.places, _ = slot_places(sections)
-        names = bytes(self.arrays["terms"]).decode("utf-8", "replace").split("\0")
-        self.numbers = {term: number for number, term in enumerate(names[: len(self.slots) - 1])}
+        self.numbers = term_numbers(sections)
 
     def lists(
         self,

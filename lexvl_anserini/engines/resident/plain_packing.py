@@ -19,6 +19,7 @@ from lexvl_anserini.engines.resident.layout import (
     NUMBERS,
     PACKED_TOGETHER,
     WIDTHS,
+    starts_of,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def pack(lists: Lists, documents: int, width: int, last: np.ndarray, room: Packe
     addresses = np.where(kind == BITMAP, -(-lengths // 64) * 8, -(-addresses // width) * width)
     sizes, to = addresses + np.where(kind == BITMAP, groups.packed, entries * width), max(width, LEAST_ALIGNMENT)
     sizes = -(-sizes // to) * to
-    places, size = np.cumsum(sizes) - sizes, int(sizes.sum())
+    places, size = starts_of(sizes), int(sizes.sum())
     octets = room.octets[:size]
     octets[:] = 0
     # The place of the entry of each posting of gaps; fillers are before it.
@@ -104,18 +105,13 @@ def grouped(impacts: np.ndarray, number: np.ndarray, slot: np.ndarray, slots: in
     bits = np.frexp(table.max(axis=1, initial=0).astype(np.float64))[1].astype(np.int64)
     sizes = 1 - -(np.diff(first, append=len(impacts)) * bits) // 8
     packed = np.bincount(slot[first], sizes, slots).astype(np.int64)
-    return PackedGroups(table, slot[first], bits, before(sizes) - before(packed)[slot[first]], sizes, packed)
-
-
-def before(numbers: np.ndarray) -> np.ndarray:
-    """The sum of the numbers before each."""
-    return np.cumsum(numbers) - numbers
+    return PackedGroups(table, slot[first], bits, starts_of(sizes) - starts_of(packed)[slot[first]], sizes, packed)
 
 
 def put_gaps(octets: np.ndarray, places: np.ndarray, gaps: np.ndarray, fillers: np.ndarray) -> None:
     """Writes gaps at their places, behind as many entries of the largest gap as each needs."""
     octets[places] = gaps - fillers * LARGEST_GAP
-    back = np.arange(fillers.sum()) - np.repeat(before(fillers), fillers) + 1
+    back = np.arange(fillers.sum()) - np.repeat(starts_of(fillers), fillers) + 1
     octets[np.repeat(places, fillers) - back] = LARGEST_GAP
 
 
@@ -128,7 +124,7 @@ def put_bitmaps(
         places: int64 [S], the first byte of each slot; `lengths` in bytes, 0 of other slots.
         slot, local: of each posting of a bitmap slot its slot, and its document in the block.
     """
-    starts = before(lengths)
+    starts = starts_of(lengths)
     digits = np.zeros(8 * int(lengths.sum()), bool)
     digits[8 * starts[slot] + local] = True
     octets[np.arange(len(digits) // 8) + np.repeat(places - starts, lengths)] = np.packbits(digits, bitorder="little")

@@ -22,7 +22,15 @@ from lexvl_anserini.engines.resident.kernels import (
     search,
     spell_lists,
 )
-from lexvl_anserini.engines.resident.layout import BLOCK, REMEDY, WIDTHS, Sections, slot_places
+from lexvl_anserini.engines.resident.layout import (
+    BLOCK,
+    RANKS,
+    REMEDY,
+    WIDTHS,
+    Sections,
+    slot_places,
+    term_numbers,
+)
 from lexvl_anserini.engines.resident.passages import STOP, Grouped, grouped
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
@@ -41,9 +49,6 @@ ALL_DOCUMENTS = np.zeros(0, np.uint8)
 
 # What the numbers of no terms are.
 NO_TERM = np.zeros(0, np.int64)
-
-# The part of a key that holds 2^32 - 1 - rank.
-RANKS = 2**32 - 1
 
 
 class ResidentPostings:
@@ -76,8 +81,7 @@ class ResidentPostings:
         )
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
         self.ids_there = contents.ids
-        names = bytes(arrays["terms"]).decode("utf-8", "replace").split("\0")
-        self.numbers = {term: n for n, term in enumerate(names[: len(arrays["slots"]) - 1])}
+        self.numbers = term_numbers(sections)
         starts = self.postings.slots[:-1]
         self.most = np.maximum.reduceat(arrays["most"], starts) if len(starts) else arrays["most"]
         self.expanded, self.lock = np.zeros(len(place), bool), Lock()
