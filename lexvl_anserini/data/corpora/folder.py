@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from lexvl_anserini.data.corpora.beir import corpus_file, folder_and_split, load_beir_folder
 from lexvl_anserini.data.corpora.files import Files, OtherFiles, checked_name, files_in, nothing, place_of, suffix_of

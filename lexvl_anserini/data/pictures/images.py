@@ -300,7 +300,7 @@ def decoder_errors(where: str) -> Iterator[None]:
         raise DataError(f"{where}: a damaged or cut off picture ({problem})") from problem
 
 
-def decoded(image: Image, where: str, max_pixels: int) -> Image:
+def decoded(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an opened image, after a check of its size: opening alone decodes nothing."""
     import PIL.Image
 
