@@ -98,6 +98,8 @@ def _document(where: str) -> Any:
 def _opened(where: str, state: FileState) -> Any:
     import pypdfium2
 
+    # A PDF without pages fails with the number of an earlier error: let it be that of no PDF.
+    pypdfium2.raw.FPDF_LoadMemDocument(b"-", 1, None)
     with open_source(where) as source:
         content: bytes | Path = source.getvalue() if isinstance(source, io.BytesIO) else file_of(where)
         if not source.seek(0, io.SEEK_END):

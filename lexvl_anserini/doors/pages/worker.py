@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from multiprocessing import get_context
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from lexvl_anserini.data.pictures.images import usable_cores
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 # The variables of the environment that bound what one page may cost.
 SECONDS, GIGABYTES = "LEXVL_PAGE_SECONDS", "LEXVL_PAGE_GB"
+
+# Held by the thread that starts processes.
+_STARTING = Lock()
 
 # Processes at most: each that does OCR holds up to 1 GB.
 MOST_WORKERS = 8
@@ -53,7 +57,9 @@ def begin(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """Starts a call in the next free process, for `result_of`; function and arguments are pickled."""
     limits = Limits.of_environment()
     try:
-        return _pool(limits).schedule(_called, (function, *arguments), timeout=limits.seconds)
+        with _STARTING:
+            pool = _pool(limits, os.getpid())
+        return pool.schedule(_called, (function, *arguments), timeout=limits.seconds)
     except RuntimeError as problem:
         raise _broken(problem) from problem
 
@@ -88,7 +94,8 @@ def result_of(call: Future[Any], where: str) -> Any:
 
 
 @cache
-def _pool(limits: Limits) -> ProcessPool:
+def _pool(limits: Limits, process: int) -> ProcessPool:
+    """The processes of this one, `process`: a forked child has none of its parent."""
     from pebble import ProcessPool
 
     pool = ProcessPool(workers(), initializer=_bound, initargs=limits[1:], context=get_context("spawn"))
