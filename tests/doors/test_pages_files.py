@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_at
 from PIL import Image, ImageDraw, ImageFont
 
 from lexvl_anserini.data.pictures.references import PageReference, file_of, page_of
+from lexvl_anserini.doors.pages import pdf, scans
+from lexvl_anserini.doors.pages.contents import LONGEST, count_pages, words_of
+from lexvl_anserini.doors.pages.page import OCR, TEXT_LAYER, Box, PageWords, Word, text_of
 from lexvl_anserini.ground.errors import DataError
 
-pytest.importorskip("pypdfium2", reason="PDFium is not installed: pip install 'lexvl-anserini[pages]'")
-
-from lexvl_anserini.doors.pages import pdf, scans  # noqa: E402
-from lexvl_anserini.doors.pages.contents import LONGEST, count_pages, words_of  # noqa: E402
-from lexvl_anserini.doors.pages.page import OCR, TEXT_LAYER, Box, PageWords, Word, text_of  # noqa: E402
+pytestmark = pytest.mark.skipif(
+    any(find_spec(package) is None for package in ("pypdfium2", "rapidocr")),
+    reason="the extra is not installed: pip install 'lexvl-anserini[pages]'",
+)
 
 
 @pytest.fixture
@@ -196,7 +200,6 @@ def test_a_large_jpeg_is_never_decoded_whole(tmp_path):
 
 
 def test_a_page_without_a_text_layer_is_read_by_ocr(tmp_path, written):
-    pytest.importorskip("rapidocr", reason="OCR is not installed: pip install 'lexvl-anserini[pages]'")
     font = ImageFont.load_default(32)
     picture = Image.new("RGB", (400, 300), "white")
     ImageDraw.Draw(picture).text((20, 40), "Invoice 2024-17", fill="black", font=font)
