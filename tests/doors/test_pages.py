@@ -38,7 +38,7 @@ TEXTS, PICTURES = model_of(), model_of(PictureTower())
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path, monkeypatch):
-    """An empty memory, and few processes."""
+    """An empty memory."""
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
     return tmp_path / "data" / reading.MEMORY
 

@@ -59,7 +59,7 @@ def begin(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     try:
         with _STARTING:
             pool = _pool(limits, os.getpid())
-        return pool.schedule(_called, (function, *arguments), timeout=limits.seconds)
+        return pool.schedule(_called, (os.getcwd(), function, *arguments), timeout=limits.seconds)
     except RuntimeError as problem:
         raise _broken(problem) from problem
 
@@ -140,8 +140,9 @@ def _bound(gigabytes: float) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 1e9),) * 2)
 
 
-def _called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns; errors of other libraries, which another process may not know, become lines."""
+def _called(folder: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in the working folder of the caller; errors of other libraries, which another process may not know, become lines."""
+    os.chdir(folder)
     try:
         return function(*arguments)
     except (LexvlError, MemoryError):
