@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lexvl_anserini.encoders.encoder import Encoder
@@ -33,6 +34,17 @@ def load_fields(ref: EncoderRef, changes: Mapping[str, Any], device: str = "auto
     if not any(field.weight for field in fields):
         raise UsageError(f"the fields {', '.join(by_field)} have weight 0 each; give one of them more")
     return Encoder(FIELDS, "impact", tower, tower, options=options)
+
+
+def reweighted(model: Encoder, weights: Mapping[str, Any]) -> Encoder:
+    """The encoder of an index of several fields with other weights, `{"text.weight": 2}`."""
+    assert isinstance(model.query, FieldsTower)
+    fields = tuple(
+        replace(field, weight=weight_of(field.name, weights.get(f"{field.name}.weight", field.weight)))
+        for field in model.query.fields
+    )
+    tower = FieldsTower(fields)
+    return replace(model, query=tower, document=tower, options={**model.options, **weights})
 
 
 def load_field(entry: FieldEntry, options: dict[str, Any], device: str) -> QueryField:

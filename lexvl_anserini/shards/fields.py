@@ -190,7 +190,8 @@ def _impacts(
     for start in range(0, weights.shape[0], PIECE):
         piece = quantiser.documents(weights[start : start + PIECE])
         cut.update(clipped=cut.clipped + piece.clipped, dropped=cut.dropped + piece.dropped)
-        yield from map(ImpactDocument, ids, piece.by_term(vocabulary.terms))
+        for vector in piece.by_term(vocabulary.terms):
+            yield ImpactDocument(next(ids), vector)
 
 
 def _documents(
