@@ -308,7 +308,7 @@ class SearchGrid:
 
     field_steps: Annotated[
         int | None,
-        typer.Option(min=1, max=100, help="Of an index of fields: all weights of its fields in so many steps."),
+        typer.Option(min=1, max=100, help="Try the weights of an index of fields, in so many steps."),
     ] = None
 
     def settings(self, halved: bool) -> list[TuningSetting]:

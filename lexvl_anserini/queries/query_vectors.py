@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice, repeat, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -129,19 +130,28 @@ def encode_topics(
     output: Path,
     batch_size: int = 32,
     overwrite: bool = False,
+    index: Manifest | None = None,
 ) -> dict[str, Any]:
     """Writes encoded topics with their texts to one file, and beside it a manifest with their encoder and origin.
 
     Stock Pyserini finds the vector of a text by the text.
 
-    Only the query side of the quantiser is used. A name in .gz or .zst is compressed.
+    Only the query side of the quantiser is used. A name in .gz or .zst is compressed. With the manifest of an index,
+    whose encoder the model is, the queries are those of a search of this index.
     """
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
-    quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
+    if index is None:
+        quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
+        encoder = model.identity()
+        terms: Mapping[str, Any] = {"size": len(vocabulary), "digest": vocabulary.digest}
+        encode = partial(quantised_queries, quantiser=quantiser, max_impact=None)
+    else:
+        encoder, terms = EncoderRef({**index.encoder, "options": dict(model.options)}), index.vocabulary
+        encode = partial(encode_queries, manifest=index)
     request = {
-        "encoder": model.identity(),
-        "quantiser": quantiser.to_json(),
-        "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
+        "encoder": encoder,
+        "quantiser": quantiser.to_json() if index is None else index.quantiser,
+        "vocabulary": terms,
         "topics": topics.to_json(),
         "topics_sha256": topics.digest(),
         "contents": True,
@@ -149,7 +159,7 @@ def encode_topics(
     count = ensure(
         output,
         lambda: finished_queries(output, request, overwrite),
-        lambda: _write_topics(model, topics, quantiser, output, batch_size, request),
+        lambda: _write_topics(topics, partial(encode, model, batch_size=batch_size), output, request),
     )
     return {"output": str(output), "encoder": model.name, "topics": count}
 
@@ -180,14 +190,17 @@ def queries_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_topics(
-    model: Encoder, topics: TopicSource, quantiser: Quantiser, output: Path, batch_size: int, request: Mapping[str, Any]
+    topics: TopicSource,
+    encode: Callable[[Iterable[Topic]], Iterable[Query]],
+    output: Path,
+    request: Mapping[str, Any],
 ) -> int:
     """Encodes and writes the topics and their manifest; returns their number."""
     stream, again = tee(cast(Iterator[Topic], topics.stream()))
-    queries = quantised_queries(model, stream, quantiser, None, batch_size)
+    queries = encode(stream)
     texts = (topic.text or "" for topic in again)
     with atomic_write(output) as out:
-        count = query_lines(cast(Iterator[ImpactQuery], queries), texts, out, output.suffix)
+        count = query_lines(cast(Iterable[ImpactQuery], queries), texts, out, output.suffix)
         write_beside(output, out, {**request, "counts": {"topics": count}})
     return count
 

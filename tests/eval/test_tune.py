@@ -193,7 +193,10 @@ def test_a_search_is_tuned_as_the_command_searches(tmp_path: Path, monkeypatch: 
 def test_weights_of_fields_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is relevant has the word in a long title, whose impact the other field outvotes where both count alike."""
     monkeypatch.chdir(tmp_path)
-    texts = {"title": {"r1": "cat a b c d e", "r2": "dog a b c d e", "x": "fish"}, "body": {"r1": "", "r2": "", "x": "cat cat dog dog"}}
+    texts = {
+        "title": {"r1": "cat a b c d e", "r2": "dog a b c d e", "x": "fish"},
+        "body": {"r1": "", "r2": "", "x": "cat cat dog dog"},
+    }
     for name, of_field in texts.items():
         write_text_shards(tmp_path / name, list(of_field.items()))
     fields = ("--field", "title=title", "--field", "body=body")

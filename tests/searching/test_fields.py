@@ -15,6 +15,7 @@ from memory_engine import MemoryEngine
 from shard_folders import write_shards
 from word_towers import TERMS, WordTower, corpus
 
+from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField
 from lexvl_anserini.engines.analysis import word_analysis
@@ -159,6 +160,14 @@ def test_expressions_filters_and_encoded_queries(built: Path, tmp_path: Path) ->
     assert write_queries([ImpactQuery("q1", {"text:boat": 3, "text:red": 1})], queries) == 1
     row = printed("--index", built, "--topics", queries, "--output", tmp_path / "run")
     assert row["topics"] == 1 and (tmp_path / "run").read_text().split()[2] == "d1"
+    # Topics that are encoded for the index find what a search of the topics finds.
+    topics, encoded = tmp_path / "t.tsv", tmp_path / "encoded.jsonl"
+    topics.write_text("1\tred boat\n2\tdogs at sea\n")
+    arguments = ("--topics", topics, "--index", built, "--set", "text.weight=7")
+    assert printed(*arguments, "--output", encoded, command=encode_command)["topics"] == 2
+    printed("--index", built, "--topics", encoded, "--output", tmp_path / "first")
+    printed(*arguments, "--output", tmp_path / "second")
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
     # Passages, feedback and two phases read the terms as any others.
     assert printed("--index", built, "--query", "boat", "--passages", "max", "--first-terms", 1)[0]["doc_id"] == "d2"
 

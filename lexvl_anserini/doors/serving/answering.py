@@ -246,7 +246,8 @@ def described(index: LiveIndex, problem: str) -> IndexDescription:
     return IndexDescription(
         name=index.served.name,
         kind=index.manifest.kind,
-        encoder=index.model.name,
+        encoder=", ".join(f"{field.name} {field.encoder.name}" for field in index.manifest.encoder.fields)
+        or index.model.name,
         corpus=index.manifest.corpus.name,
         documents=index.manifest.counts.documents,
         terms=index.manifest.kind == "impact",
