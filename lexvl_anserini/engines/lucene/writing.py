@@ -296,7 +296,7 @@ def finish_index(
 
 
 def as_written(index: Path, manifest: Manifest | None) -> IndexReport:
-    """The content of index.json, after comparing it and manifest.json with their digest, and the commit with its own."""
+    """The content of index.json, which goes with manifest.json, by their digest, and with the commit that it names."""
     report = read_report(index)
     if manifest is not None and report.digest and report.digest != report_digest(report, manifest):
         raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
