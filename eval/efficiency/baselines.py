@@ -87,7 +87,7 @@ def exact_hits(shards: str, queries: str, hits: Sequence[int]) -> dict[str, list
         best = np.partition(scores, len(scores) - most, axis=0)[-most:]
     # Scores of each query, descending.
     ranked = np.sort(best, axis=0)[::-1].T
-    exact = {}
+    exact: dict[str, list[Exact]] = {}
     for k in hits:
         counts = (ranked[:, :k] > 0).sum(axis=1).tolist()
         exact[str(k)] = [(n, int(scores[n - 1]) if n else 1) for n, scores in zip(counts, ranked, strict=True)]
