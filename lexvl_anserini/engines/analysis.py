@@ -32,7 +32,7 @@ def word_analysis(settings: BM25Settings) -> Callable[[str], list[str]]:
 
     def words(text: str) -> list[str]:
         with java_errors("Anserini could not analyse a text"), java_calls():
-            found: list[str] = orjson.loads(as_json(analyse(analyzer, text)))
-        return found
+            split: list[str] = orjson.loads(as_json(analyse(analyzer, text)))
+        return split
 
     return words

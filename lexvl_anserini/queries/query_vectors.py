@@ -103,10 +103,10 @@ def field_vectors(
             continue
         if field.tower is None:
             assert field.analyse is not None
-            found: Sequence[Mapping[str, int]] = [Counter(field.analyse(text)) for text in items]
+            own: Sequence[Mapping[str, int]] = [Counter(field.analyse(text)) for text in items]
         else:
-            found = lexical_vectors(field.tower, items, field.quantiser, max_impact, batch_size)
-        for number, vector in zip(there, found, strict=True):
+            own = lexical_vectors(field.tower, items, field.quantiser, max_impact, batch_size)
+        for number, vector in zip(there, own, strict=True):
             vectors[number].update({in_field(field.name, term): field.weight * w for term, w in vector.items()})
     return [halved(vector, max_impact or 1) for vector in vectors]
 
