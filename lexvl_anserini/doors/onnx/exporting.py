@@ -124,7 +124,7 @@ def image_side(tower: ImageTower) -> ExportedSide:
 
 def bag_side(tower: BagTower) -> ExportedSide:
     """A bag of tokens, which has no network."""
-    entry = {"reads": TEXTS, "normalise": tower.normalise, "topk": tower.topk}
+    entry = {"reads": TEXTS, "normalise": tower.normalise, "topk": tower.topk, "adds": tower.adds}
     side = with_reader(entry, None, tower.reader, tower.columns, tower.joiner)
     if tower.weight is None:
         return side

@@ -104,7 +104,7 @@ class SideOfExport(Entry):
     graph                  file of the network; None for a bag of tokens
     reader, pixels         of texts, and of images
     columns, sparsifier    of a lexical network
-    weight, topk           of a bag of tokens
+    weight, topk, adds     of a bag of tokens
     width, dimensions      of a dense network
     normalise              of a bag of tokens or a dense network; a lexical network does it itself
     """
@@ -114,6 +114,7 @@ class SideOfExport(Entry):
     columns: Key[str | None] = Key(None)
     weight: Key[str | None] = Key(None)
     topk: Key[int | None] = Key(None)
+    adds: Key[bool] = Key(False)
     width: Key[int] = Key(0)
     dimensions: Key[int | None] = Key(None)
     normalise: Key[bool] = Key(False)
@@ -257,7 +258,7 @@ def tower_of(folder: Path, export: Export, side: SideOfExport) -> Tower:
             raise CheckpointError(f"{folder}: a side without a graph reads {side.reads}, expected texts; {REMEDY}")
         weight = array_of(folder, export, side.weight) if side.weight else None
         columns = columns_of(folder, export, side)
-        return BagTower(reader, columns, weight, joiner_of(side), side.normalise, side.topk)
+        return BagTower(reader, columns, weight, joiner_of(side), side.normalise, side.topk, side.adds)
     items = items_of(side, reader)
     if export.kind == "dense":
         return DenseGraphTower(items, graph, side.width, side.normalise, side.dimensions)

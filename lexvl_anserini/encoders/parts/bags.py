@@ -1,4 +1,4 @@
-"""Binary bags of tokens as lexical vectors: the towers without a network. Loads no model library."""
+"""Bags of tokens with a weight for each: the towers without a network. Loads no model library."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class BagTower(ReadsTexts):
-    """Binary bag of a text's own tokens: no network (SVDR's non-parametric side, SPLADE-doc queries).
+    """w_j = n_j weight_j over a text's own tokens: no network (SVDR's non-parametric side, inference-free queries).
 
-    weight     [V] instead of ones (inference-free queries with IDF weights); None for ones
+    weight     [V], a table of weights (`tables.py`, or one that is stored); None for ones
     normalise  divide by the L2 norm (VDR checkpoints with `norm: true`)
     topk       keep only the largest weights; None keeps all
+    adds       n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, OpenSearch's IDF)
     """
 
     kind: ClassVar[Kind] = "impact"
@@ -36,14 +37,16 @@ class BagTower(ReadsTexts):
         joiner: str = " ",
         normalise: bool = False,
         topk: int | None = None,
+        adds: bool = False,
     ):
-        self.reader, self.columns, self.joiner, self.normalise, self.topk = reader, columns, joiner, normalise, topk
+        self.reader, self.columns, self.joiner, self.normalise = reader, columns, joiner, normalise
+        self.topk, self.adds = topk, adds
         self.weight = None if weight is None else weight.astype(np.float32)
 
     @property
     def binary(self) -> bool:
         """True if all weights are 1, so that quantising must not scale them."""
-        return not self.normalise and (self.weight is None or bool((self.weight == 1).all()))
+        return not (self.normalise or self.adds) and (self.weight is None or bool((self.weight == 1).all()))
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -54,10 +57,11 @@ class BagTower(ReadsTexts):
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32, > 0, dimensions ascending."""
-        rows = [row.astype(np.int32) for row in self.columns.own(self.reader(inputs))]
-        matrix = matrix_of(rows, [np.ones(len(row), np.float32) for row in rows], len(self.vocabulary))
+        rows = self.columns.counted(self.reader(inputs))
+        counts = [row.counts if self.adds else np.ones_like(row.counts) for row in rows]
+        matrix = matrix_of([row.dims for row in rows], counts, len(self.vocabulary))
         if self.weight is not None:
-            matrix.data = np.fmax(self.weight[matrix.indices], 0)  # which is 0 of NaN too
+            matrix.data *= np.fmax(self.weight[matrix.indices], 0)  # which is 0 of NaN too
             matrix.eliminate_zeros()
         if self.topk is not None:
             matrix = largest(matrix, self.topk)

@@ -36,6 +36,11 @@ def elu1p(logit: Tensor) -> Tensor:
     return torch.nn.functional.elu(logit) + 1.0
 
 
+def softplus(logit: Tensor) -> Tensor:
+    """log(1 + exp(x)): the token weights of V-SPLADE's exports."""
+    return torch.nn.functional.softplus(logit)
+
+
 def decayed(first: float, decay: float, periods: float, least: float) -> float:
     """The temperature of an activation (FDT) after a number of periods: max(first decay^periods, least)."""
     return float(max(first * decay**periods, least))

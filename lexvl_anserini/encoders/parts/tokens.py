@@ -93,6 +93,13 @@ def first_word_id(tokenizer: Any) -> int:
     return FIRST_WORD_ID if tokenizer.convert_tokens_to_ids("[unused993]") == FIRST_WORD_ID - 1 else 0
 
 
+class OwnTokens(NamedTuple):
+    """The own tokens of a text: their dimensions, int32 ascending, and how often each occurs, float32."""
+
+    dims: np.ndarray
+    counts: np.ndarray
+
+
 @dataclass(frozen=True)
 class TokenColumns:
     """The dimension of the vocabulary that each token id has.
@@ -112,11 +119,15 @@ class TokenColumns:
             return np.arange(len(self.vocabulary))
         return ids[np.argsort(self.of_token[ids])]
 
+    def counted(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
+        """Per text, the dimensions of its own tokens, and how often each occurs."""
+        columns = (self.of_token[np.asarray(row, dtype=int)] for row in ids)
+        rows = (np.unique(row[row >= 0], return_counts=True) for row in columns)
+        return [OwnTokens(dims.astype(np.int32), counts.astype(np.float32)) for dims, counts in rows]
+
     def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Per text, the ascending distinct dimensions of its own tokens."""
-        return [
-            np.unique(columns[columns >= 0]) for columns in (self.of_token[np.asarray(row, dtype=int)] for row in ids)
-        ]
+        return [row.dims for row in self.counted(ids)]
 
 
 def columns_from(tokenizer: Any, shift: int) -> TokenColumns:
