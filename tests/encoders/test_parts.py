@@ -181,7 +181,7 @@ def test_terms_beside_those_of_unit_length(tokenizer):
 
 @pytest.mark.parametrize("adds", [False, True])
 def test_a_repeated_token_counts_once_or_adds_up(tokenizer, adds):
-    """Of "a dog a": weight 2 of "a" once or twice, 3 of "dog"; a weight below 0 is none, and a special token neither."""
+    """Weights 2 of "a", 3 of "dog", and less than 0, which is none, of others; special tokens have no dimension."""
     a, dog, cls, sep = tokenizer.convert_tokens_to_ids(["a", "dog", "[CLS]", "[SEP]"])
     weight = np.full(len(tokenizer), -1.0)
     weight[[a, dog, cls]] = 2, 3, 5

@@ -48,6 +48,8 @@ from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
 
+# In the description of a table of token weights: repeated tokens add up. Only this package reads it.
+ADDS = "adds"
 # Tokens per text in naver's configurations.
 MAX_LENGTH = 256
 # A matrix with more rows than tokens, but fewer than this many more, is padded; usual multiples are 8 to 128.
@@ -60,6 +62,7 @@ Lexical = Literal["none", "query", "document", "both"]
 class SpladeSide:
     """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries.
 
+    adds     repeated tokens add up in such queries
     bag      by default queries are binary bags of their own tokens
     lexical  by default only own tokens are kept
     """
@@ -73,6 +76,7 @@ class SpladeSide:
     pooling: Pooling = POOLINGS["max"]
     activation: Activation = log1p_relu
     weight: np.ndarray | None = None
+    adds: bool = False
     topk: int | None = None
     prompt: str = ""
     bag: bool = False
@@ -155,7 +159,7 @@ def tower(
     k = parts.topk if topk is None else topk
     largest = positive_or_top(k)
     if parts.backbone is None or parts.head is None:
-        return BagTower(reader, parts.columns, parts.weight, topk=k)
+        return BagTower(reader, parts.columns, parts.weight, topk=k, adds=parts.adds)
     pool = parts.pooling if pooling is None else POOLINGS[pooling]
     composition = Composition(parts.backbone, parts.head, parts.activation, pool, own_tokens() if lexical else largest)
     return TextTower(composition, reader, parts.columns, source.device)
@@ -324,8 +328,14 @@ def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
         weight = stored["weight"].float().numpy().reshape(-1)
     if not fits(len(weight), tokenizer):
         raise CheckpointError(f"{folder}: {len(weight)} weights for {len(tokenizer)} tokens")
+    if type(adds := config.get(ADDS, False)) is not bool:
+        raise CheckpointError(f"{config_file}: {ADDS} {adds!r:.80}, expected true or false")
     # The tokenizer adds no special tokens, so one in a text counts as its own token.
-    columns = columns_without(tokenizer, [])
-    limit = tokenizer.model_max_length
+    columns, reader = columns_without(tokenizer, []), table_reader(tokenizer)
     weight = weight[: len(tokenizer)]
-    return SpladeSide(tokenizer, columns, int(min(limit, 1 << 20)), weight=weight, topk=topk, prompt=prompt)
+    return SpladeSide(tokenizer, columns, reader.max_length, weight=weight, adds=adds, topk=topk, prompt=prompt)
+
+
+def table_reader(tokenizer: Any) -> TextReader:
+    """Reads the texts of a table, without special tokens and to the tokenizer's own limit, as sentence-transformers."""
+    return TextReader(tokenizer, int(min(tokenizer.model_max_length, 1 << 20)), specials=False)

@@ -7,6 +7,7 @@ texts have one length, so a vector does not depend on the other texts of its bat
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from lexvl_anserini.encoders.checkpoints.weights import complain
 from lexvl_anserini.encoders.encoder import read_document
 from lexvl_anserini.encoders.families.dense.dpr import CONTEXT, QUESTION, read_network
 from lexvl_anserini.encoders.families.dense.sentence import load_sentence
-from lexvl_anserini.encoders.families.splade import fits
+from lexvl_anserini.encoders.families.splade import fits, table_reader
 from lexvl_anserini.encoders.families.vdr import (
     PUBLISHED_JOINER,
     Side,
@@ -43,11 +44,19 @@ from lexvl_anserini.encoders.parts.backbones import (
 )
 from lexvl_anserini.encoders.parts.batches import PassageReader, by_length, read_passage
 from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.tables import Constant, LiLsr, idf
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    TokenColumns,
+    columns_of_all,
+    columns_without,
+    load_tokenizer,
+)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.training.common.batches import TextBatch, Tokenised, of_one_part
 from lexvl_anserini.training.common.tower_pair import max_logits
+from lexvl_anserini.training.model_settings import TableSettings
 
 log = logging.getLogger(__name__)
 
@@ -210,6 +219,35 @@ def new_head(model: Any, folder: Path) -> None:
     nn.init.ones_(predictions.transform.LayerNorm.weight)
     nn.init.zeros_(predictions.transform.LayerNorm.bias)
     nn.init.zeros_(model.get_output_embeddings().bias)
+
+
+class TrainableTable(TrainableText):
+    """w_j = n_j table_j over the own tokens of a text, as `BagTower` has it; every token is a dimension."""
+
+    def __init__(self, tokenizer: Any, table: nn.Module, adds: bool):
+        super().__init__(table_reader(tokenizer), columns_without(tokenizer, []))
+        self.table, self.adds = table, adds
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Weights [B, V]."""
+        table: Tensor = self.table()
+        counts = torch.zeros(len(batch.ids), len(table), device=table.device)
+        counts.scatter_add_(1, batch.ids, batch.attention.to(counts.dtype))
+        return (counts if self.adds else (counts > 0)) * table
+
+
+def table_side(settings: TableSettings, document: TrainableSplade, passages: Sequence[Document]) -> TrainableTable:
+    """Queries that look their tokens up, beside a network of documents; Li-LSR begins with ones."""
+    tokenizer, count = document.reader.tokenizer, len(document.columns.vocabulary)
+    if settings.table == "li_lsr":
+        table = LiLsr(document.model.get_input_embeddings().weight[:count], settings.rank)
+        nn.init.zeros_(table.projection.weight)
+        nn.init.constant_(table.projection.bias, math.e - 1)
+        return TrainableTable(tokenizer, table, settings.adds)
+    weight = torch.ones(count)
+    if settings.table == "idf":
+        weight = idf(document.columns.own([ids for ids, _ in document.read_passages(passages)]), count)
+    return TrainableTable(tokenizer, Constant(weight), settings.adds)
 
 
 class TrainableDpr(TrainableText):
