@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.families.dense.sentence import SentenceTower
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, described
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, masked_max, masked_sum, top_mean
+from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, masked_last, masked_max, masked_sum, top_mean
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, DenseTower, Texts, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, reason_of
@@ -229,7 +229,7 @@ def pooling_of(composition: Composition) -> GraphPooling:
     pooling = composition.pooling
     if isinstance(pooling, partial) and pooling.func is top_mean:
         return partial(graph_mean, n=pooling.keywords["n"])
-    poolings: Mapping[Pooling, GraphPooling] = {masked_max: graph_max, masked_sum: graph_sum}
+    poolings: Mapping[Pooling, GraphPooling] = {masked_max: graph_max, masked_sum: graph_sum, masked_last: graph_last}
     return poolings[pooling]
 
 
@@ -241,6 +241,15 @@ def graph_max(logits: Tensor, masked: Tensor | None, activation: Activation) -> 
 def graph_sum(logits: Tensor, masked: Tensor | None, activation: Activation) -> Tensor:
     """As `masked_sum`."""
     return without(activation(logits), masked, 0.0).sum(dim=1)
+
+
+def graph_last(logits: Tensor, masked: Tensor | None, activation: Activation) -> Tensor:
+    """As `masked_last`."""
+    places = torch.arange(logits.shape[1], device=logits.device).expand(logits.shape[:2])
+    if masked is not None:
+        places = places.masked_fill(masked, -1)
+    others = (places < places.amax(dim=1, keepdim=True)) | (places < 0)
+    return graph_max(logits, others, activation)
 
 
 def graph_mean(logits: Tensor, masked: Tensor | None, activation: Activation, n: int) -> Tensor:

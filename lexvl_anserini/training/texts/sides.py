@@ -36,6 +36,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     POSITION_IDS,
     PassThrough,
     from_pretrained,
+    language_model,
     load_backbone,
     misshapen,
     position_limit,
@@ -181,15 +182,10 @@ class TrainableSplade(TrainableText):
 
 
 def load_splade_sides(source: Source, max_length: int | None) -> tuple[TrainableSplade, TrainableSplade]:
-    """One side for both from a masked LM; a BERT without such a head gets a new one."""
-    import transformers
-
+    """One side for both from a masked or causal LM; a BERT without such a head gets a new one."""
     folder = source.required("splade").folder
-    config = read_config(folder)
-    if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
-        raise CheckpointError(f"{folder}: a {config.model_type} model, which has no masked-LM head")
     model: Any
-    model, info = from_pretrained(transformers.AutoModelForMaskedLM, folder)
+    model, info = from_pretrained(language_model(folder), folder)
     head = [key for key in info["missing_keys"] if key.startswith("cls.")]
     ignored = re.compile(rf"(.*\.)?pooler\..*|.*seq_relationship.*|{POSITION_IDS.pattern}")
     complain(
@@ -204,7 +200,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
     rows = len(model.get_output_embeddings().weight)
     if not fits(rows, tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {rows}")
-    reader = TextReader(tokenizer, max_length or 256, limit=position_limit(config))
+    reader = TextReader(tokenizer, max_length or 256, limit=position_limit(model.config))
     side = TrainableSplade(model.float(), reader, columns_of_all(tokenizer))
     return side, side
 
