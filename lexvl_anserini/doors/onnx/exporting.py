@@ -68,15 +68,17 @@ class ExportedSide(NamedTuple):
     files: Mapping[str, bytes]
 
 
-def export(model: Encoder, folder: Path) -> Export:
-    """Writes an encoder as graphs; the folder appears whole."""
-    check_exporter()
-    sides = {name: side_of(model, getattr(model, name)) for name in SIDES}
+def export(model: Encoder, folder: Path, queries_only: bool = False) -> Export:
+    """Writes an encoder, or its side of queries alone, as graphs; the folder appears whole."""
+    sides = {name: side_of(model, getattr(model, name)) for name in SIDES[: 1 if queries_only else 2]}
+    if any(side.network for side in sides.values()):
+        check_exporter()
     with new_folder(folder) as part:
         files: dict[str, str] = {}
-        query, document = (SideOfExport(write_side(part, name, side, files)) for name, side in sides.items())
+        written = {name: SideOfExport(write_side(part, name, side, files)) for name, side in sides.items()}
         if model.kind == "impact":
             write(part, VOCABULARY, "".join(f"{term}\n" for term in model.vocabulary).encode(), files)
+        query, document = written["query"], written.get("document")
         exported = Export(model.identity(), model.kind, query, document, files, versions_of(MADE_WITH))
         write_json(part / EXPORT, exported.to_json())
     return exported

@@ -9,9 +9,10 @@ import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, ReadsTexts
-from lexvl_anserini.encoders.parts.sparsify import matrix_of
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.sparsify import as_csr, rows_of
+from lexvl_anserini.encoders.parts.tokens import OwnTokens, TextReader, TokenColumns
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.quantise import CsrRows
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -57,31 +58,27 @@ class BagTower(ReadsTexts):
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32, > 0, dimensions ascending."""
-        rows = self.columns.counted(self.reader(inputs))
-        counts = [row.counts if self.adds else np.ones_like(row.counts) for row in rows]
-        matrix = matrix_of([row.dims for row in rows], counts, len(self.vocabulary))
-        if self.weight is not None:
-            matrix.data *= np.fmax(self.weight[matrix.indices], 0)  # which is 0 of NaN too
-            matrix.eliminate_zeros()
-        if self.topk is not None:
-            matrix = largest(matrix, self.topk)
-        if self.normalise:
-            lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1)).A1
-            matrix.data /= np.repeat(lengths, np.diff(matrix.indptr)).astype(np.float32)
+        return as_csr(self.csr_rows(inputs, batch_size, progress, on_error))
+
+    def csr_rows(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> CsrRows:
+        """As `weights`, without scipy."""
+        rows = [self._weighted(own) for own in self.columns.counted(self.reader(inputs))]
         progress(len(inputs))
-        return matrix
+        return rows_of([dims for dims, _ in rows], [values for _, values in rows], len(self.vocabulary))
+
+    def _weighted(self, own: OwnTokens) -> tuple[np.ndarray, np.ndarray]:
+        """The dimensions of a text and their weights; among equal weights the lowest dimensions are kept."""
+        values = own.counts if self.adds else np.ones_like(own.counts)
+        if self.weight is not None:
+            values = values * np.fmax(self.weight[own.dims], 0)  # which is 0 of NaN too
+        kept = np.flatnonzero(values)
+        if self.topk is not None:
+            kept = np.sort(kept[np.argsort(-values[kept], kind="stable")[: self.topk]])
+        dims, values = own.dims[kept], values[kept]
+        return dims, values / np.sqrt((values * values).sum()) if self.normalise else values
 
     def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
         """float32 [n, V]; the same weights as `weights`."""
         return self.weights(inputs, batch_size).toarray()
-
-
-def largest(matrix: sparse.csr_matrix, k: int) -> sparse.csr_matrix:
-    """The k largest weights of each row; among equals the lowest dimensions."""
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    order = np.lexsort((matrix.indices, -matrix.data, rows))
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order)) - matrix.indptr[rows[order]]
-    matrix.data[rank >= k] = 0
-    matrix.eliminate_zeros()
-    return matrix
