@@ -73,10 +73,10 @@ class BagTower(ReadsTexts):
         values = own.counts if self.adds else np.ones_like(own.counts)
         if self.weight is not None:
             values = values * np.fmax(self.weight[own.dims], 0)  # which is 0 of NaN too
-        kept = np.flatnonzero(values)
+        places = np.flatnonzero(values)
         if self.topk is not None:
-            kept = np.sort(kept[np.argsort(-values[kept], kind="stable")[: self.topk]])
-        dims, values = own.dims[kept], values[kept]
+            places = np.sort(places[np.argsort(-values[places], kind="stable")[: self.topk]])
+        dims, values = own.dims[places], values[places]
         return dims, values / np.sqrt((values * values).sum()) if self.normalise else values
 
     def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
