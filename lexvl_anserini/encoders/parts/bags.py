@@ -23,6 +23,7 @@ class BagTower(ReadsTexts):
 
     weight     [V] instead of ones (inference-free queries with IDF weights); None for ones
     normalise  divide by the L2 norm (VDR checkpoints with `norm: true`)
+    counted    a token counts as often as the text has it
     topk       keep only the largest weights; None keeps all
     """
 
@@ -36,14 +37,18 @@ class BagTower(ReadsTexts):
         joiner: str = " ",
         normalise: bool = False,
         topk: int | None = None,
+        counted: bool = False,
     ):
         self.reader, self.columns, self.joiner, self.normalise, self.topk = reader, columns, joiner, normalise, topk
+        self.counted = counted
         self.weight = None if weight is None else weight.astype(np.float32)
 
     @property
     def binary(self) -> bool:
         """True if all weights are 1, so that quantising must not scale them."""
-        return not self.normalise and (self.weight is None or bool((self.weight == 1).all()))
+        if self.normalise or self.counted:
+            return False
+        return self.weight is None or bool((self.weight == 1).all())
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -54,10 +59,12 @@ class BagTower(ReadsTexts):
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32, > 0, dimensions ascending."""
-        rows = [row.astype(np.int32) for row in self.columns.own(self.reader(inputs))]
-        matrix = matrix_of(rows, [np.ones(len(row), np.float32) for row in rows], len(self.vocabulary))
+        bags = self.columns.counts(self.reader(inputs))
+        rows = [dims.astype(np.int32) for dims, _ in bags]
+        counts = [count if self.counted else np.ones(len(count)) for _, count in bags]
+        matrix = matrix_of(rows, [count.astype(np.float32) for count in counts], len(self.vocabulary))
         if self.weight is not None:
-            matrix.data = np.fmax(self.weight[matrix.indices], 0)  # which is 0 of NaN too
+            matrix.data *= np.fmax(self.weight[matrix.indices], 0)  # which is 0 of NaN too
             matrix.eliminate_zeros()
         if self.topk is not None:
             matrix = largest(matrix, self.topk)
