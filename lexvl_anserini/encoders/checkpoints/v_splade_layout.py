@@ -90,13 +90,10 @@ class PageShape:
             for key, value in entries.items():
                 if key in COUNTS and not (type(value) is int and value > 0):
                     raise CheckpointError(f"{where}: {key} is {value!r:.80}, expected a positive number")
+        side, cell = shape.image["image_size"], shape.image["patch_size"] * shape.outer["pixel_shuffle_factor"]
+        if side % cell:
+            raise CheckpointError(f"{where}: tiles of {side} pixels are no whole number of cells of {cell}")
         return shape
-
-    @property
-    def cells(self) -> int:
-        """The cells of a tile: patches after the pixel shuffle."""
-        side: int = self.image["image_size"] // self.image["patch_size"] // self.outer["pixel_shuffle_factor"]
-        return side * side
 
     def config(self, tokens: int) -> Any:
         """The configuration of a ModernVBertModel with `tokens` rows of embeddings."""
@@ -212,8 +209,8 @@ def fits(weight: Tensor, shape: tuple[int | None, ...]) -> bool:
     return weight.dim() == len(shape) and all(b in (a, None) for a, b in zip(weight.shape, shape, strict=True))
 
 
-def stored_table(folder: Path) -> np.ndarray | None:
-    """The table that a SparseEncoder folder has for queries, float32 [V]; None if it has none."""
+def stored_table(folder: Path, size: int) -> np.ndarray | None:
+    """The table that a SparseEncoder folder has for queries, float32 [size]; None if it has none."""
     if not (folder / MODULES_FILE).is_file():
         return None
     routes = next((part.folder / "router_config.json" for part in read_modules(folder) if part.name == ROUTER), None)
@@ -224,7 +221,8 @@ def stored_table(folder: Path) -> np.ndarray | None:
     if not isinstance(modules, list) or len(modules) != 1:
         raise CheckpointError(f"{routes}: queries go through {modules!r:.80}, expected one module with a table")
     where = inside(routes.parent, str(modules[0]), str(routes))
-    values = list(read_weights(where).values())
-    if len(values) != 1:
-        raise CheckpointError(f"{where}: {len(values)} tensors, expected the table of weights alone")
-    return values[0].float().numpy().reshape(-1)
+    stored = read_weights(where)
+    shapes = {key: list(value.shape) for key, value in stored.items()}
+    if list(shapes.values()) != [[size]]:
+        raise CheckpointError(f"{where}: has {str(shapes):.200}, expected a weight for each of {size} tokens")
+    return next(iter(stored.values())).float().numpy()

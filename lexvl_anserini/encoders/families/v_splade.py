@@ -108,7 +108,7 @@ def load_v_splade(
     if DECODER not in weights:
         raise CheckpointError(f"{folder}: no {DECODER} among its weights; expected the export of V-SPLADE's authors")
     size = len(weights[DECODER])
-    stored = stored_table(folder) if table_activation is None else None
+    stored = stored_table(folder, size) if table_activation is None else None
     shape = PageShape.read(config, f"{folder}/config.json")
     check_weights(weights, shape, stored is None and text == "table", str(folder))
     with quietly():  # transformers does not know the types of the networks in the configuration, and says so
@@ -146,15 +146,15 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
     own = {key: value for key, value in below(weights, NETWORK).items() if not f"{NETWORK}{key}".startswith(UNUSED)}
     own[EMBEDDINGS] = torch.cat([own[EMBEDDINGS], own.pop(FURTHER)])
     own[f"{CONNECTOR}.weight"] = own.pop(f"{CONNECTOR}.proj.weight")
-    config, kind = shape.config(len(own[EMBEDDINGS])), cast(Any, transformers.ModernVBertModel)
-    nested = hasattr(outline(lambda: kind(config), weights, where).vision_model, "vision_model")
-    state = {
-        key.replace("vision_model.", "vision_model.vision_model.") if nested else key: value.float()
-        for key, value in own.items()
-    }
+    tokens, kind = len(own[EMBEDDINGS]), cast(Any, transformers.ModernVBertModel)
+    # Some versions of transformers nest the weights of SigLIP.
+    images = outline(lambda: kind(shape.config(tokens)), weights, f"{where}/config.json").vision_model
+    prefix = "vision_model." * (2 if hasattr(images, "vision_model") else 1)
+    # Copies, because the tensors are pages of the file.
+    state = {key.replace("vision_model.", prefix): value.to(torch.float32, copy=True) for key, value in own.items()}
     with quietly():
         model, info = kind.from_pretrained(
-            None, config=config, state_dict=state, output_loading_info=True, dtype=torch.float32
+            None, config=shape.config(tokens), state_dict=state, output_loading_info=True, dtype=torch.float32
         )
     complain(where, info["missing_keys"], info["unexpected_keys"], ())
     return model.eval()
