@@ -198,16 +198,20 @@ def load_by_torch(
 
 
 def when_used(load: Callable[[], T]) -> Callable[[], T]:
-    """The same load, once and under the lock, for a tower whose network is loaded when it is first used."""
+    """The same load, once and under the lock, for a tower whose network is loaded when it is first used.
+
+    What `load` holds, such as the mapped weights of a file, is let go of then.
+    """
     import torch
 
-    loaded: list[T] = []
+    pending, loaded = [load], list[T]()
 
     def get() -> T:
         # Weights outlive the call that first needs them, which computes without gradients.
         with _LOADING, torch.random.fork_rng(devices=()), torch.inference_mode(False):
             if not loaded:
-                loaded.append(load())
+                loaded.append(pending[0]())
+                pending.clear()
         return loaded[0]
 
     return get

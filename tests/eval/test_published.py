@@ -351,6 +351,10 @@ def test_every_note_is_read():
         ("stair-table9", "STAIR", "latency coco-1m queries per second"),
         ("stair-table9", "STAIR", "text-to-image coco-1m R@10"),
         ("stair-table9", "STAIR", "text-to-image coco-1m R@25"),
+        *(
+            ("v-splade-page", "V-SPLADE Quality", f"weight v-splade-page \u0120{term}")
+            for term in ("dog", "dogs", "puppy", "Records", "Bennett")
+        ),
     }
     for cell in CELLS:
         if cell.uncompared:

@@ -11,6 +11,7 @@ table beside them. Code of a folder is never run.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -92,8 +93,53 @@ def load_v_splade(
         query_topk: the same for queries; default `topk`.
         text_max_length: tokens per text; default the tokenizer's.
     """
-    checkpoint = source.required("v-splade")
-    transformers = package_folder("transformers")
+    export = read_export(source, text == "table", table_activation)
+    tokenizer, columns = export.tokenizer, export.columns
+    tiles = read_tiles(export.folder, export.shape.image["image_size"])
+    prompt = checked_prompt(template_prompt(export.folder, tokenizer) if prompt is None else prompt)
+
+    def texts(k: int | None) -> BagTower:
+        limit = min(tokenizer.model_max_length, MOST_TOKENS) if text_max_length is None else text_max_length
+        bag = TextReader(tokenizer, limit, specials=False)
+        if export.table is None:
+            return BagTower(bag, columns.without(NO_BAG), topk=k)
+        return BagTower(bag, columns, export.table, topk=k, counted=True)
+
+    def images(k: int | None) -> PageTower:
+        load = when_used(partial(export.composition, prompt, k, source.device))
+        return PageTower(load, tiles, columns, source.device)
+
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("v-splade", "impact", query=query, document=document)
+
+
+@dataclass(frozen=True)
+class Export:
+    """What a folder has; `table` is float32 [V], None for bags."""
+
+    folder: Path
+    weights: Mapping[str, Tensor]
+    shape: PageShape
+    tokenizer: Any
+    columns: TokenColumns
+    table: np.ndarray | None
+
+    def composition(self, prompt: str, topk: int | None, device: torch.device) -> Composition:
+        """The network of pages and its head, which are loaded now."""
+        reader = TextReader(self.tokenizer, self.shape.text["max_position_embeddings"])
+        network = PageNetwork(load_network(self.shape, self.weights, str(self.folder)).to(device), reader, prompt)
+        head = load_head(self.weights, self.columns, device)
+        return Composition(network, head, log1p_relu, masked_max, positive_or_top(topk))
+
+
+def read_export(source: Source, with_table: bool, activation: TableActivation | None) -> Export:
+    """A folder in either layout; all but the network, whose weights are checked alone.
+
+    Raises:
+        InstallationError: transformers is older than ModernVBERT in it.
+        CheckpointError: another model, weights that do not fit the configuration, or another model's tokenizer.
+    """
+    checkpoint, transformers = source.required("v-splade"), package_folder("transformers")
     if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
         raise InstallationError(
             f"transformers {version_of('transformers')} has no ModernVBERT, which v-splade needs; "
@@ -101,42 +147,20 @@ def load_v_splade(
         )
     folder, config = checkpoint.folder, checkpoint.config()
     if config.get("model_type") != MODEL_TYPE:
-        raise CheckpointError(
-            f"{folder}: a {config.get('model_type')!r:.80} model, expected {MODEL_TYPE!r} of V-SPLADE"
-        )
+        kind = config.get("model_type")
+        raise CheckpointError(f"{folder}: a {kind!r:.80} model, expected {MODEL_TYPE!r} of V-SPLADE")
     weights = read_weights(checkpoint.path)
     if DECODER not in weights:
         raise CheckpointError(f"{folder}: no {DECODER} among its weights; expected the export of V-SPLADE's authors")
     size = len(weights[DECODER])
-    stored = stored_table(folder, size) if table_activation is None else None
+    table = stored_table(folder, size) if with_table and activation is None else None
     shape = PageShape.read(config, f"{folder}/config.json")
-    check_weights(weights, shape, stored is None and text == "table", str(folder))
+    check_weights(weights, shape, with_table and table is None, str(folder))
+    if with_table and table is None:
+        table = table_of(weights, activation or "softplus")
     with quietly():  # transformers does not know the types of the networks in the configuration, and says so
         tokenizer = load_tokenizer(source.tokenizer_folder())
-    columns = columns_of(tokenizer, size, shape, str(folder))
-    reader = TextReader(tokenizer, shape.text["max_position_embeddings"])
-    prompt = checked_prompt(template_prompt(folder, tokenizer) if prompt is None else prompt)
-
-    def compose(k: int | None) -> Composition:
-        network = PageNetwork(load_network(shape, weights, str(folder)).to(source.device), reader, prompt)
-        return Composition(
-            network, load_head(weights, columns, source.device), log1p_relu, masked_max, positive_or_top(k)
-        )
-
-    def texts(k: int | None) -> BagTower:
-        limit = min(tokenizer.model_max_length, MOST_TOKENS) if text_max_length is None else text_max_length
-        bag = TextReader(tokenizer, limit, specials=False)
-        if text == "bow":
-            return BagTower(bag, columns.without(NO_BAG), topk=k)
-        table = table_of(weights, table_activation or "softplus") if stored is None else stored
-        return BagTower(bag, columns, table, topk=k, counted=True)
-
-    def images(k: int | None) -> PageTower:
-        tiles = read_tiles(folder, shape.image["image_size"])
-        return PageTower(when_used(partial(compose, k)), tiles, columns, source.device)
-
-    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
-    return Encoder("v-splade", "impact", query=query, document=document)
+    return Export(folder, weights, shape, tokenizer, columns_of(tokenizer, size, shape, str(folder)), table)
 
 
 def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) -> Any:
