@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.checkpoints.bounds import check_repeated
 from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.sentence_layout import MODULES_FILE, ROUTER, read_modules
 from lexvl_anserini.encoders.checkpoints.weights import complain, read_weights
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import read_json
@@ -211,16 +210,14 @@ def fits(weight: Tensor, shape: tuple[int | None, ...]) -> bool:
 
 def stored_table(folder: Path, size: int) -> np.ndarray | None:
     """The table that a SparseEncoder folder has for queries, float32 [size]; None if it has none."""
-    if not (folder / MODULES_FILE).is_file():
-        return None
-    routes = next((part.folder / "router_config.json" for part in read_modules(folder) if part.name == ROUTER), None)
-    if routes is None:
+    routes = folder / "router_config.json"
+    if not routes.is_file():
         return None
     structure = read_json(routes, "router description", CheckpointError).get("structure")
     modules = structure.get("query") if isinstance(structure, Mapping) else None
     if not isinstance(modules, list) or len(modules) != 1:
         raise CheckpointError(f"{routes}: queries go through {modules!r:.80}, expected one module with a table")
-    where = inside(routes.parent, str(modules[0]), str(routes))
+    where = inside(folder, str(modules[0]), str(routes))
     stored = read_weights(where)
     shapes = {key: list(value.shape) for key, value in stored.items()}
     if list(shapes.values()) != [[size]]:

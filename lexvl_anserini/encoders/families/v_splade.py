@@ -114,7 +114,7 @@ def load_v_splade(
 
 
 @dataclass(frozen=True)
-class Export:
+class PageModel:
     """What a folder has; `table` is float32 [V], None for bags."""
 
     folder: Path
@@ -132,7 +132,7 @@ class Export:
         return Composition(network, head, log1p_relu, masked_max, positive_or_top(topk))
 
 
-def read_export(source: Source, with_table: bool, activation: TableActivation | None) -> Export:
+def read_export(source: Source, with_table: bool, activation: TableActivation | None) -> PageModel:
     """A folder in either layout; all but the network, whose weights are checked alone.
 
     Raises:
@@ -160,7 +160,7 @@ def read_export(source: Source, with_table: bool, activation: TableActivation | 
         table = table_of(weights, activation or "softplus")
     with quietly():  # transformers does not know the types of the networks in the configuration, and says so
         tokenizer = load_tokenizer(source.tokenizer_folder())
-    return Export(folder, weights, shape, tokenizer, columns_of(tokenizer, size, shape, str(folder)), table)
+    return PageModel(folder, weights, shape, tokenizer, columns_of(tokenizer, size, shape, str(folder)), table)
 
 
 def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) -> Any:
