@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lucene_indexes import DOCUMENTS, ranked, stock_index, stock_lists
 from memory_engine import exact_lists
@@ -194,7 +194,7 @@ VECTORS = st.dictionaries(st.sampled_from(TERMS), st.integers(1, 2**20) | st.int
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=3)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     documents=st.dictionaries(IDS, VECTORS, min_size=1, max_size=12),
     queries=st.lists(st.dictionaries(st.sampled_from(TERMS), st.integers(1, 3), max_size=5), min_size=1, max_size=4),
