@@ -151,14 +151,14 @@ def test_an_index_is_the_same_whatever_the_number_of_threads(tmp_path: Path) -> 
     rows = [(f"d{n}", {terms[t]: 1 + n % 9 for t in random.choice(3000, 1000, False)}) for n in range(1000)]
     shards = [[(f"{doc_id}-{part}", vector) for doc_id, vector in rows] for part in range(4)]
     write_shards(tmp_path / "shards", *shards, terms=terms, suffix="parquet")
-    one, two, five = (
-        build_index(tmp_path / "shards", tmp_path / f"index{threads}", threads=threads).path for threads in (1, 2, 5)
+    one, five = (
+        build_index(tmp_path / "shards", tmp_path / f"index{threads}", threads=threads).path for threads in (1, 5)
     )
     whole = without_ids(one)
     assert {Path(name).suffix for name in whole} >= {".doc", ".tim", ".fdt", ".dvd"}
-    assert without_ids(two) == whole and without_ids(five) == whole
-    reports = [{**read_report(index), "commit": None, "digest": None} for index in (one, two, five)]
-    assert reports[0] == reports[1] == reports[2]
+    assert without_ids(five) == whole
+    reports = [{**read_report(index), "commit": None, "digest": None} for index in (one, five)]
+    assert reports[0] == reports[1]
 
 
 def test_a_failure_in_the_middle_leaves_no_lock(tmp_path: Path) -> None:
