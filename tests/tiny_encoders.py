@@ -152,6 +152,13 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
     return folder / "lexlip"
 
 
+def made_v_splade(golden: Path, folder: Path) -> Path:
+    """V-SPLADE with random weights, in the layout of its authors."""
+    from v_splade_folders import write_export
+
+    return write_export(folder / "v-splade")
+
+
 def copied(place: Path, to: Path) -> Path:
     """A checkpoint's copy that a test may damage, with what its configuration names beside it."""
     to.mkdir()
@@ -225,6 +232,8 @@ TINY_ENCODERS: Mapping[str, Tiny] = {
     "stair": Tiny("stair", made_stair),
     "stair own": Tiny("stair", made_stair, {"text_mask": "own", "padding": "max_length"}),
     "svdr": Tiny("svdr", PUBLISHED, {"padding": "none"}),
+    "v-splade": Tiny("v-splade", made_v_splade),
+    "v-splade bow": Tiny("v-splade", made_v_splade, {"text": "bow", "topk": 16}),
     "vdr untrained": Tiny("vdr", BERT, {"topk": 32}),
     "vdr full": Tiny("vdr", PUBLISHED),
     "vdr unpadded union": Tiny("vdr", PUBLISHED, {"padding": "none", "lexical_union": True}),

@@ -242,6 +242,15 @@ CARDS: Mapping[str, Card] = {
         example="--corpus demo --checkpoint minilm",
         rerank_options=SVDR_RERANK,
     ),
+    "v-splade": Card(
+        loader="lexvl_anserini.encoders.families.v_splade:load_v_splade",
+        paper="Cho et al., V-SPLADE, 2026 (arXiv 2605.30917)",
+        modalities=CROSS_MODAL,
+        checkpoints=("naver/v-splade-quality", "naver/v-splade-efficient"),
+        licence="Apache-2.0",
+        lengths=("text_max_length",),
+        example="--corpus folder:pages --checkpoint naver/v-splade-quality",
+    ),
     "vdr": Card(
         loader="lexvl_anserini.encoders.families.vdr:load_vdr",
         paper="Zhou et al., VDR, ICLR 2024 (arXiv 2212.07699)",

@@ -41,7 +41,7 @@ from lexvl_anserini.encoders.parts.tokens import (
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 
-quickly = settings(max_examples=60, deadline=None, derandomize=True)
+quickly = settings(derandomize=True)
 
 
 # ---- activations

@@ -9,6 +9,7 @@ first tokens are still uncertain after `MOST_READ` characters, these characters 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,7 +22,7 @@ import numpy as np
 from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.vocabulary import NOT_INDEXED, Vocabulary
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
@@ -78,8 +79,13 @@ def lower_casing(tokenizer: Any) -> Any:
 
 
 def token_strings(tokenizer: Any) -> list[str]:
-    """Token strings in the order of their ids."""
-    return tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `marked`."""
+    return [NOT_INDEXED.sub(marked, token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
+
+
+def marked(character: re.Match[str]) -> str:
+    """What stands for a character that no term may have: the sign of a blank, or its number."""
+    return "\u2423" if character[0] == " " else f"<0x{ord(character[0]):02X}>"
 
 
 def token_names(tokenizer: Any) -> dict[int, str]:
@@ -118,6 +124,12 @@ class TokenColumns:
         if len(ids) < len(self.vocabulary):  # of `columns_without`: special tokens are dimensions too
             return np.arange(len(self.vocabulary))
         return ids[np.argsort(self.of_token[ids])]
+
+    def without(self, token: int) -> TokenColumns:
+        """The same dimensions, of which a token never counts as a text's own."""
+        of_token = self.of_token.copy()
+        of_token[token] = -1
+        return replace(self, of_token=of_token)
 
     def counted(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
         """Per text, the dimensions of its own tokens, and how often each occurs."""
