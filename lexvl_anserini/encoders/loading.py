@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
@@ -41,6 +41,8 @@ from lexvl_anserini.ground.typed import check_type, plain
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 # Models load one at a time: transformers changes settings of the whole process meanwhile.
 _LOADING = RLock()
@@ -193,6 +195,26 @@ def load_by_torch(
         options={**options, **{key: other.reference for key, other in others.items()}},
         device=str(chosen),
     )
+
+
+def when_used(load: Callable[[], T]) -> Callable[[], T]:
+    """The same load, once and under the lock, for a tower whose network is loaded when it is first used.
+
+    What `load` holds, such as the mapped weights of a file, is let go of then.
+    """
+    import torch
+
+    pending, loaded = [load], list[T]()
+
+    def get() -> T:
+        # Weights outlive the call that first needs them, which computes without gradients.
+        with _LOADING, torch.random.fork_rng(devices=()), torch.inference_mode(False):
+            if not loaded:
+                loaded.append(pending[0]())
+                pending.clear()
+        return loaded[0]
+
+    return get
 
 
 def found_or_default(card: Card, checkpoint: str | None) -> Checkpoint | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lucene_indexes import flip
 from shard_folders import write_dense_shards, write_shards
@@ -175,7 +175,7 @@ def write_queries(path: Path, queries: Sequence[ImpactQuery]) -> None:
     path.write_text("".join(json.dumps({"id": q.query_id, "vector": dict(q.vector)}) + "\n" for q in queries))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(
     vectors=st.lists(
         st.dictionaries(st.sampled_from([*TERMS, "strange"]), st.integers(1, 300), max_size=8), min_size=1, max_size=6

@@ -481,16 +481,10 @@ class OpenedIndex:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Around reading the index: where a damaged file makes that fail, the error is about the file."""
-        for verification in self.verifications:
-            verification.check()
-        try:
-            yield
-        except UsageError:
-            raise
-        except Exception:
+        with ExitStack() as readings:
             for verification in self.verifications:
-                verification.wait()
-            raise
+                readings.enter_context(verification.reading())
+            yield
 
     def verified(self) -> None:
         """Waits until all files that were opened are compared with their checksums."""
