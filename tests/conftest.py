@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from checkout import GOLDEN, SHARED
+from hypothesis import HealthCheck, settings
 from skips import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  hooks
 
 # Before any test imports a model library.
@@ -19,6 +20,11 @@ os.environ.pop("OPENAI_API_KEY", None)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No example fails because the machine is busy; a fixture of a function that examples share is one that none changes.
+LENIENT = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+settings.register_profile("lexvl", max_examples=50, deadline=None, suppress_health_check=LENIENT)
+settings.load_profile("lexvl")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,6 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "shared" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Iterator[None]:
+    """Tests need no power cut to be survived, and fsync is slow."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session")

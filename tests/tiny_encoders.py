@@ -103,6 +103,20 @@ def made_twin(golden: Path, folder: Path) -> Path:
     return folder / "twin"
 
 
+def made_causal(golden: Path, folder: Path, **changes: Any) -> Path:
+    """A decoder with random weights: Qwen3 with its head, over the tiny WordPieces."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    shutil.copytree(golden / WORDPIECES, folder / "causal")
+    torch.manual_seed(11)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    config = Qwen3Config(**{"vocab_size": 2000, "initializer_range": 0.5, **shape, **heads, **changes})
+    Qwen3ForCausalLM(config).save_pretrained(str(folder / "causal"))
+    return folder / "causal"
+
+
 def made_lexlip(golden: Path, folder: Path) -> Path:
     """A pair over networks with random weights, as `train` writes it for LexLIP."""
     import json
@@ -136,6 +150,13 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
     config = {"encoder_q": text, "encoder_p": {"type": "lexlip_image", "grid": 2, **shape}}
     (folder / "lexlip/config.json").write_text(json.dumps(config))
     return folder / "lexlip"
+
+
+def made_v_splade(golden: Path, folder: Path) -> Path:
+    """V-SPLADE with random weights, in the layout of its authors."""
+    from v_splade_folders import write_export
+
+    return write_export(folder / "v-splade")
 
 
 def copied(place: Path, to: Path) -> Path:
@@ -201,6 +222,7 @@ TINY_ENCODERS: Mapping[str, Tiny] = {
     ),
     "lexlip": Tiny("lexlip", made_lexlip),
     "sentence": Tiny("sentence", made_dense),
+    "splade causal": Tiny("splade", made_causal, {"pooling": "last"}),
     "splade max": Tiny("splade", DISTILBERT),
     "splade sum": Tiny("splade", BERT, {"pooling": "sum"}),
     "splade doc-only": Tiny("splade", BERT, {"doc_only": True}),
@@ -210,6 +232,8 @@ TINY_ENCODERS: Mapping[str, Tiny] = {
     "stair": Tiny("stair", made_stair),
     "stair own": Tiny("stair", made_stair, {"text_mask": "own", "padding": "max_length"}),
     "svdr": Tiny("svdr", PUBLISHED, {"padding": "none"}),
+    "v-splade": Tiny("v-splade", made_v_splade),
+    "v-splade bow": Tiny("v-splade", made_v_splade, {"text": "bow", "topk": 16}),
     "vdr untrained": Tiny("vdr", BERT, {"topk": 32}),
     "vdr full": Tiny("vdr", PUBLISHED),
     "vdr unpadded union": Tiny("vdr", PUBLISHED, {"padding": "none", "lexical_union": True}),

@@ -20,6 +20,7 @@ import numpy as np
 import orjson
 from scipy import sparse
 
+from lexvl_anserini.engines.approximation import Exact, mean_recall
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.reading import Columns, checked_shards, read_shard, read_vocabulary, shard_pieces
@@ -33,10 +34,6 @@ RECALL = 0.99
 
 # Term numbers, weights and the number of hits of a query -> the numbers of its documents.
 Search = Callable[[np.ndarray, np.ndarray, int], Sequence[int] | np.ndarray]
-
-
-# The exact hits of a query: their number, and the score of the last.
-Exact = tuple[int, int]
 
 
 def matrices(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[sparse.csr_matrix]:
@@ -90,25 +87,11 @@ def exact_hits(shards: str, queries: str, hits: Sequence[int]) -> dict[str, list
         best = np.partition(scores, len(scores) - most, axis=0)[-most:]
     # Scores of each query, descending.
     ranked = np.sort(best, axis=0)[::-1].T
-    exact = {}
+    exact: dict[str, list[Exact]] = {}
     for k in hits:
         counts = (ranked[:, :k] > 0).sum(axis=1).tolist()
         exact[str(k)] = [(n, int(scores[n - 1]) if n else 1) for n, scores in zip(counts, ranked, strict=True)]
     return exact
-
-
-def recall(exact: Sequence[Exact], scores: Sequence[np.ndarray]) -> float:
-    """Mean over queries of the share of the exact hits that are reached.
-
-    Args:
-        exact: those of each query.
-        scores: the true scores of the hits of each query, distinct documents.
-    """
-    shares = [
-        min(1.0, int((of_query >= least).sum()) / count) if count else 1.0
-        for (count, least), of_query in zip(exact, scores, strict=True)
-    ]
-    return sum(shares) / len(shares)
 
 
 class Inputs(NamedTuple):
@@ -146,7 +129,7 @@ def worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
             (documents[np.asarray(of_query, np.int64)] @ row.T).toarray()
             for of_query, row in zip(numbers, rows, strict=True)
         ]
-        return recall(inputs.exact[str(hits)], scores), median(seconds)
+        return mean_recall(inputs.exact[str(hits)], scores), median(seconds)
 
     def answer(task: str, hits: int, threads: int = 1) -> Any:
         if hits not in chosen:

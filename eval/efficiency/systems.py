@@ -180,11 +180,9 @@ def search_approximately(index: str, queries: str, exact: str) -> Ready:
 
     It finds `RECALL` of the hits, or the most that it measured.
     """
-    from lexvl_anserini.engines.approximation import measured_recall
+    from lexvl_anserini.engines.approximation import mean_recall, measured_recall
     from lexvl_anserini.engines.index_folder import read_report
     from lexvl_anserini.searching.building import approximate_index
-
-    from .baselines import recall
 
     path, best = Path(index), dict[int, float]()
     approximate_index(path, queries)
@@ -198,7 +196,7 @@ def search_approximately(index: str, queries: str, exact: str) -> Ready:
         if task == "latency":
             return one_by_one(lambda query: list(engine.search_approximately([query], hits, least)), encoded)
         lists = list(engine.search_approximately(encoded, hits, least))
-        reached = recall(orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists])
+        reached = mean_recall(orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists])
         return {"recall": reached, "settings": measured_recall(report, path, least, hits)}
 
     return Ready({}, answer)

@@ -121,9 +121,14 @@ def load_dataset(
     return dataset_of(CorpusRef(name, split, data_dir and str(data_dir), escape_ids, direction, passages))
 
 
+def family_of(name: str) -> str:
+    """The key in `DATASETS` of a corpus name: its part before `/` or `:`."""
+    return name.split(":", 1)[0].split("/", 1)[0]
+
+
 def dataset_of(ref: CorpusRef) -> Dataset:
     """Loads the dataset of a reference, for example of `manifest.corpus.ref`."""
-    family = ref.name.split(":", 1)[0].split("/", 1)[0]
+    family = family_of(ref.name)
     if family not in DATASETS and Path(ref.name).expanduser().exists():
         raise UsageError(
             f"{ref.name!r} is a path and names no corpus; folder:{ref.name} has its pictures and texts, "

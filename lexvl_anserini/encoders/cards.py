@@ -206,7 +206,8 @@ CARDS: Mapping[str, Card] = {
     ),
     "splade": Card(
         loader="lexvl_anserini.encoders.families.splade:load_splade",
-        paper="Formal et al., SIGIR 2021 and 2022 (arXiv 2107.05720, 2109.10086, 2205.04733)",
+        paper="Formal et al., SIGIR 2021 and 2022 (arXiv 2107.05720, 2109.10086, 2205.04733); Li-LSR (2505.01452); "
+        "SPLADE-Code (2603.22008)",
         checkpoints=(
             "naver/splade-v3",
             "naver/splade-v3-distilbert",
@@ -240,6 +241,15 @@ CARDS: Mapping[str, Card] = {
         lengths=TWO_LENGTHS,
         example="--corpus demo --checkpoint minilm",
         rerank_options=SVDR_RERANK,
+    ),
+    "v-splade": Card(
+        loader="lexvl_anserini.encoders.families.v_splade:load_v_splade",
+        paper="Cho et al., V-SPLADE, 2026 (arXiv 2605.30917)",
+        modalities=CROSS_MODAL,
+        checkpoints=("naver/v-splade-quality", "naver/v-splade-efficient"),
+        licence="Apache-2.0",
+        lengths=("text_max_length",),
+        example="--corpus folder:pages --checkpoint naver/v-splade-quality",
     ),
     "vdr": Card(
         loader="lexvl_anserini.encoders.families.vdr:load_vdr",

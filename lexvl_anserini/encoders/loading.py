@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
@@ -41,6 +41,8 @@ from lexvl_anserini.ground.typed import check_type, plain
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 # Models load one at a time: transformers changes settings of the whole process meanwhile.
 _LOADING = RLock()
@@ -195,6 +197,26 @@ def load_by_torch(
     )
 
 
+def when_used(load: Callable[[], T]) -> Callable[[], T]:
+    """The same load, once and under the lock, for a tower whose network is loaded when it is first used.
+
+    What `load` holds, such as the mapped weights of a file, is let go of then.
+    """
+    import torch
+
+    pending, loaded = [load], list[T]()
+
+    def get() -> T:
+        # Weights outlive the call that first needs them, which computes without gradients.
+        with _LOADING, torch.random.fork_rng(devices=()), torch.inference_mode(False):
+            if not loaded:
+                loaded.append(pending[0]())
+                pending.clear()
+        return loaded[0]
+
+    return get
+
+
 def found_or_default(card: Card, checkpoint: str | None) -> Checkpoint | None:
     """The checkpoint that the user names, or the default of the encoder; None if there is none."""
     reference = checkpoint or card.default_checkpoint
@@ -253,6 +275,11 @@ def load_encoder_of(
         raise UsageError(
             "these vectors were imported without an encoder, which texts need: search encoded queries or an "
             "expression, or import them again and name their encoder"
+        )
+    if ref.fields:
+        raise UsageError(
+            f"an index of the fields {', '.join(field.name for field in ref.fields)}: documents have vectors of "
+            "several encoders, which search and explain load; do this with the shards of one field"
         )
     options = {**ref.options, **(settings or {})}
     if options.get("runtime") == AUTO:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from lexvl_anserini.engines.index_folder import IndexReport, SettingEntry
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -15,6 +18,26 @@ MEASURED_HITS = (10, 100, 1000)
 REACHES = (1.1, 1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
 
 PREPARE = "python -m lexvl_anserini.index --approximate --index INDEX"
+
+
+# The exact hits of a query: their number, and the score of the last.
+Exact = tuple[int, float]
+
+
+def mean_recall(exact: Sequence[Exact], scores: Sequence[np.ndarray]) -> float:
+    """Mean over queries of the share of the exact hits whose places are taken by documents of their scores.
+
+    Documents with the score of the last exact hit are as good as it. A query without hits does not count.
+
+    Args:
+        scores: the true scores of each query's hits, distinct documents.
+    """
+    shares = [
+        min(1.0, np.count_nonzero(of_query >= least) / count)
+        for (count, least), of_query in zip(exact, scores, strict=True)
+        if count
+    ]
+    return sum(shares) / len(shares) if shares else 1.0
 
 
 def check_recall(recall: float) -> None:

@@ -14,12 +14,13 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.encoders.families.plain_text import ENGLISH, BM25Settings
+from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.analysis import analyzer_of
 from lexvl_anserini.engines.engine import Engine, EngineOptions
-from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, read_report, write_report
+from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
-from lexvl_anserini.engines.lucene.fields import close, commit_files, count_index, open_reader
+from lexvl_anserini.engines.lucene.fields import close, commit_files, count_index, opened_reader
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
 from lexvl_anserini.engines.lucene.writing import as_written, manifest_there
 from lexvl_anserini.engines.verifying import Verification
@@ -45,16 +46,11 @@ class BM25Engine(Engine):
 
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
-        with java_errors(f"{index}: cannot be opened as a Lucene index"), newer_refused(index):
-            reader = open_reader(index)
-            try:
-                as_written(index, manifest_there(index))
-                self.verification = Verification(index, commit_files(reader))
-            finally:
-                close(reader)
-            with java_calls():
-                documents = self._open(index, BM25Settings.of(manifest.encoder.options))
-        counts = read_report(index) or manifest.counts
+        with opened_reader(index) as reader:
+            counts = as_written(index, manifest_there(index)) or manifest.counts
+            self.verification = Verification(index, commit_files(reader))
+        with java_errors(f"{index}: cannot be opened as a Lucene index"), newer_refused(index), java_calls():
+            documents = self._open(index, BM25Settings.of(manifest.encoder.options))
         expected = counts.documents - counts.empty
         if documents != expected:
             self.close()
@@ -64,11 +60,7 @@ class BM25Engine(Engine):
         """Makes the searcher; returns its number of documents."""
         self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
         self.searcher.set_bm25(settings.k1, settings.b)
-        if settings.language != ENGLISH:
-            self.searcher.set_language(settings.language)
-        elif settings.analysis != BM25Settings().analysis:
-            english = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
-            self.searcher.set_analyzer(english.fromArguments(settings.stemmer, settings.keep_stopwords, None))
+        self.searcher.set_analyzer(analyzer_of(settings))
         # One call returns the hits of a whole batch as JSON, without the stored documents.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
         stored = java_class("java.lang.Class").forName("org.apache.lucene.document.Document")

@@ -84,11 +84,11 @@ class PyseriniEngine(LuceneSearch):
         super().__init__(index, manifest)
         try:
             with java_errors(f"{index}: stock Pyserini cannot open it"):
-                self.stock = StockPostings(self.reader, index)
+                self.stock = stock = StockPostings(self.reader, index)
         except BaseException:
             super().close()
             raise
-        self.batches = BatchSearcher(lambda: self.stock, self.documents, manifest.counts.max_impact)
+        self.batches = BatchSearcher(lambda: stock, self.documents, manifest.counts.max_impact)
 
     @staticmethod
     def build(

@@ -22,7 +22,7 @@ def command(
     style: cli.Style = "text",
     verbose: cli.Verbose = False,
 ) -> None:
-    """Write manifest.json and vocab.txt into a stock impact index, after reading it; its own files stay.
+    """Add a manifest, a vocabulary and resident postings to a stock impact index, after reading it; its own files stay.
 
     Example: python -m lexvl_anserini.exchange.adopt indexes/stock
     """

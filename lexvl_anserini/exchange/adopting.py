@@ -8,12 +8,14 @@ from typing import Any
 
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import is_index
+from lexvl_anserini.engines.index_folder import RESIDENT, changed_index, is_index
 from lexvl_anserini.engines.jvm import java_errors
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import census
+from lexvl_anserini.engines.lucene.fields import census, opened_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.exchange.ciff_writing import Census, opened_index, take_census
+from lexvl_anserini.engines.resident.choosing import has_resident
+from lexvl_anserini.engines.resident.packing import write_resident
+from lexvl_anserini.exchange.ciff_writing import Census, take_census
 from lexvl_anserini.exchange.importing import ImportSettings, columns_of, of_integers
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -26,7 +28,7 @@ from lexvl_anserini.shards.reading import MAX_IMPACT
 
 
 def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwrite: bool = False) -> Manifest:
-    """Writes manifest.json and vocab.txt into the folder of a stock index, after reading all of it.
+    """Gives a stock index manifest.json, vocab.txt and resident postings, after reading all of it; or nothing changes.
 
     Args:
         settings: encoder, dataset and quantiser, which the index does not name; its layout is not used.
@@ -43,7 +45,8 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
         raise ArtefactError(f"{index}: no Lucene index (no file segments_N in it)")
     if (index / MANIFEST).is_file():
         stored = read_manifest(index)
-        if claim(index, "a manifest", _compared(_request(index, settings)), _compared(stored), overwrite) is Claim.DONE:
+        decision = claim(index, "a manifest", _compared(_request(index, settings)), _compared(stored), overwrite)
+        if decision is Claim.DONE and has_resident(index):
             return stored
     jvm.start()
     with java_errors(f"{index}: damaged, or no Lucene index of Anserini"):
@@ -52,14 +55,16 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
             twice = whole.duplicate()
         if twice is not None:
             raise ArtefactError(f"{index}: document id {str(twice)!r} occurs twice; ids must be distinct")
-        with opened_index(index) as reader:
+        with opened_reader(index) as reader:
             facts = take_census(index, reader)
     manifest, vocabulary = _described(index, facts, settings)
     _try(index, facts, manifest)
-    # A process that is killed in between leaves an index without a manifest, as it was.
-    (index / MANIFEST).unlink(missing_ok=True)
-    vocabulary.write(index / VOCABULARY)
-    write_json(index / MANIFEST, manifest.to_json())
+    with changed_index(index.resolve()) as part:
+        vocabulary.write(part / VOCABULARY)
+        write_json(part / MANIFEST, manifest.to_json())
+        # The name is a link to the file of the older index.
+        (part / RESIDENT).unlink(missing_ok=True)
+        write_resident(part, facts.most)
     return manifest
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -18,7 +17,7 @@ import numpy as np
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, census, close, open_reader
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, census, opened_reader
 from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.engines.resident.packing_kernels import put_varying
@@ -98,7 +97,7 @@ def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Pr
     jvm.start()
     with java_errors(f"{index}: cannot be read as a Lucene index"), census(index) as whole:
         whole.checkIntegrity()
-    with opened_index(index) as reader:
+    with opened_reader(index) as reader:
         facts = take_census(index, reader)
         if (longest := int(facts.lengths.max())) > LONGEST_DOCUMENT:
             raise ArtefactError(
@@ -126,17 +125,6 @@ def _check_index(index: Path) -> None:
         raise UsageError(f"{index}: an index of the engine {engine}; expected one of {' or '.join(ENGINES)}")
     if not any(index.glob("segments_*")):
         raise ArtefactError(f"{index}: no Lucene index; build one with python -m lexvl_anserini.index {index}")
-
-
-@contextmanager
-def opened_index(index: Path) -> Iterator[Any]:
-    """Yields a reader of the last commit."""
-    with java_errors(f"{index}: cannot be read as a Lucene index"):
-        reader = open_reader(index)
-    try:
-        yield reader
-    finally:
-        close(reader)
 
 
 def take_census(index: Path, reader: Any) -> Census:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lexvl_anserini.data.dataset import Dataset, dataset_of
+from lexvl_anserini.data.dataset import Dataset, dataset_of, family_of
 from lexvl_anserini.data.lines import parse_object, plain_suffix, read_lines
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256, read_json
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Topic
+from lexvl_anserini.ground.registry import DATASETS
 from lexvl_anserini.ground.run_manifest import manifest_path
 from lexvl_anserini.ground.typed import Entry, Key, check
 from lexvl_anserini.ground.vocabulary import VOCABULARY
@@ -162,6 +163,11 @@ def topic_source(
             judged = CorpusRef(origin.dataset, origin.split or None, data_dir or origin.data_dir, escape_ids, direction)
         return TopicSource(stream, path.name, judged, origin.remove_query, file_sha256(path), encoded)
     ref = manifest.corpus.ref.at(data_dir)
+    if not topics and family_of(ref.name) not in DATASETS:
+        raise UsageError(
+            f"{index}: its corpus {ref.name!r} is no dataset, so it has no topics; name a file of topics, or "
+            "a dataset, with --topics"
+        )
     ref = replace(ref, name=topics, split=split) if topics else replace(ref, split=split or ref.split)
     return TopicSource.of(dataset_of(ref))
 
@@ -223,7 +229,8 @@ def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> 
 def check_known(clause: Clause, known: Sequence[str]) -> None:
     """Refuses terms that are not among those of a vocabulary."""
     for term in sorted(set(terms_of(clause)).difference(known)):
-        near = get_close_matches(term.lower(), known, n=3, cutoff=0.6)
+        near = [name for name in known if name.partition(":")[2] == term]  # of an index of several fields
+        near = near or get_close_matches(term.lower(), known, n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")
 

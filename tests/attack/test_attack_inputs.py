@@ -416,7 +416,6 @@ def quick_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A memory of digests that trusts files after some milliseconds, so that it is used at all."""
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(digests, "RACY_NS", 10**7)
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 class Stopping(Bytes):

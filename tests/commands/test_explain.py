@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import jsonl, write_shards, write_text_shards
 
@@ -98,7 +98,6 @@ def engine(index: Path) -> Any:
     engine.close()
 
 
-@settings(max_examples=50, deadline=None)
 @given(vector=st.dictionaries(st.sampled_from(["boat", "cat", "dog", "zebra", "😀"]), st.integers(1, 255)))
 def test_every_document_is_its_dot_product(engine: Any, vector: dict[str, int]) -> None:
     for found, (doc_id, impacts) in zip(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import write_shards
 
@@ -66,7 +66,6 @@ def indexes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     hits=st.integers(1, 9),
     threads=st.integers(1, 2),
 )
-@settings(deadline=None, max_examples=60)
 def test_lists_are_those_of_one_index(indexes, vector, hits, threads):
     queries = [ImpactQuery("q1", vector), ImpactQuery("q2", {"ash": 1})]
     found = []

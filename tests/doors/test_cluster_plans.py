@@ -171,7 +171,7 @@ def test_a_damaged_plan_is_one_line(dataset: Dataset, tmp_path: Path) -> None:
 
 
 @given(st.lists(st.binary(max_size=6).filter(lambda line: b"\n" not in line), max_size=12), st.integers(0, 11))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_lines_from_a_place_are_those_of_the_whole_file(lines: list[bytes], start: int) -> None:
     from tempfile import TemporaryDirectory
 

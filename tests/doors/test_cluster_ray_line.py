@@ -126,6 +126,7 @@ def test_killed_processes_and_nodes_change_nothing(cluster, corpus, monkeypatch,
     same_as_local(folder, name)
 
 
+@pytest.mark.heavy
 def test_a_killed_command_goes_on(cluster, corpus):
     folder, given = corpus
     output = folder / "resumed/shards"

@@ -288,6 +288,7 @@ def test_the_line_over_s3(line, s3):
         line(none)
 
 
+@pytest.mark.heavy
 def test_the_line_over_s3_on_a_cluster_without_a_shared_disk(line, s3, tmp_path):
     """Each node has its own local copies: what one writes, another has from storage only."""
     from ray_nodes import running_cluster

@@ -6,6 +6,8 @@ import io
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import SimpleNamespace
 from urllib.parse import quote, urlencode
 
 import PIL.Image
@@ -310,6 +312,59 @@ def test_an_index_that_is_replaced_while_it_is_opened_is_of_one_state(folder, mo
     with running(index) as client:
         [hit] = client.ask(index="twice", text="red")["hits"]
         assert (hit["doc_id"], hit["picture"]) == ("b.png", True)
+
+
+class ToyIndex:
+    """A live index of a shelf, without files."""
+
+    def __init__(self, state) -> None:
+        self.served, self.state, self.problem = SimpleNamespace(name="toy", path="toy"), state, None
+        self.manifest = SimpleNamespace(counts=SimpleNamespace(documents=1))
+        self.users, self.retired, self.closed = 0, False, 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class AtOnce:
+    """In place of a thread: runs before the next line."""
+
+    def __init__(self, target, args, **_) -> None:
+        self.start = partial(target, *args)
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """The indexes that a shelf opened; the first is of state 0, others are of state 1, which the folder has."""
+    indexes = []
+    monkeypatch.setattr(opened, "Thread", AtOnce)
+    monkeypatch.setattr(opened, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(opened, "state_of_index", lambda path: 1)
+    monkeypatch.setattr(opened, "opened", lambda *_: indexes.append(ToyIndex(min(len(indexes), 1))) or indexes[-1])
+    return indexes
+
+
+def test_two_threads_that_see_a_change_open_the_index_once(toys, monkeypatch) -> None:
+    shelf = opened.Shelf([SimpleNamespace(name="toy")])
+
+    def while_another_opens_it(path) -> int:
+        monkeypatch.setattr(opened, "state_of_index", lambda path: 1)
+        shelf._look("toy")
+        return 1
+
+    monkeypatch.setattr(opened, "state_of_index", while_another_opens_it)
+    with shelf.borrowed("toy") as index:
+        assert index is toys[1]
+    shelf.close()
+    assert [toy.closed for toy in toys] == [1, 1]
+
+
+def test_an_index_that_is_opened_while_the_shelf_closes_is_closed_too(toys, monkeypatch) -> None:
+    shelf = opened.Shelf([SimpleNamespace(name="toy")])
+    open_toy = opened.opened
+    monkeypatch.setattr(opened, "opened", lambda *_: shelf.close() or open_toy())
+    shelf._look("toy")
+    assert [toy.closed for toy in toys] == [1, 1]
 
 
 def test_an_index_of_texts_for_bm25(folder) -> None:

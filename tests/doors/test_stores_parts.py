@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from store_servers import MemoryStore, UrlOf, serving
 
@@ -213,7 +213,6 @@ def filled(documents: dict[str, dict[int, int]]) -> MemoryStore:
 VECTOR = st.dictionaries(st.integers(0, 12), st.integers(1, 3), max_size=8)
 
 
-@settings(deadline=None)
 @given(
     st.dictionaries(st.text("abcé😀", min_size=1, max_size=3), VECTOR, max_size=25),
     st.dictionaries(st.integers(0, 12), st.integers(1, 3), min_size=1),

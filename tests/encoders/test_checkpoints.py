@@ -444,10 +444,7 @@ def test_a_token_is_sent(hub, monkeypatch):
 
 
 def test_the_whole_line_from_a_hub_of_its_own(hub, golden, tmp_path):
-    """A process that knows the hub by HF_ENDPOINT only: the download breaks, goes on, arrives damaged, is whole.
-
-    Then the hub is away: the same command says it is finished, and the index is searched from the cache.
-    """
+    """A process that knows the hub by HF_ENDPOINT only; once the hub is away, the same command says it is finished."""
     (tmp_path / "beir/qrels").mkdir(parents=True)
     (tmp_path / "beir/corpus.jsonl").write_text('{"_id": "1", "title": "", "text": "a dog on a beach"}\n')
     (tmp_path / "beir/queries.jsonl").write_text('{"_id": "q", "text": "a dog"}\n')
@@ -461,23 +458,19 @@ def test_the_whole_line_from_a_hub_of_its_own(hub, golden, tmp_path):
         "HF_HUB_DISABLE_XET": "1",
     }
 
-    def encode(expected: int) -> str:
+    def encode() -> str:
         command = [sys.executable, "-m", "lexvl_anserini.encode", "--corpus", f"beir:{tmp_path / 'beir'}"]
         command += ["--encoder", "splade", "--checkpoint", "tiny/splade", "--output", str(tmp_path / "out")]
         done = subprocess.run([*command, "--device", "cpu"], env=environ, capture_output=True, text=True, timeout=900)
-        assert done.returncode == expected, done.stderr
+        assert done.returncode == 0, done.stderr
         return done.stderr
 
-    hub.damaged = "model.safetensors"
-    told = encode(1)
-    assert told.startswith("error: tiny/splade@") and "arrived damaged" in told and told.count("\n") == 1
-    hub.damaged = None
-    encode(0)
+    encode()
     manifest = json.loads((tmp_path / "out/manifest.json").read_text())
     assert manifest["encoder"]["checkpoint"] == f"tiny/splade@{SHA}"
     assert manifest["encoder"]["checkpoint_digest"] == find_checkpoint(str(golden / BERT)).digest()
     away(hub)
-    told = encode(0)
+    told = encode()
     assert "the hub cannot be reached" in told and "finished already" in told
 
 

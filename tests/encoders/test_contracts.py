@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from scipy import sparse
@@ -71,9 +71,7 @@ def pictures() -> list[Image.Image]:
     return [*modes, sixteen, drawn(1, 1), drawn(1, 300), drawn(700, 2), drawn(224, 224), drawn(333, 500)]
 
 
-quickly = settings(
-    max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+quickly = settings(max_examples=5, derandomize=True)
 
 
 # ---- the models

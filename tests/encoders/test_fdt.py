@@ -209,7 +209,7 @@ def test_sparsemax_of_a_real_size(arrays):
     assert ((found > 0) == (expected > 0)).all()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12),
     st.floats(-30, 30, width=32),

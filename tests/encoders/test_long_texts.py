@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexvl_anserini.encoders.parts import clip_bpe, tokens
@@ -111,9 +111,7 @@ def short_starts() -> Iterator[None]:
 
 
 # The fixture changes nothing from example to example.
-many = settings(
-    max_examples=70, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+many = settings(max_examples=70, derandomize=True)
 
 
 @cache

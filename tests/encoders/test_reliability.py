@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import pickle
@@ -66,37 +67,28 @@ AUTO_MAP = {
 ENCODERS = ("bag-of-tokens", "splade", "vdr", "bertlex", "sentence")
 
 
-LOAD = """
-import sys
-from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import LexvlError
-folder, *names = sys.argv[1:]
-for name in names:
-    try:
-        load_encoder(name, folder, device="cpu").query
-        print(name, "loaded")
-    except LexvlError as error:
-        assert "\\n" not in str(error)
-        print(name, error)
-"""
+@pytest.fixture
+def loaded(capfd, monkeypatch):
+    """`loaded(folder, names)`: what several encoders say of a folder to a user who answers yes to every question."""
+
+    def loaded(folder, names=ENCODERS):
+        monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
+        told = {}
+        for name in names:
+            try:
+                assert load_encoder(name, str(folder), device="cpu").query
+                told[name] = "loaded"
+            except LexvlError as error:
+                told[name] = str(error)
+        printed = "".join([*capfd.readouterr(), *told.values()])
+        assert "[y/N]" not in printed and "trust_remote_code" not in printed
+        assert not any("\n" in line for line in told.values())
+        return told
+
+    return loaded
 
 
-def loaded(folder, names=ENCODERS):
-    """Loads a folder by several encoders in a process that says yes; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(folder), *names],
-        input="y\n" * 100,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "[y/N]" not in done.stdout + done.stderr and "trust_remote_code" not in done.stdout
-    return dict(line.split(" ", 1) for line in done.stdout.splitlines())
-
-
-def test_code_that_configuration_and_tokenizer_name(planted):
+def test_code_that_configuration_and_tokenizer_name(planted, loaded):
     """A model type and a tokenizer that only the folder's code knows."""
     edit(planted / "config.json", auto_map=AUTO_MAP, model_type="evil")
     edit(planted / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class="EvilTokenizer")
@@ -107,7 +99,7 @@ def test_code_that_configuration_and_tokenizer_name(planted):
     assert "loaded" not in {told["splade"], told["sentence"]}
 
 
-def test_a_tokenizer_alone_names_code(planted):
+def test_a_tokenizer_alone_names_code(planted, loaded):
     """Nothing but the tokenizer's own files: transformers asked whether to run them."""
     (planted / "config.json").unlink()
     edit(planted / "tokenizer_config.json", auto_map=AUTO_MAP, tokenizer_class="EvilTokenizer")
@@ -115,7 +107,7 @@ def test_a_tokenizer_alone_names_code(planted):
     assert told["bag-of-tokens"] == "loaded" or "tokenizer cannot be read" in told["bag-of-tokens"]
 
 
-def test_code_beside_weights_of_naver(planted, tmp_path):
+def test_code_beside_weights_of_naver(planted, loaded, tmp_path):
     """`from_config` asked for a model type that transformers has, but not as a masked LM."""
     weights = {f"transformer_rep.transformer.{k}": v for k, v in load_file(planted / "model.safetensors").items()}
     (planted / "model.safetensors").unlink()
@@ -250,9 +242,9 @@ def count(frame, event, argument):
     global calls
     calls += event == "call"
 
-for path in sys.argv[2:]:
+for number, path in enumerate(sys.argv[2:]):
     before, calls, answer = peak(), 0, "loaded"
-    sys.setprofile(count)
+    sys.setprofile(count if number else None)  # the first imports libraries
     try:
         read_weights(Path(path)) if sys.argv[1] == "weights" else load_encoder(sys.argv[1], path, device="cpu")
     except CheckpointError as error:
@@ -266,7 +258,7 @@ def answers_at_no_cost(name, sound, *paths):
     """The answers to paths, none of which costs more than a sound one by 100 MB, or by ten times the calls."""
     if not Path("/proc/self/status").is_file():
         pytest.skip("the system does not say how much memory a process had")
-    command = [sys.executable, "-c", COSTS, name, *map(str, (sound, sound, *paths))]  # the first imports libraries
+    command = [sys.executable, "-c", COSTS, name, *map(str, (sound, sound, *paths))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     _, (_, usual, loaded), *others = (line.split(" ", 2) for line in done.stdout.splitlines())
     assert loaded == "loaded"

@@ -103,7 +103,7 @@ def grown(leaves: st.SearchStrategy[Clause]) -> st.SearchStrategy[Clause]:
     return st.recursive(leaves, above, max_leaves=12)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(clause=grown(LEAVES), hits=st.integers(1, 6))
 def test_lucene_and_brute_force_agree(engine: Any, clause: Clause, hits: int) -> None:
     assert found(engine, clause, hits) == ORACLE.ranked(clause, hits)
@@ -145,7 +145,7 @@ def with_fields(tmp_path_factory: pytest.TempPathFactory) -> Any:
     engine.close()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(clause=grown(LEAVES | FILTERS), hits=st.integers(1, 6))
 def test_filters_and_brute_force_agree(with_fields: Any, clause: Clause, hits: int) -> None:
     engine, fields = with_fields
@@ -153,7 +153,7 @@ def test_filters_and_brute_force_agree(with_fields: Any, clause: Clause, hits: i
     assert found == Oracle(WITH_FIELDS).ranked(clause, hits)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(clause=grown(LEAVES | FILTERS | TEXTS))
 def test_impacts_and_bm25_add_up(with_fields: Any, clause: Clause) -> None:
     engine, fields = with_fields
@@ -197,14 +197,14 @@ def agree_with_the_oracle(filtering: Any, clause: Clause, hits: int) -> None:
     assert [(hit.doc_id, hit.score) for hit in engine.search_tree("q", clause, hits)] == oracle.ranked(clause, hits)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(clause=CONJUNCTIONS | grown(LEAVES | FILTERS), hits=st.integers(1, 30))
 def test_resident_postings_filter_exactly(filtering: Any, clause: Clause, hits: int) -> None:
     agree_with_the_oracle(filtering, clause, hits)
 
 
 @pytest.mark.heavy
-@settings(max_examples=5000, deadline=None)
+@settings(max_examples=5000)
 @given(clause=CONJUNCTIONS | grown(LEAVES | FILTERS), hits=st.integers(1, 30))
 def test_resident_postings_filter_exactly_five_thousand_times(filtering: Any, clause: Clause, hits: int) -> None:
     agree_with_the_oracle(filtering, clause, hits)

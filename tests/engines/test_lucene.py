@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lucene_indexes import DOCUMENTS, ranked, stock_index, stock_lists
 from memory_engine import exact_lists
@@ -151,14 +151,14 @@ def test_an_index_is_the_same_whatever_the_number_of_threads(tmp_path: Path) -> 
     rows = [(f"d{n}", {terms[t]: 1 + n % 9 for t in random.choice(3000, 1000, False)}) for n in range(1000)]
     shards = [[(f"{doc_id}-{part}", vector) for doc_id, vector in rows] for part in range(4)]
     write_shards(tmp_path / "shards", *shards, terms=terms, suffix="parquet")
-    one, two, five = (
-        build_index(tmp_path / "shards", tmp_path / f"index{threads}", threads=threads).path for threads in (1, 2, 5)
+    one, five = (
+        build_index(tmp_path / "shards", tmp_path / f"index{threads}", threads=threads).path for threads in (1, 5)
     )
     whole = without_ids(one)
     assert {Path(name).suffix for name in whole} >= {".doc", ".tim", ".fdt", ".dvd"}
-    assert without_ids(two) == whole and without_ids(five) == whole
-    reports = [{**read_report(index), "commit": None, "digest": None} for index in (one, two, five)]
-    assert reports[0] == reports[1] == reports[2]
+    assert without_ids(five) == whole
+    reports = [{**read_report(index), "commit": None, "digest": None} for index in (one, five)]
+    assert reports[0] == reports[1]
 
 
 def test_a_failure_in_the_middle_leaves_no_lock(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ VECTORS = st.dictionaries(st.sampled_from(TERMS), st.integers(1, 2**20) | st.int
 IDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=3)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(
     documents=st.dictionaries(IDS, VECTORS, min_size=1, max_size=12),
     queries=st.lists(st.dictionaries(st.sampled_from(TERMS), st.integers(1, 3), max_size=5), min_size=1, max_size=4),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from brute_force import by_passages
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lucene_indexes import TERMS, shards
 from shard_folders import write_dense_shards
@@ -61,7 +61,7 @@ def expected(scores: Mapping[str, float], best: int, hits: int, query_id: str = 
     return ranked(query_id, by_passages(scores, best).items(), hits)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(
     order=st.permutations(range(len(NAMES))),
     deleted=st.sets(st.integers(0, len(NAMES) - 1), max_size=4),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from brute_force import Doc, Oracle
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from lucene_indexes import TERMS, expect, shards
 from shard_folders import Documents, write_described_shards, write_shards
@@ -319,7 +319,6 @@ CASES = {
     "hits": st.integers(1, 8),
     "suffix": st.sampled_from(["jsonl", "jsonl.gz", "parquet"]),
 }
-QUIET = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
 
 
 # A deletion again, of nothing and of what an append brought back: the model took it for a mistake.
@@ -327,7 +326,7 @@ AGAIN = ("delete", ["d0", "d1"])
 DELETED_AGAIN = [AGAIN, AGAIN, ("append", {"d0": {"b": 3}}), ("delete", ["d1", "d0", "d1"])]
 
 
-@settings(max_examples=12, **QUIET)
+@settings(max_examples=12)
 @example({"d0": {"a": 1}, "d1": {}, "d2": {"b": 1}}, DELETED_AGAIN, [{"a": 1, "b": 2}], 5, "jsonl")
 @given(**CASES)
 def test_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: Any, hits: int, suffix: str) -> None:
@@ -335,7 +334,7 @@ def test_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: Any, 
 
 
 @pytest.mark.heavy
-@settings(max_examples=600, **QUIET)
+@settings(max_examples=600)
 @given(**CASES)
 def test_many_changes_and_the_oracle_agree(documents: Any, steps: Any, queries: Any, hits: int, suffix: str) -> None:
     run_through(documents, steps, queries, hits, suffix)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,38 @@ def test_a_closed_index_is_not_compared_further(large: Path, monkeypatch: pytest
     assert not engine.opened.verifications[0]._thread.is_alive()
     # One list of many: nothing is waited for.
     assert next(search_index(large, MANY_QUERIES, 3))
+
+
+def open_files() -> list[str]:
+    """What the descriptors of this process, and its mapped files, are of."""
+    mapped = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+    return sorted(str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()) + mapped
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the descriptors of a process are listed by Linux")
+def test_no_file_of_a_damaged_or_forgotten_index_stays_open(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the garbage collector runs, nor ends what a log holds: the errors with all their frames."""
+    monkeypatch.delenv(VARIABLE)
+    manifest, errors, whole = read_manifest(index), [], tmp_path / "whole"
+    shutil.copytree(index, whole)
+    gc.disable()
+    try:
+        forgotten = LuceneEngine(index, manifest)
+        assert list(forgotten.search(MANY_QUERIES[:1], 3))
+        del forgotten
+        for name in ("index.json", "manifest.json", "resident.bin", file_of(index, ".fdt").name):
+            shutil.rmtree(index)
+            shutil.copytree(whole, index)
+            flip(index / name, 60)
+            with pytest.raises(ArtefactError) as error, closing(LuceneEngine(index, manifest)) as engine:
+                list(engine.search(MANY_QUERIES[:1], 3))
+                engine.prepare()
+            errors.append(error.value)
+        assert not [name for name in open_files() if name.startswith(str(tmp_path))]
+    finally:
+        gc.enable()
 
 
 def test_files_that_do_not_change_are_read_once(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:

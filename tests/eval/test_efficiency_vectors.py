@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -58,7 +58,6 @@ def test_all_terms_of_the_vocabulary():
     shift=st.floats(0.0, 300.0),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
 def test_rows_are_ascending_and_complete(terms, spare, exponent, shift, seed):
     shape = VectorShape(terms, terms + spare, exponent, shift, 1, 2.0, 40.0)
     vectors = generate(shape, 7, np.random.default_rng(seed))

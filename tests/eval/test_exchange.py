@@ -35,7 +35,9 @@ def test_judgements_there_and_back():
     assert sorted(from_ranx_qrels(to_ranx_qrels(QRELS))) == sorted(QRELS)
 
 
+@pytest.mark.heavy
 def test_both_measure_the_same():
+    """The measures are ranx's own functions; ranx compiles its evaluation anew for some seconds."""
     ours = means(evaluate(RUN, QRELS, ["nDCG@3", "RR@10", "Recall@3"]))
     theirs = ranx_evaluate(to_ranx_qrels(QRELS), to_ranx_run(RUN), ["ndcg@3", "mrr@10", "recall@3"])
     # q1: d, b, c of c (1) and a (2); q2 finds nothing.

@@ -348,7 +348,7 @@ def check(measurements: list[Measurement], run: dict, qrels: dict, relevance_lev
         assert means(measurements)[named] == pytest.approx(mean(expected.values()), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(runs, judged, st.integers(1, 3))
 def test_strict_order_agrees_with_pytrec_eval(run: dict, qrels: dict, relevance_level: int):
     if not run.keys() & qrels.keys():
@@ -361,7 +361,7 @@ def test_strict_order_agrees_with_pytrec_eval(run: dict, qrels: dict, relevance_
     check(rows, strict, qrels, relevance_level, list(ORACLE))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(runs, judged)
 def test_ties_as_trec_eval_agree_with_pytrec_eval_on_raw_scores(run: dict, qrels: dict):
     if not run.keys() & qrels.keys():
@@ -371,7 +371,6 @@ def test_ties_as_trec_eval_agree_with_pytrec_eval_on_raw_scores(run: dict, qrels
     check(rows, run, qrels, 1, uncut)
 
 
-@settings(deadline=None, max_examples=50)
 @given(runs, judged)
 def test_beir_measures_the_same_over_the_topics_that_it_counts(run: dict, qrels: dict):
     from beir.retrieval.evaluation import EvaluateRetrieval

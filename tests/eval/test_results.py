@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from hashlib import sha256
@@ -106,7 +107,8 @@ def test_the_log_only_grows():
 
 def test_the_command_is_that_of_the_process():
     command = [sys.executable, "-m", "eval.score", "--run", "a.trec", "--qrels", "toy.qrels", "--results", "found"]
-    subprocess.run(command, check=True, capture_output=True, env={"PYTHONPATH": str(Path(__file__).parents[2])})
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    subprocess.run(command, check=True, capture_output=True, env=environment)
     [stored] = read_results(Path("found"))
     assert stored.calls[0].command.endswith("-m eval.score --run a.trec --qrels toy.qrels --results found")
 

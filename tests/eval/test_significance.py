@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pandas
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import bootstrap, permutation_test, ttest_rel
 
@@ -96,7 +96,6 @@ def test_holm_by_hand():
     assert holm([]) == []
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_lies_between_no_correction_and_bonferroni(p_values: list[float]):
     corrected = holm(p_values)

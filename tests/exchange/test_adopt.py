@@ -31,7 +31,7 @@ def stock(tmp_path: Path) -> Path:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    return {path.name: file_sha256(path) for path in folder.iterdir()}
+    return {path.name: file_sha256(path) for path in folder.iterdir() if path.name != "write.lock"}
 
 
 def test_its_lists_are_those_of_our_index(stock: Path, tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_its_lists_are_those_of_our_index(stock: Path, tmp_path: Path) -> None:
     before = digests(stock)
     manifest = adopt_index(stock)
     after = digests(stock)
-    assert after.keys() - before.keys() == {"manifest.json", "vocab.txt"}
+    assert after.keys() - before.keys() == {"manifest.json", "vocab.txt", "resident.bin"}
     assert {name: after[name] for name in before} == before
     counts = {"documents": 150, "empty": 0, "postings": 565, "max_impact": 250}
     assert {name: manifest.counts[name] for name in counts} == counts
@@ -48,6 +48,7 @@ def test_its_lists_are_those_of_our_index(stock: Path, tmp_path: Path) -> None:
     for folder in (stock, ours):
         with Searcher(folder) as searcher:
             lists.append(searcher.search(MANY_QUERIES, k=200))
+            assert searcher.engine.served() == {"resident": len(MANY_QUERIES)}
     assert lists[0] == lists[1] and all(lists[0])
 
 
@@ -62,6 +63,10 @@ def test_expressions_and_encoded_queries_need_no_encoder(stock: Path, tmp_path: 
     assert (tmp_path / "run").read_text().count("\n") == sum("t1" in vector for _, vector in MANY_DOCUMENTS)
     with pytest.raises(UsageError, match="imported without an encoder"):
         invoked(search_command.command, "--index", stock, "--query", "t1")
+    with pytest.raises(
+        UsageError, match="its corpus 'stock' is no dataset, so it has no topics; name a file of topics, or a dataset"
+    ):
+        invoked(search_command.command, "--index", stock)
     with pytest.raises(UsageError, match="'unknown' is not in the vocabulary"):
         invoked(search_command.command, "--index", stock, "--match", "unknown")
 
@@ -80,6 +85,8 @@ def test_with_its_encoder_it_answers_texts(tmp_path: Path) -> None:
 def test_repeated_and_with_another_request(stock: Path, caplog: pytest.LogCaptureFixture) -> None:
     manifest = adopt_index(stock)
     assert adopt_index(stock) == manifest == read_manifest(stock)
+    (stock / "resident.bin").unlink()
+    assert adopt_index(stock) == manifest and (stock / "resident.bin").is_file()
     with pytest.raises(ArtefactError, match="a manifest of another request.*--overwrite"):
         adopt_index(stock, ImportSettings(corpus="demo"))
     assert adopt_index(stock, ImportSettings(corpus="demo"), overwrite=True).corpus.name == "demo"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from invoking import invoked
 from lucene_indexes import DOCUMENTS, MANY_DOCUMENTS, MANY_QUERIES, TERMS, shards, stock_index
@@ -148,7 +148,6 @@ def test_an_index_of_stock_is_exported_without_its_manifest(tmp_path: Path) -> N
 vectors = st.dictionaries(st.sampled_from(TERMS), st.integers(1, (1 << 24) - 1))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(documents=st.lists(vectors, min_size=1, max_size=20), span=st.integers(1, 7), chunk=st.integers(1, 9))
 def test_any_postings_are_turned_around(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[dict[str, int]], span: int, chunk: int

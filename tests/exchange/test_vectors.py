@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from invoking import invoked
 from lucene_indexes import DOCUMENTS
@@ -230,7 +230,7 @@ weights = st.one_of(st.integers(1, 1 << 20), st.floats(0, 1e6, width=32))
 weighted = st.dictionaries(st.sampled_from("abcdef"), weights)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     vectors=st.lists(st.dictionaries(st.sampled_from("abcdef"), weights), min_size=1, max_size=9),
     size=st.integers(1, 4),

@@ -16,7 +16,7 @@ from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImp
 from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
-quickly = settings(max_examples=60, deadline=None, derandomize=True)
+quickly = settings(derandomize=True)
 
 WEIGHT = st.floats(2.0**-20, 2.0**20, width=32)
 ROWS = st.lists(st.lists(WEIGHT, max_size=8), min_size=1, max_size=5)

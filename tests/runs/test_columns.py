@@ -107,7 +107,7 @@ noisy_line = st.lists(st.tuples(words, blanks), min_size=1, max_size=7).map(lamb
 files = st.lists(st.one_of(regular_line, regular_line, regular_line, noisy_line), max_size=6)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(files, st.sampled_from(["\n", "\n", "\r\n"]), st.booleans(), st.integers(1, 80))
 def test_both_ways_agree(lines: list[str], end: str, ended: bool, block: int):
     def outcome(reading) -> object:

@@ -57,7 +57,7 @@ def test_a_ranked_list_reads_like_a_list(make):
     assert json.loads(json.dumps(list(hits)))[0] == ["q", "c", 1, 3.0]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.slices(7))
 def test_slices_keep_their_ranks(part: slice):
     assert spelt()[part] == DOCUMENTS[part] == RankedList.of(DOCUMENTS)[part]
@@ -84,7 +84,7 @@ def test_a_list_has_one_topic():
     assert RankedList.of([]) == [] == RankedList.of(iter([]))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.integers(-1, 4), max_size=30), st.integers(1, 12))
 def test_top_positions_is_a_stable_sort_of_the_positive(scores: list[int], k: int):
     expected = [i for i in sorted(range(len(scores)), key=lambda i: -scores[i]) if scores[i] > 0][:k]

@@ -30,7 +30,6 @@ from lexvl_anserini.shards.layout import Part
 @pytest.fixture(autouse=True)
 def own_memory(tmp_path, monkeypatch):
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @pytest.fixture

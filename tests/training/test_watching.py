@@ -46,6 +46,7 @@ def test_the_log_names_losses_and_says_what_vectors_are_like(texts: str, tmp_pat
         assert sum(row["losses"].values()) == pytest.approx(row["loss"], rel=1e-3)
         assert row["query_flops"] > 0 and row["query_terms"] > 0 and 0 <= row["document_alike"] <= 1
     assert [row["score"] for row in rows if "score" in row] == [row["nDCG@10"] for row in rows if "score" in row]
+    curve.draw_curve(tmp_path / "log.jsonl", tmp_path / "curve.png")
     with Image.open(tmp_path / "curve.png") as picture:
         assert picture.format == "PNG" and picture.width > 1000
 

@@ -22,6 +22,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, U
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.registry import AUTO, TORCH
+from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
@@ -140,7 +141,8 @@ class LiveIndex:
 
     def suggested(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
-        terms = (term for term in self.terms if term.startswith(prefix))
+        beginnings = (prefix, *(in_field(field, prefix) for field in self.manifest.fields))
+        terms = (term for term in self.terms if term.startswith(beginnings))
         return sorted(terms, key=lambda term: term != prefix)[: limits.SUGGESTIONS]
 
     def close(self) -> None:
@@ -204,6 +206,7 @@ class Shelf:
         self._looked: dict[str, float] = {}
         self._failed: dict[str, tuple[IndexState, str]] = {}
         self._opening: set[str] = set()
+        self._closed = False
         try:
             for index in served:
                 self._open[index.name] = opened(index)
@@ -243,6 +246,8 @@ class Shelf:
 
     def close(self) -> None:
         """Closes all indexes; no request runs any more."""
+        with self._lock:
+            self._closed = True
         for index in self._open.values():
             index.close()
 
@@ -257,7 +262,8 @@ class Shelf:
         if state is None or state == index.state or (failed and failed[0] == state):
             return
         with self._lock:
-            if name in self._opening:
+            # Another thread may have opened it anew since this one looked.
+            if name in self._opening or self._open[name] is not index:
                 return
             self._opening.add(name)
         Thread(target=self._replace, args=(index, state), name="lexvl-reopen", daemon=True).start()
@@ -273,14 +279,16 @@ class Shelf:
                 self._opening.discard(name)
             return
         with self._lock:
-            self._open[name] = new
+            past = new if self._closed else old
+            if past is old:
+                self._open[name] = new
             self._failed.pop(name, None)
             self._opening.discard(name)
-            old.retired = True
-            last = not old.users
+            past.retired = True
+            last = not past.users
         log.info("%s: opened anew, %s documents", old.served.path, f"{new.manifest.counts.documents:,}")
         if last:
-            old.close()
+            past.close()
 
 
 def served_indexes(

@@ -23,6 +23,9 @@ SMALL_FILES = ("*.json", "*.yaml", "*.txt", "*.model")
 HIDDEN_FILES = (".*",)
 # LAVIS' description of the text encoder, which its package has, and maybe the folder of the weights.
 TEXT_DESCRIPTIONS = "*med_config*.json"
+# The prompt of a model that reads images and texts together. It counts only beside such a model's processor: other
+# encoders do not read it.
+CHAT_TEMPLATE, PROCESSOR = "chat_template.jinja", "processor_config.json"
 # Files that count beside a weight file that the user names.
 CONFIGURATIONS = ("config.json", "config.yaml", TEXT_DESCRIPTIONS)
 
@@ -67,6 +70,7 @@ def model_files(names: Iterable[str], weights: bool = True) -> list[str]:
     """
     paths = [path for path in map(PurePosixPath, sorted(set(names))) if not str(path).startswith(".")]
     small = {str(path) for path in paths if any(path.match(pattern) for pattern in SMALL_FILES)}
+    small |= {CHAT_TEMPLATE} & {str(path) for path in paths if PROCESSOR in small}
     large: set[str] = set()
     for folder in {path.parent for path in paths} if weights else ():
         weights_there = weight_files(str(path) for path in paths if path.parent == folder)

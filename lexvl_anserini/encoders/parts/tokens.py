@@ -9,6 +9,7 @@ first tokens are still uncertain after `MOST_READ` characters, these characters 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,7 +22,7 @@ import numpy as np
 from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.vocabulary import NOT_INDEXED, Vocabulary
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999
@@ -78,8 +79,13 @@ def lower_casing(tokenizer: Any) -> Any:
 
 
 def token_strings(tokenizer: Any) -> list[str]:
-    """Token strings in the order of their ids."""
-    return tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `marked`."""
+    return [NOT_INDEXED.sub(marked, token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
+
+
+def marked(character: re.Match[str]) -> str:
+    """What stands for a character that no term may have: the sign of a blank, or its number."""
+    return "\u2423" if character[0] == " " else f"<0x{ord(character[0]):02X}>"
 
 
 def token_names(tokenizer: Any) -> dict[int, str]:
@@ -91,6 +97,13 @@ def token_names(tokenizer: Any) -> dict[int, str]:
 def first_word_id(tokenizer: Any) -> int:
     """999 in a vocabulary with the layout of BERT's uncased one, else 0."""
     return FIRST_WORD_ID if tokenizer.convert_tokens_to_ids("[unused993]") == FIRST_WORD_ID - 1 else 0
+
+
+class OwnTokens(NamedTuple):
+    """The own tokens of a text: their dimensions, int32 ascending, and how often each occurs, float32."""
+
+    dims: np.ndarray
+    counts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -112,11 +125,21 @@ class TokenColumns:
             return np.arange(len(self.vocabulary))
         return ids[np.argsort(self.of_token[ids])]
 
+    def without(self, token: int) -> TokenColumns:
+        """The same dimensions, of which a token never counts as a text's own."""
+        of_token = self.of_token.copy()
+        of_token[token] = -1
+        return replace(self, of_token=of_token)
+
+    def counted(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
+        """Per text, the dimensions of its own tokens, and how often each occurs."""
+        columns = (self.of_token[np.asarray(row, dtype=int)] for row in ids)
+        rows = (np.unique(row[row >= 0], return_counts=True) for row in columns)
+        return [OwnTokens(dims.astype(np.int32), counts.astype(np.float32)) for dims, counts in rows]
+
     def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Per text, the ascending distinct dimensions of its own tokens."""
-        return [
-            np.unique(columns[columns >= 0]) for columns in (self.of_token[np.asarray(row, dtype=int)] for row in ids)
-        ]
+        return [row.dims for row in self.counted(ids)]
 
 
 def columns_from(tokenizer: Any, shift: int) -> TokenColumns:

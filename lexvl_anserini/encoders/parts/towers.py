@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -77,12 +78,31 @@ class LexicalTower(Items):
     kind: ClassVar[Kind] = "impact"
     binary: ClassVar[bool] = False
 
-    def __init__(self, composition: Composition, columns: TokenColumns, device: torch.device | str = "cpu"):
-        self.composition, self.columns, self.device = composition, columns, torch.device(device)
+    def __init__(
+        self,
+        composition: Composition | Callable[[], Composition],
+        columns: TokenColumns,
+        device: torch.device | str = "cpu",
+    ):
+        """A composition, or a function that loads it when the tower is first used."""
+        self.columns, self.device = columns, torch.device(device)
         self.project = Projector()
-        rows = composition.head.matrix.shape[0]
-        if rows != len(columns.vocabulary):
-            raise CheckpointError(f"the head has {rows} dimensions, the vocabulary {len(columns.vocabulary)} terms")
+        if isinstance(composition, Composition):
+            self.composition = self._fitting(composition)
+        else:
+            self._load = composition
+
+    @cached_property
+    def composition(self) -> Composition:
+        """The equation."""
+        return self._fitting(self._load())
+
+    def _fitting(self, composition: Composition) -> Composition:
+        """The composition, after checking that it has the dimensions of the vocabulary."""
+        rows, terms = composition.head.matrix.shape[0], len(self.columns.vocabulary)
+        if rows != terms:
+            raise CheckpointError(f"the head has {rows} dimensions, the vocabulary {terms} terms")
+        return composition
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.approximation import MEASURED_HITS, REACHES
+from lexvl_anserini.engines.approximation import MEASURED_HITS, REACHES, mean_recall
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, changed_index, read_report, write_report
 from lexvl_anserini.engines.lucene.writing import source_manifest
@@ -84,25 +84,14 @@ def measured(
 ) -> Iterator[dict[str, Any]]:
     """The settings for each length of lists, the fastest first; each finds more than the one before it."""
     for hits in MEASURED_HITS:
+        ends = [(len(best), best.min(initial=np.inf)) for best in (of_query.scores[:hits] for of_query in exact)]
         most = 0.0
         for reach in REACHES:
             at = postings.at(reach)
-            recall = mean_recall(exact, at.lists(queries, hits, 1), hits)
+            recall = mean_recall(ends, [of_query.scores for of_query in at.lists(queries, hits, 1)])
             if recall > most:
                 most, documents = recall, round(at.scored / len(queries), 1)
                 # Rounded down: no setting promises more than it found.
                 yield {"hits": hits, "reach": reach, "recall": int(recall * 10_000) / 10_000, "documents": documents}
             if recall == 1:
                 break
-
-
-def mean_recall(exact: Sequence[RankedList], lists: Sequence[RankedList], hits: int) -> float:
-    """Mean over queries of the share of the exact list whose places are taken by documents of its scores.
-
-    Documents with the score of the last exact hit are as good as it. A query without hits does not count.
-    """
-    shares = []
-    for of_query, others in zip(exact, lists, strict=True):
-        if len(best := of_query.scores[:hits]):
-            shares.append(np.count_nonzero(others.scores[:hits] >= best[-1]) / len(best))
-    return sum(shares) / len(shares) if shares else 1.0

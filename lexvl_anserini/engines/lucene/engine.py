@@ -119,10 +119,11 @@ class LuceneSearch(ImpactEngine):
     def __init__(self, index: Path, manifest: Manifest):
         self.opened = OpenedIndex(index, manifest)
         self.manifest, self.documents, self.resident = self.opened.manifest, self.opened.documents, self.opened.resident
-        self.path, self.report = index, read_report(index)
+        self.path, self.report = index, self.opened.report
         self.fields = self.report.fields
         serving = self.resident.serving if self.resident else None
-        self.batches = BatchSearcher(lambda: self.java.postings, self.documents, manifest.counts.max_impact, serving)
+        # Nothing refers back to this object, so that the end of it is the end of its mapped files.
+        self.batches = BatchSearcher(self.opened.postings, self.documents, manifest.counts.max_impact, serving)
         # The documents of each condition, the one used last at the end.
         self.filters, self.filtering = dict[str, np.ndarray](), Lock()
         self.approximate_postings: ApproximatePostings | None = None
@@ -135,10 +136,10 @@ class LuceneSearch(ImpactEngine):
         """Lucene's reader of the index."""
         return self.opened.reader
 
-    @cached_property
+    @property
     def java(self) -> JavaSearch:
         """What Java has of the index."""
-        return JavaSearch.of(self.reader)
+        return self.opened.java
 
     def prepare(self) -> None:
         """Opens what any query may need, so that the index stays this one for all of them if it is replaced."""
@@ -386,6 +387,7 @@ class OpenedIndex:
         index: its folder.
         manifest: which may have changed since it was read; the attribute is that of the opened state.
 
+    report         the content of index.json
     documents      Lucene's number of documents, deleted ones included
     resident       the resident postings; None where they do not serve
     verifications  of the files that are open
@@ -400,9 +402,13 @@ class OpenedIndex:
             self._folder = _folder_of(index)
             try:
                 now = self._open()
-            except (ArtefactError, FileNotFoundError):
+            except Exception as error:
                 self.close()
-                if last or _folder_of(index) == self._folder:
+                if (
+                    last
+                    or _folder_of(index) == self._folder
+                    or not isinstance(error, ArtefactError | FileNotFoundError)
+                ):
                     raise
             else:
                 # All files belong to one state only if no process replaced the index in between.
@@ -412,7 +418,7 @@ class OpenedIndex:
             sleep(PAUSE_S)
         if now is not None and _digests(manifest) <= _digests(now):
             self.manifest = now
-        self._check_count(stock=now is None or read_report(index).engine == "pyserini")
+        self._check_count(stock=now is None or self.report.engine == "pyserini")
 
     def _open(self) -> Manifest | None:
         """Opens the files; returns the manifest beside them."""
@@ -421,7 +427,7 @@ class OpenedIndex:
         self._commit = commit_id(self.index)
         served = usable(self.index)
         self.documents = served.documents if served else int(Exclusive(self.reader).maxDoc())
-        as_written(self.index, now)
+        self.report = as_written(self.index, now)
         if served:
             self.verifications = [Verification(self.index, [RESIDENT], {RESIDENT: REMEDY})]
             self.resident = Resident(self.index, *self.verifications)
@@ -463,19 +469,22 @@ class OpenedIndex:
                 self._reader = reader
             return self._reader
 
+    @cached_property
+    def java(self) -> JavaSearch:
+        """What Java has of the index."""
+        return JavaSearch.of(self.reader)
+
+    def postings(self) -> LucenePostings:
+        """Lucene's postings."""
+        return self.java.postings
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Around reading the index: where a damaged file makes that fail, the error is about the file."""
-        for verification in self.verifications:
-            verification.check()
-        try:
-            yield
-        except UsageError:
-            raise
-        except Exception:
+        with ExitStack() as readings:
             for verification in self.verifications:
-                verification.wait()
-            raise
+                readings.enter_context(verification.reading())
+            yield
 
     def verified(self) -> None:
         """Waits until all files that were opened are compared with their checksums."""
@@ -485,14 +494,15 @@ class OpenedIndex:
             self.resident.verified()
 
     def close(self) -> None:
-        """Closes the files."""
-        self._closed = True
-        if self.resident is not None:
-            self.resident.close()
-        for verification in self.verifications:
-            verification.close()
-        if self._reader is not None:
-            close(self._reader)
+        """Closes the files; waits for another thread that opens Lucene's."""
+        with self._opening:
+            self._closed = True
+            if self.resident is not None:
+                self.resident.close()
+            for verification in self.verifications:
+                verification.close()
+            if self._reader is not None:
+                close(self._reader)
 
 
 def _folder_of(index: Path) -> int:

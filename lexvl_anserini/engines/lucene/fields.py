@@ -66,6 +66,17 @@ def close(reader: Any) -> None:
     reader.close()
 
 
+@contextmanager
+def opened_reader(index: Path) -> Iterator[Any]:
+    """Yields a reader of the index's last commit, which it closes."""
+    with java_errors(f"{index}: cannot be opened as a Lucene index"):
+        reader = open_reader(index)
+    try:
+        yield reader
+    finally:
+        close(reader)
+
+
 @java_calls()
 def commit_files(reader: Any) -> list[str]:
     """The names of the files that an open index consists of."""
@@ -80,8 +91,7 @@ def as_reader(reader: Any) -> Any:
 @java_calls()
 def count_index(index: Path) -> dict[str, int]:
     """Counts of a Lucene index, from its own statistics."""
-    reader = open_reader(index)
-    try:
+    with opened_reader(index) as reader:
         terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader(reader), CONTENTS)
         documents = int(reader.maxDoc())
         return {
@@ -90,8 +100,6 @@ def count_index(index: Path) -> dict[str, int]:
             "postings": int(terms.getSumDocFreq()) if terms else 0,
             "impacts": int(terms.getSumTotalTermFreq()) if terms else 0,
         }
-    finally:
-        reader.close()
 
 
 # Posting lists that index.json names.
@@ -101,11 +109,8 @@ LONGEST = 10
 @contextmanager
 def census(folder: Path) -> Iterator[Any]:
     """Yields a Java object that counts and compares over a whole index."""
-    reader = open_reader(folder)
-    try:
+    with opened_reader(folder) as reader:
         yield Exclusive(our_class("IndexCensus")(reader))
-    finally:
-        close(reader)
 
 
 def max_impact(folder: Path) -> int:
@@ -185,16 +190,12 @@ def vector_of(reader: Any, doc_id: str) -> dict[str, int]:
 def stored_texts(index: Path, doc_ids: Iterable[str]) -> dict[str, str]:
     """Texts by document, from an index that stores them."""
     jvm.start()
-    with java_errors(f"{index}: cannot be opened as a Lucene index"):
-        reader = open_reader(index)
     texts = {}
-    try:
+    with opened_reader(index) as reader:
         for doc_id in doc_ids:
             with java_calls(), java_errors(f"document {doc_id!r} cannot be read"):
                 text = our_class("IndexCensus").stored(*place_of(reader, doc_id), TEXT)
                 texts[doc_id] = "" if text is None else text.tostring().decode()
-    finally:
-        close(reader)
     return texts
 
 

@@ -21,11 +21,10 @@ from lexvl_anserini.engines.index_folder import RESIDENT, BuiltIndex, changed_in
 from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import (
     census,
-    close,
     count_index,
     field_similarity,
     max_impact,
-    open_reader,
+    opened_reader,
     refuse_duplicates,
 )
 from lexvl_anserini.engines.lucene.versions import creator, newer_refused
@@ -280,12 +279,8 @@ def _entries(sources: Sequence[Path], manifests: Sequence[Manifest]) -> list[Map
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:
-    reader = open_reader(other)
-    try:
-        with census(index) as whole:
-            common = whole.common(reader)
-    finally:
-        close(reader)
+    with opened_reader(other) as reader, census(index) as whole:
+        common = whole.common(reader)
     if common is not None:
         raise ArtefactError(f"{source}: document id {str(common)!r} is in {index} already; --replace takes the new one")
 

@@ -27,6 +27,7 @@ from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
     RESIDENT,
+    IndexReport,
     folder_bytes,
     is_index,
     read_report,
@@ -294,13 +295,14 @@ def finish_index(
     write_report(part, report, manifest)
 
 
-def as_written(index: Path, manifest: Manifest | None) -> None:
-    """Compares index.json and manifest.json with their digest, and the commit with the one that index.json names."""
+def as_written(index: Path, manifest: Manifest | None) -> IndexReport:
+    """The content of index.json, which goes with manifest.json, by their digest, and with the commit that it names."""
     report = read_report(index)
     if manifest is not None and report.digest and report.digest != report_digest(report, manifest):
         raise ArtefactError(f"{index}: index.json and manifest.json are not as they were written; index again")
     if report.commit and report.commit != commit_id(index):
         raise ArtefactError(f"{index}: Lucene's files are not those that index.json was written for; index again")
+    return report
 
 
 def manifest_there(index: Path) -> Manifest | None:

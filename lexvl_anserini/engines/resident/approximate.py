@@ -25,8 +25,8 @@ import numpy as np
 
 from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.index_folder import APPROXIMATE
-from lexvl_anserini.engines.jvm import Exclusive, java_errors
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, close, open_reader
+from lexvl_anserini.engines.jvm import Exclusive
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
@@ -59,9 +59,7 @@ class TermList(NamedTuple):
 
 def write_approximate(index: Path) -> None:
     """Writes the file of a Lucene index; what had its name is lost."""
-    with java_errors(f"{index}: cannot be read"):
-        reader = open_reader(index)
-    try:
+    with opened_reader(index) as reader:
         documents = int(Exclusive(reader).maxDoc())
         vectors, terms = read_vectors(reader, documents)
         members, groups = group(vectors, len(terms.greatest))
@@ -76,8 +74,6 @@ def write_approximate(index: Path) -> None:
             facts |= write_ids(writer, exported(reader, ID), documents, "ranks")
             write_vectors(writer, vectors, members, groups)
             writer.finish({"commit": commit_id(index) or "", "documents": len(groups) - 1, "width": width, **facts})
-    finally:
-        close(reader)
 
 
 def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, TermList]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, close, open_reader
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident import plain_packing
 from lexvl_anserini.engines.resident.layout import (
@@ -62,15 +62,11 @@ class Packed(NamedTuple):
 
 def write_resident(index: Path, max_impact: int) -> None:
     """Writes the file of a Lucene index; what had its name is lost."""
-    with java_errors(f"{index}: cannot be read"):
-        reader = open_reader(index)
-    try:
+    with opened_reader(index) as reader:
         facts = _write_file(index, reader, max_impact)
         if facts["max_impact"] > max_impact:
             # Older shards do not name their greatest impact.
             _write_file(index, reader, facts["max_impact"])
-    finally:
-        close(reader)
     if facts["postings"] < PLAIN_POSTINGS:
         return
     from lexvl_anserini.engines.resident.searching import ResidentPostings

@@ -14,7 +14,7 @@ import torch
 
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.images.pixels import Box, on_grid
+from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.tokens import token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
@@ -57,7 +57,7 @@ def terms_of(model: Encoder, query: str) -> list[int]:
 
 @torch.inference_mode()
 def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
-    """Logits of some dimensions at each grid cell, float32 [n, grid, grid, len(dims)], row 0 the top of the crop.
+    """Logits of some dimensions at each grid cell, float32 [n, rows, columns, len(dims)], row 0 the top of the crop.
 
     A class token before the patches has no cell and is omitted. Where a tower averages its grid to fewer cells, the
     whole grid is used, which shows more.
@@ -70,7 +70,9 @@ def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) 
     for batch in tower.batches(images, batch_size=8):
         features = head.transform(backbone(*batch.inputs))  # [B, N, D']
         logits = torch.nn.functional.linear(features, matrix, bias)  # [B, N, len(dims)]
-        maps.append(on_grid(logits).cpu().numpy())
+        maps.append(tower.cells(logits, batch).cpu().numpy())
+    if len({piece.shape[1:] for piece in maps}) > 1:
+        raise UsageError("the maps of these images have different shapes; take the images one at a time")
     return np.concatenate(maps) if maps else np.empty((0, 0, 0, len(dims)), dtype=np.float32)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import ReadsImages
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches, on_grid
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
 from lexvl_anserini.ground.errors import CheckpointError
@@ -193,7 +193,11 @@ class ImageTower(ReadsImages, LexicalTower):
     """
 
     def __init__(
-        self, composition: Composition, pixels: Pixels, columns: TokenColumns, device: torch.device | str = "cpu"
+        self,
+        composition: Composition | Callable[[], Composition],
+        pixels: Pixels,
+        columns: TokenColumns,
+        device: torch.device | str = "cpu",
     ):
         super().__init__(composition, columns, device)
         self.items = Images(pixels, self.device)
@@ -206,3 +210,7 @@ class ImageTower(ReadsImages, LexicalTower):
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs."""
         return self.items.batches(inputs, batch_size, on_error)
+
+    def cells(self, states: Tensor, batch: Batch) -> Tensor:
+        """States [B, L, C] of a batch at the cells of its images, [B, rows, columns, C]."""
+        return on_grid(states)
