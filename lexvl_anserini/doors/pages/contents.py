@@ -12,7 +12,7 @@ from lexvl_anserini.doors.pages.page import OCR, TEXT_LAYER, PageWords
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Pixels of the longer side of a page: an A4 page has 137 dpi, at which OCR loses no word of 10 points.
+# Rendered of the longer side of a page: an A4 page has 137 dpi, at which OCR loses no word of 10 points.
 LONGEST = 1600
 
 
@@ -23,7 +23,7 @@ class Pages(NamedTuple):
     whole: bool = True
 
 
-class Pixels(NamedTuple):
+class Rendered(NamedTuple):
     """An RGB picture: width and height, and its bytes row by row."""
 
     size: tuple[int, int]
@@ -37,10 +37,10 @@ def count_pages(where: str) -> Pages:
     return Pages(scans.count_pages(where))
 
 
-def pixels_of(page: PageReference) -> Pixels:
+def pixels_of(page: PageReference) -> Rendered:
     """The picture of a page."""
     picture = _picture_of(page)
-    return Pixels(picture.size, picture.tobytes())
+    return Rendered(picture.size, picture.tobytes())
 
 
 def words_of(page: PageReference) -> PageWords:

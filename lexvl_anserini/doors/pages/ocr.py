@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LONGER = 4
 SHORTEST = 32
 
-# Of rapidocr. The detector reads the picture at its own size up to this side.
+# The options of rapidocr. Processes read pages beside each other, so that each needs one thread.
 _OPTIONS = {
     "Global.log_level": "error",
     "Global.use_cls": False,

@@ -20,7 +20,7 @@ from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.memory import Memory
 from lexvl_anserini.data.pictures.references import PageReference, page_of
 from lexvl_anserini.doors.pages import contents
-from lexvl_anserini.doors.pages.contents import LONGEST, Pages, Pixels
+from lexvl_anserini.doors.pages.contents import LONGEST, Pages, Rendered
 from lexvl_anserini.doors.pages.page import PageWords
 from lexvl_anserini.doors.pages.worker import SECONDS, Limits, Overdue, begin, result_of, workers
 from lexvl_anserini.ground.errors import DataError
@@ -62,7 +62,7 @@ def open_page(reference: str) -> Image:
     """
     import PIL.Image
 
-    pixels: Pixels = result_of(begin(contents.pixels_of, _page(reference)), reference)
+    pixels: Rendered = result_of(begin(contents.pixels_of, _page(reference)), reference)
     return PIL.Image.frombytes("RGB", pixels.size, pixels.data)
 
 

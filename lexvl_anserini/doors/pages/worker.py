@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from multiprocessing import get_context
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -59,7 +60,7 @@ def begin(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     try:
         with _STARTING:
             pool = _pool(limits, os.getpid())
-        return pool.schedule(_called, (os.getcwd(), function, *arguments), timeout=limits.seconds)
+        return pool.schedule(_called, (Path.cwd(), function, *arguments), timeout=limits.seconds)
     except RuntimeError as problem:
         raise _broken(problem) from problem
 
@@ -140,8 +141,11 @@ def _bound(gigabytes: float) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 1e9),) * 2)
 
 
-def _called(folder: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in the working folder of the caller; errors of other libraries, which another process may not know, become lines."""
+def _called(folder: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in the working folder of the caller.
+
+    Errors of other libraries, whose classes the caller may not know, become lines.
+    """
     os.chdir(folder)
     try:
         return function(*arguments)
