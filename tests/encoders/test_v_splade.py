@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 from checkout import GOLDEN
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 from v_splade_folders import PUBLISHED, Draws, add_modules, write_export
 
+from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.encoders.checkpoints.v_splade_layout import PageShape, image_shapes, linear, norm, text_shapes
 from lexvl_anserini.encoders.families import v_splade
 from lexvl_anserini.encoders.loading import load_encoder
@@ -219,6 +222,8 @@ def test_a_template_is_part_of_the_digest(tmp_path):
     before = loaded(folder).checkpoint_digest
     (folder / "chat_template.jinja").write_text("<image>")
     assert loaded(folder).checkpoint_digest != before
+    # Of a folder without a processor it is not: no encoder read it there, and digests stay.
+    assert model_files(["chat_template.jinja", "config.json"]) == ["config.json"]
 
 
 # ---- queries
@@ -264,6 +269,21 @@ def test_tiles_lie_row_by_row_before_the_whole():
     }
     alone = Tiles(24, longest=24).page(Image.new("RGB", (10, 7), "red"))
     assert (alone.rows, alone.columns, alone.tiles.shape) == (0, 0, (1, 24, 24, 3))
+
+
+@settings(max_examples=12)
+@given(width=st.integers(1, 90), height=st.integers(1, 90), longest=st.sampled_from([32, 64, 96]))
+def test_tiles_are_those_of_transformers(width, height, longest):
+    """Its image processor with Pillow, which the authors' code runs."""
+    module = pytest.importorskip("transformers.models.idefics3.image_processing_pil_idefics3")
+    half, sizes = [0.5] * 3, {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": 16}}
+    processor = module.Idefics3ImageProcessorPil(image_mean=half, image_std=half, **sizes)
+    image = Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    expected = processor([image], return_tensors="np", return_row_col_info=True)
+    page = Tiles(16, longest=longest).page(image)
+    assert ([[page.rows]], [[page.columns]]) == (expected["rows"], expected["cols"])
+    found = Tiles(16).normalise(torch.from_numpy(page.tiles))
+    np.testing.assert_allclose(found, expected["pixel_values"][0], atol=1e-6)
 
 
 # ---- maps
