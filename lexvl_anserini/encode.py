@@ -102,6 +102,9 @@ class InputOptions:
         str | None,
         typer.Option(help="Encode topics instead: dataset/split or a topics file; --output names Q.jsonl.gz."),
     ] = None
+    index: Annotated[
+        str | None, typer.Option(help="With --topics: encode them as a search of this index does, with its encoder.")
+    ] = None
     split: Annotated[str | None, typer.Option(help="Split of a corpus that has splits; default test.")] = None
     direction: Annotated[
         str | None,
@@ -120,6 +123,8 @@ class InputOptions:
             raise UnknownName("encoder", self.encoder, ENCODERS)
         if self.topics and self.passages:
             raise UsageError("--passages splits the texts of a corpus; --topics are encoded as they are")
+        if self.index and (not self.topics or self.encoder):
+            raise UsageError("--index names the encoder of --topics; give it with --topics and without --encoder")
         if self.topics and not self.output:
             raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
         if self.topics and stored_url(place(self.output or "")):
@@ -330,6 +335,9 @@ def command(
     inputs.check()
     part = parts.part(inputs.topics, inputs.output)
     work = Work(inputs, encoder, quantised.load(), shards.layout(), parts, overwrite)
+    if inputs.index and not dry_run:
+        cli.print_rows(encode_for_index(work), style)
+        return
     if parts.all_parts(inputs.topics) and not dry_run:
         with runner.running():
             cli.print_rows(encode_all_parts(work), style)
@@ -355,6 +363,24 @@ def command(
     else:
         rows = encode_corpus(work, dataset, model, target, part)
     cli.print_rows(rows, style)
+
+
+def encode_for_index(work: Work) -> dict[str, Any]:
+    """Encodes topics as a search of an index does, and returns the rows of the command."""
+    from lexvl_anserini.engines.index_folder import index_manifest
+    from lexvl_anserini.engines.opening import index_path
+    from lexvl_anserini.queries.query_source import topic_source
+    from lexvl_anserini.searching.searcher import EncoderChanges
+
+    inputs, options = work.inputs, cli.encoder_settings(work.encoder.settings, work.encoder.runtime)
+    path, output = index_path(inputs.index or ""), place(inputs.output or "")
+    manifest = index_manifest(path)
+    topics = topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
+    if topics.encoded:
+        raise UsageError(f"{inputs.topics}: encoded queries already")
+    changes = EncoderChanges(inputs.checkpoint, work.encoder.tokenizer, options, work.encoder.device)
+    model, batch_size = changes.load(manifest), work.encoder.batch_size
+    return encode_topics(model, topics, work.quantiser, output, batch_size, work.overwrite, manifest)
 
 
 def encode_corpus(work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | None) -> dict[str, Any]:

@@ -133,7 +133,10 @@ def to_text(explanation: Explanation, terms: int, what: str = "document") -> str
     if parts := explanation.passages:
         of_parts = "of its best passage" if len(parts) == 1 else f"the sum of {len(parts)} passages"
         return "\n".join([first + of_parts, *(to_text(part, terms, "passage") for part in parts)])
-    lines = [f"{first}{len(shared)} of {explanation.query_terms} query terms"]
+    sums = ", ".join(
+        f"{field} {value} ({value / explanation.score:.1%})" for field, value in explanation.by_field().items()
+    )
+    lines = [f"{first}{len(shared)} of {explanation.query_terms} query terms{f'; {sums}' if sums else ''}"]
     if not shared:
         return lines[0]
     width = max(4, *(len(term.term) for term in shared[:terms]))

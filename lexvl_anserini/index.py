@@ -18,7 +18,8 @@ from lexvl_anserini import cli
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.manifest import FIELDS, Manifest
+from lexvl_anserini.ground.places import fetched, place
 from lexvl_anserini.ground.registry import door
 from lexvl_anserini.searching.building import (
     append_index,
@@ -142,6 +143,13 @@ def command(
             help="Import this file of the Common Index File Format into SHARDS first; default impacts/<FILE>."
         ),
     ] = None,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field",
+            help="Join these shards as a field of SHARDS first, NAME=FOLDER; repeatable. Default impacts/<FOLDER+...>.",
+        ),
+    ] = None,
     *,
     change: ChangeOptions,
     build: BuildOptions,
@@ -163,6 +171,8 @@ def command(
     # The options of a Java that only indexes, unless the user sets others; workers of a cluster read them too.
     java = os.environ.get("LEXVL_JAVA_OPTIONS", jvm.INDEXING_OPTIONS)
     with jvm.environment(LEXVL_JAVA_OPTIONS=java):
+        if fields:
+            shards = [str(joined(fields, shards or (), overwrite, dry_run or from_ciff is not None))]
         if action:
             if index is None or overwrite:
                 raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
@@ -183,6 +193,28 @@ def imported(file: Path, shards: Sequence[str], overwrite: bool, dry_run: bool) 
     with cli.progress_bar(f"import {file}", None) as progress:
         import_file(file, folder, overwrite=overwrite, progress=progress, suffix=CIFF)
     return folder
+
+
+def joined(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_others: bool) -> Path:
+    """Writes the shards of several fields as one folder of shards; returns it."""
+    from lexvl_anserini.engines.analysis import word_analysis
+    from lexvl_anserini.shards.fields import join_fields
+
+    if len(shards) > 1 or with_others:
+        raise UsageError("--field writes one folder of SHARDS, without --from-ciff, before an index can be estimated")
+    folders: dict[str, Path] = {}
+    for field in fields:
+        name, equals, folder = field.partition("=")
+        if not equals or name in folders:
+            raise UsageError(
+                f"--field {field!r}: expected NAME=FOLDER, each name once, such as text=impacts/pages.bm25"
+            )
+        folders[name] = fetched(place(folder))
+    names = "+".join(folder.resolve().name for folder in folders.values())
+    output = Path(shards[0]) if shards else Path("impacts") / names
+    with cli.progress_bar(f"join {output}", None) as progress:
+        join_fields(folders, output, word_analysis, overwrite, progress)
+    return output
 
 
 def built(
@@ -249,6 +281,8 @@ def report(index: Index, seconds: float | None, style: str) -> dict[str, Any]:
     rows: dict[str, Any] = {"index": report.get("url", str(index.path))}
     rows |= {name: report[name] for name in ("engine", "documents", "empty")}
     rows |= engine_of(index.path, index.manifest.kind).figures(report)
+    if fields := index.manifest.layout.get(FIELDS):
+        rows[FIELDS] = ", ".join(f"{field['name']} {field['documents']}" for field in fields)
     rows |= {"bytes": report["bytes"]} if "bytes" in report else {}
     sizes = {"resident_bytes": report.resident_bytes, "approximate_bytes": report.approximate_bytes}
     rows |= {name: size for name, size in sizes.items() if size}

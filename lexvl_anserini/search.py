@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from textwrap import shorten
@@ -84,9 +84,9 @@ class QueryOptions:
             raise UsageError(f"--{name} prints the hits of one query; it cannot be empty, and --output needs --topics")
         return name, value
 
-    def tree(self) -> Clause | None:
-        """The query tree that the user typed; None for other queries."""
-        return None if self.match is None else parse(self.match)
+    def tree(self, fields: Collection[str]) -> Clause | None:
+        """The query tree that the user typed, for an index of these fields; None for other queries."""
+        return None if self.match is None else parse(self.match, fields)
 
 
 @dataclass(frozen=True)
@@ -176,10 +176,12 @@ class RefinementOptions:
         typer.Option(help="Find this share of the hits (0.99), as index --approximate measured it; exact scores."),
     ] = None
 
-    def refinement(self) -> Refinement | None:
-        """The refinement; None if no option is given."""
+    def refinement(self, index_fields: Collection[str] = ()) -> Refinement | None:
+        """The refinement, for an index of these fields; None if no option is given."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values["where"] = filter_of(self.where or (), values.pop("require") or (), values.pop("forbid") or ())
+        values["where"] = filter_of(
+            self.where or (), values.pop("require") or (), values.pop("forbid") or (), index_fields
+        )
         values["only_terms"] = read_terms(Path(self.only_terms)) if self.only_terms else None
         values["without_terms"] = read_terms(Path(self.without_terms)) if self.without_terms else frozenset()
         values["two_phase"], values["feedback"] = self.two_phase.two_phase(), self.feedback.rocchio()
@@ -204,9 +206,12 @@ class RefinementOptions:
         return {"approximate": measured_recall(read_report(index), index, self.approximate, hits)}
 
 
-def filter_of(where: Sequence[str], require: Sequence[str], forbid: Sequence[str]) -> Clause | None:
+def filter_of(
+    where: Sequence[str], require: Sequence[str], forbid: Sequence[str], index_fields: Collection[str] = ()
+) -> Clause | None:
     """What a document must match: expressions, terms it must have, terms it must not have; None if nothing."""
-    clauses: list[Clause] = [*map(parse, where), *map(Term, require), *(Not(Term(term)) for term in forbid)]
+    expressions = (parse(expression, index_fields) for expression in where)
+    clauses: list[Clause] = [*expressions, *map(Term, require), *(Not(Term(term)) for term in forbid)]
     return clauses[0] if len(clauses) == 1 else All(tuple(clauses)) if clauses else None
 
 
@@ -265,7 +270,7 @@ def command(
     runs.check()
     lists.check()
     typed = queries.typed(runs.output)
-    refinement, changes = refined.refinement(), encoder.changes(typed is not None)
+    changes = encoder.changes(typed is not None)
     path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
     manifest = index_manifest(path, manifest_file)
     search = IndexSearch(
@@ -274,7 +279,7 @@ def command(
         SearchSettings(
             threads=threads,
             batch_size=batch_size,
-            refinement=refinement,
+            refinement=refined.refinement(manifest.fields),
             feedback_shards=refined.feedback.feedback_shards,
             passages=lists.passages,
         ),
@@ -282,7 +287,7 @@ def command(
         | refined.measured(path, runs.hits or (DEFAULT_HITS if typed is None else DEFAULT_HITS_SHOWN))
         | lists.note(),
     )
-    vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree()
+    vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree(manifest.fields)
     search.check(vocabulary, tree)
     if runner.runner != "local" and not read_report(path).partitions:
         raise UsageError(f"--runner {runner.runner} searches an index in partitions, {queries.index} is one index")

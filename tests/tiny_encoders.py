@@ -103,6 +103,20 @@ def made_twin(golden: Path, folder: Path) -> Path:
     return folder / "twin"
 
 
+def made_causal(golden: Path, folder: Path, **changes: Any) -> Path:
+    """A decoder with random weights: Qwen3 with its head, over the tiny WordPieces."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    shutil.copytree(golden / WORDPIECES, folder / "causal")
+    torch.manual_seed(11)
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 64}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    config = Qwen3Config(**{"vocab_size": 2000, "initializer_range": 0.5, **shape, **heads, **changes})
+    Qwen3ForCausalLM(config).save_pretrained(str(folder / "causal"))
+    return folder / "causal"
+
+
 def made_lexlip(golden: Path, folder: Path) -> Path:
     """A pair over networks with random weights, as `train` writes it for LexLIP."""
     import json
@@ -208,6 +222,7 @@ TINY_ENCODERS: Mapping[str, Tiny] = {
     ),
     "lexlip": Tiny("lexlip", made_lexlip),
     "sentence": Tiny("sentence", made_dense),
+    "splade causal": Tiny("splade", made_causal, {"pooling": "last"}),
     "splade max": Tiny("splade", DISTILBERT),
     "splade sum": Tiny("splade", BERT, {"pooling": "sum"}),
     "splade doc-only": Tiny("splade", BERT, {"doc_only": True}),

@@ -17,15 +17,17 @@ from functools import cache
 from hashlib import sha256
 from itertools import chain, product
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, parse_settings, run
+from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
@@ -41,6 +43,9 @@ from ..measures.ties import checked_hits, some
 from ..report.labels import split_names
 from ..report.render import check_format, render
 from ..report.tables import tuning_table
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
 
 MEASURE = "nDCG@10"
 
@@ -189,20 +194,23 @@ def search_settings(
     alphas: Sequence[float],
     betas: Sequence[float],
     options: Sequence[str] = (),
+    weights: Sequence[Mapping[str, str]] = (),
 ) -> list[TuningSetting]:
     """The grid of a search: first the queries as they are, then all combinations, also without feedback.
 
-    Options of the encoder are `KEY=VALUE`; a key may have several values, and its own is tried as well.
+    Options of the encoder are `KEY=VALUE`; a key may have several values, and its own is tried as well. `weights` are
+    options too, of which all of one entry apply together.
     """
-    if not (query_terms or documents or options):
-        raise UsageError("nothing to tune; give --query-terms, --feedback or --set, repeatedly")
+    if not (query_terms or documents or options or weights):
+        raise UsageError("nothing to tune; give --query-terms, --feedback, --field-steps or --set, repeatedly")
     feedbacks = [Feedback(*numbers) for numbers in product(documents, terms, alphas, betas)]
     values: dict[str, list[str | None]] = {}
     for option in options:
         [(key, value)] = parse_settings([option]).items()
         values.setdefault(key, [None]).append(value)
     changes = [
-        {key: value for key, value in zip(values, chosen, strict=True) if value is not None}
+        {**weighted, **{key: value for key, value in zip(values, chosen, strict=True) if value is not None}}
+        for weighted in ({}, *weights)
         for chosen in product(*values.values())
     ]
     settings = []
@@ -217,6 +225,21 @@ def search_settings(
             TuningSetting(applied, QuerySetting(changed, None if refinement == Refinement() else refinement))
         )
     return settings
+
+
+def field_weights(encoder: EncoderRef, steps: int) -> list[dict[str, str]]:
+    """All weights of an index's fields, as shares of `steps`, times each field's own: `{"text.weight": "510"}`.
+
+    Raises:
+        UsageError: an index of fewer than two fields.
+    """
+    own = {key: encoder.options[key] for key in (f"{field.name}.weight" for field in encoder.fields)}
+    if len(own) < 2:
+        raise UsageError(f"--field-steps is for an index of two fields or more, this one has {len(own)}")
+    return [
+        {key: str(round(share * steps) * own[key]) for key, share in zip(own, shares, strict=True)}
+        for shares in simplex(len(own), steps)
+    ]
 
 
 @dataclass(frozen=True)
@@ -283,6 +306,11 @@ class SearchGrid:
         ),
     ] = None
 
+    field_steps: Annotated[
+        int | None,
+        typer.Option(min=1, max=100, help="Try the weights of an index of fields, in so many steps."),
+    ] = None
+
     def settings(self, halved: bool) -> list[TuningSetting]:
         """The grid; there are test topics unless the development topics are halved."""
         if halved and self.test:
@@ -292,6 +320,10 @@ class SearchGrid:
                 "name the topics of the index: --dev beir/nfcorpus/dev --test beir/nfcorpus/test; or --dev alone, and "
                 "--split-seed 1 to tune on one half of them"
             )
+        weights: Sequence[Mapping[str, str]] = ()
+        if self.field_steps:
+            assert self.index is not None
+            weights = field_weights(index_manifest(index_path(self.index)).encoder, self.field_steps)
         return search_settings(
             self.query_terms or (),
             self.feedback or (),
@@ -299,6 +331,7 @@ class SearchGrid:
             self.feedback_alpha or [Feedback.alpha],
             self.feedback_beta or [Feedback.beta],
             self.options or (),
+            weights,
         )
 
 
@@ -388,10 +421,9 @@ def split_of_search(
     index: Path, topics: str, qrels: Path | None, data_dir: str | None, hits: int, feedback_shards: Path | None = None
 ) -> Split:
     """Topics that search an index, encoded once for all options of the encoder; a setting is a `QuerySetting`."""
-    from lexvl_anserini.engines.index_folder import index_manifest
-    from lexvl_anserini.engines.opening import index_path
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
+    from lexvl_anserini.searching.fields import reweighted
     from lexvl_anserini.searching.retrieval import to_the_end
     from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 
@@ -404,12 +436,18 @@ def split_of_search(
     topics_read: list[Any] = list(source.stream())
 
     @cache
+    def loaded(options: tuple[tuple[str, str], ...]) -> Encoder:
+        return EncoderChanges(options=dict(options)).load(manifest)
+
+    @cache
     def queries(options: tuple[tuple[str, str], ...]) -> list[Any]:
         if source.encoded and options:
             raise UsageError(f"{topics}: encoded queries have no options; give topics for --set {options[0][0]}")
         if source.encoded:
             return topics_read
-        return list(encode_queries(EncoderChanges(options=dict(options)).load(manifest), topics_read, manifest))
+        weights = {key: value for key, value in options if manifest.fields and key.endswith(".weight")}
+        model = loaded(tuple((key, value) for key, value in options if key not in weights))
+        return list(encode_queries(reweighted(model, weights) if weights else model, topics_read, manifest))
 
     def rank(setting: QuerySetting) -> Iterator[ScoredDoc]:
         searcher = Searcher(index, encoder=EncoderChanges(options=setting.options))

@@ -206,7 +206,8 @@ CARDS: Mapping[str, Card] = {
     ),
     "splade": Card(
         loader="lexvl_anserini.encoders.families.splade:load_splade",
-        paper="Formal et al., SIGIR 2021 and 2022 (arXiv 2107.05720, 2109.10086, 2205.04733)",
+        paper="Formal et al., SIGIR 2021 and 2022 (arXiv 2107.05720, 2109.10086, 2205.04733); Li-LSR (2505.01452); "
+        "SPLADE-Code (2603.22008)",
         checkpoints=(
             "naver/splade-v3",
             "naver/splade-v3-distilbert",

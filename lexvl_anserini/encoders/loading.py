@@ -276,6 +276,11 @@ def load_encoder_of(
             "these vectors were imported without an encoder, which texts need: search encoded queries or an "
             "expression, or import them again and name their encoder"
         )
+    if ref.fields:
+        raise UsageError(
+            f"an index of the fields {', '.join(field.name for field in ref.fields)}: documents have vectors of "
+            "several encoders, which search and explain load; do this with the shards of one field"
+        )
     options = {**ref.options, **(settings or {})}
     if options.get("runtime") == AUTO:
         options["runtime"] = ref.options.get("runtime", TORCH)

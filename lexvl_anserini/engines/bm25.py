@@ -14,8 +14,9 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.encoders.families.plain_text import ENGLISH, BM25Settings
+from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.analysis import analyzer_of
 from lexvl_anserini.engines.engine import Engine, EngineOptions
 from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
@@ -59,11 +60,7 @@ class BM25Engine(Engine):
         """Makes the searcher; returns its number of documents."""
         self.searcher = java_class("io.anserini.search.SimpleSearcher")(str(index.absolute()))
         self.searcher.set_bm25(settings.k1, settings.b)
-        if settings.language != ENGLISH:
-            self.searcher.set_language(settings.language)
-        elif settings.analysis != BM25Settings().analysis:
-            english = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
-            self.searcher.set_analyzer(english.fromArguments(settings.stemmer, settings.keep_stopwords, None))
+        self.searcher.set_analyzer(analyzer_of(settings))
         # One call returns the hits of a whole batch as JSON, without the stored documents.
         self.json = java_class("com.fasterxml.jackson.databind.ObjectMapper")()
         stored = java_class("java.lang.Class").forName("org.apache.lucene.document.Document")

@@ -29,6 +29,9 @@ UNFINISHED = "unfinished.json"
 # The name of the encoder of vectors that were imported without one.
 NO_ENCODER = "none"
 
+# The name of the encoder of an index of several fields, whose encoders the entry `fields` has.
+FIELDS = "fields"
+
 # A shard is a file in `docs/`, wherever the folder came from.
 SHARD_NAME = re.compile(r"docs/[^/\0]+")
 
@@ -66,7 +69,7 @@ class EncoderRef(Entry):
     name               a row of `cards.CARDS`; of a run of several encoders, their names or "fusion"
     checkpoint         folder, hub id or packaged name; None for an encoder without weights
     checkpoint_digest  of all files that the encoder was loaded from
-    options            that it was loaded with
+    options            that it was loaded with; of several fields `<field>.weight`, and changes of a field's own encoder
     """
 
     name: Key[str] = Key("", required=True)
@@ -74,10 +77,42 @@ class EncoderRef(Entry):
     checkpoint_digest: Key[str | None] = Key(None)
     options: Key[Mapping[str, Any]] = Key(MappingProxyType({}))
 
+    @property
+    def fields(self) -> tuple[FieldEntry, ...]:
+        """The fields of an index of several; none of an encoder of its own."""
+        return tuple(map(FieldEntry, self.get(FIELDS, ())))
+
     def without_places(self) -> dict[str, Any]:
         """The entry without the folders of the checkpoint and of its parts: only their content matters."""
         others = {key: value for key, value in self.items() if key != "checkpoint"}
-        return {**others, "options": {key: value for key, value in self.options.items() if key not in PLACES}}
+        others["options"] = {
+            key: v for key, v in self.options.items() if key.rpartition(".")[2] not in ("checkpoint", *PLACES)
+        }
+        if self.fields:
+            others[FIELDS] = [{**field, "encoder": field.encoder.without_places()} for field in self.fields]
+        return others
+
+
+class FieldEntry(Entry):
+    """A field of an index of several: what its terms, `name:term`, and their impacts mean.
+
+    kind     of the shards that it came from: "impact", or "text" for BM25
+    encoder  of those shards
+    """
+
+    name: Key[str] = Key("", required=True)
+    kind: Key[str] = Key("impact", required=True)
+    inside = MappingProxyType({"encoder": EncoderRef})
+
+    @property
+    def encoder(self) -> EncoderRef:
+        """The encoder of the field's shards."""
+        return EncoderRef(self["encoder"])
+
+    @property
+    def vocabulary_digest(self) -> str | None:
+        """Digest of the field's own vocabulary; None where the terms are the words of the corpus."""
+        return (self.get("vocabulary") or {}).get("digest") if self.kind == "impact" else None
 
 
 class CorpusPart(Entry):
@@ -201,6 +236,13 @@ class VocabularyEntry(Entry):
     digest: Key[str] = Key("")
 
 
+# Types that are defined after the entries that hold them.
+FieldEntry.inside = MappingProxyType(
+    {"encoder": EncoderRef, "quantiser": QuantiserEntry, "vocabulary": VocabularyEntry}
+)
+EncoderRef.inside = MappingProxyType({FIELDS: list[FieldEntry]})
+
+
 class LayoutEntry(Entry):
     """How shards are stored, see `shards.layout.Layout`."""
 
@@ -307,6 +349,11 @@ class Manifest(ManifestFile):
     def vocabulary_digest(self) -> str | None:
         """Digest of the vocabulary; None unless kind is "impact"."""
         return self.vocabulary.get("digest")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields that the terms are of; none in an index of one encoder."""
+        return tuple(field.name for field in self.encoder.fields)
 
     @property
     def documents(self) -> int:

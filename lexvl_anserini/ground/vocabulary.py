@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Collection, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -36,6 +36,17 @@ def check_term(term: str, where: str) -> None:
     else:
         return
     raise ArtefactError(f"{where}: term {term[:80]!r} {problem}; an impact index cannot hold it, rename the term")
+
+
+def in_field(field: str, term: str) -> str:
+    """The name of a field's term in an index of several fields: `text:boat`."""
+    return f"{field}:{term}"
+
+
+def field_of(term: str, fields: Collection[str]) -> str:
+    """The field of such a term; empty for a term of an index without fields."""
+    field, mark, _ = term.partition(":")
+    return field if mark and field in fields else ""
 
 
 class Vocabulary(Sequence[str]):

@@ -9,7 +9,7 @@ r"""Query trees as text: `+dog -cat (sea OR "##side")^3 meta.year:[2010 TO 2020]
                              itself is optional in `b (-a)` and required in `b +(-a)`
     meta.key:value           a metadata field equals; values with white space are quoted
     meta.key:[a TO b]        between; {a TO b} excludes the ends, * leaves a side open
-    text:"two words"         BM25 on the ordinary text field
+    text:"two words"         BM25 on the ordinary text field; in an index with a field `text`, a term of it
     id:doc17                 the document of that id
 
 In quotes, \" is a quote and \\ a backslash.
@@ -18,10 +18,11 @@ In quotes, \" is a quote and \\ a backslash.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Clause, Equals, Ids, Not, Range, Term, Text, check_tree
 
 QUOTED = r'"(?:[^"\\]|\\.)*"'
@@ -55,9 +56,9 @@ class Token(NamedTuple):
     start: int
 
 
-def parse(expression: str) -> Clause:
-    """The tree of an expression."""
-    clause = _Parser(expression).whole()
+def parse(expression: str, fields: Collection[str] = ()) -> Clause:
+    """The tree of an expression, for an index of these fields, whose terms are `field:term`."""
+    clause = _Parser(expression, fields).whole()
     check_tree(clause)
     return clause
 
@@ -86,8 +87,9 @@ def unquoted(text: str) -> str:
 class _Parser:
     """Recursive descent; each method reads one level of the grammar."""
 
-    def __init__(self, expression: str):
+    def __init__(self, expression: str, fields: Collection[str]):
         self.expression, self.tokens, self.place = expression, tokens_of(expression), 0
+        self.fields = fields
         self.nesting = 0
 
     def whole(self) -> Clause:
@@ -147,7 +149,7 @@ class _Parser:
         if kind == "term":
             return Term(unquoted(self.take().match["term"]))
         if kind == "field":
-            return _field(self.take().match)
+            return _field(self.take().match, self.fields)
         if kind != "open":
             raise self.malformed("expected a term, a field or a bracket")
         self.take()
@@ -188,11 +190,13 @@ class _Parser:
         return _malformed(self.expression, start, problem)
 
 
-def _field(match: re.Match[str]) -> Clause:
+def _field(match: re.Match[str], fields: Collection[str]) -> Clause:
     """The clause of `field:value` or `field:[low TO high]`."""
     field = match["field"]
     if match["left"] is None:
         value = unquoted(match["value"])
+        if field in fields:
+            return Term(in_field(field, value))
         return Text(value) if field == "text" else Ids((value,)) if field == "id" else Equals(field, value)
     if not field.startswith("meta."):
         raise UsageError(f"{match[0]!r}: only metadata fields have ranges, meta.key:[low TO high]")

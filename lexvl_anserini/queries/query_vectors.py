@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice, repeat, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
@@ -11,13 +13,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import orjson
 
 from lexvl_anserini.encoders.encoder import as_dense, as_lexical
+from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.ground.claims import claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write, packed, read_json, same_file
 from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, expect_lexical
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
+from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.run_manifest import manifest_path, write_beside
 from lexvl_anserini.ground.typed import check_text
+from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.clauses import Query
 
 if TYPE_CHECKING:
@@ -71,12 +75,52 @@ def queries_of(
     """The vectors of a tower's inputs as queries."""
     if tower.kind == "dense":
         yield from map(DenseQuery, query_ids, as_dense(tower).vectors(inputs, batch_size))
+    elif isinstance(tower, FieldsTower):
+        yield from map(ImpactQuery, query_ids, field_vectors(tower, inputs, max_impact, batch_size))
     else:
-        side = as_lexical(tower)
-        # Graphs have a form of weights that needs no scipy.
-        weights = getattr(side, "csr_rows", side.weights)(inputs, batch_size)
-        impacts = quantiser.queries(weights, max_impact)
-        yield from map(ImpactQuery, query_ids, impacts.in_vocabulary(side.vocabulary))
+        yield from map(ImpactQuery, query_ids, lexical_vectors(tower, inputs, quantiser, max_impact, batch_size))
+
+
+def lexical_vectors(
+    tower: Tower, inputs: Sequence[Any], quantiser: Quantiser, max_impact: int | None, batch_size: int
+) -> Sequence[Mapping[str, int]]:
+    """Term -> weight of each input of a lexical tower."""
+    side = as_lexical(tower)
+    # Graphs have a form of weights that needs no scipy.
+    weights = getattr(side, "csr_rows", side.weights)(inputs, batch_size)
+    return quantiser.queries(weights, max_impact).in_vocabulary(side.vocabulary)
+
+
+def field_vectors(
+    tower: FieldsTower, inputs: Sequence[Mapping[str, Any]], max_impact: int | None, batch_size: int
+) -> list[dict[str, int]]:
+    """`field:term` -> weight of each input: the weights of all fields, each times that of its field."""
+    vectors: list[dict[str, int]] = [{} for _ in inputs]
+    for field in tower.fields:
+        there = [number for number, item in enumerate(inputs) if field.name in item]
+        items = [inputs[number][field.name] for number in there]
+        if not items:
+            continue
+        if field.tower is None:
+            assert field.analyse is not None
+            own: Sequence[Mapping[str, int]] = [Counter(field.analyse(text)) for text in items]
+        else:
+            own = lexical_vectors(field.tower, items, field.quantiser, max_impact, batch_size)
+        for number, vector in zip(there, own, strict=True):
+            vectors[number].update({in_field(field.name, term): field.weight * w for term, w in vector.items()})
+    return [halved(vector, max_impact or 1) for vector in vectors]
+
+
+def halved(vector: dict[str, int], max_impact: int) -> dict[str, int]:
+    """The weights divided by the least power of two with which no score can reach 2^24; rounded, without zeros.
+
+    All fields are divided alike, so that their balance stays.
+    """
+    within, divisor = vector, 1
+    while sum(within.values()) * max_impact >= SCORE_LIMIT:
+        divisor *= 2
+        within = {term: rounded for term, weight in vector.items() if (rounded := round(weight / divisor))}
+    return within
 
 
 def encode_topics(
@@ -86,19 +130,28 @@ def encode_topics(
     output: Path,
     batch_size: int = 32,
     overwrite: bool = False,
+    index: Manifest | None = None,
 ) -> dict[str, Any]:
     """Writes encoded topics with their texts to one file, and beside it a manifest with their encoder and origin.
 
     Stock Pyserini finds the vector of a text by the text.
 
-    Only the query side of the quantiser is used. A name in .gz or .zst is compressed.
+    Only the query side of the quantiser is used. A name in .gz or .zst is compressed. With the manifest of an index,
+    whose encoder the model is, the queries are those of a search of this index.
     """
     expect_lexical(f"encoder {model.name!r}", model.kind, "only lexical queries are written as terms")
-    quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
+    if index is None:
+        quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
+        encoder = model.identity()
+        terms: Mapping[str, Any] = {"size": len(vocabulary), "digest": vocabulary.digest}
+        encode = partial(quantised_queries, quantiser=quantiser, max_impact=None)
+    else:
+        encoder, terms = EncoderRef({**index.encoder, "options": dict(model.options)}), index.vocabulary
+        encode = partial(encode_queries, manifest=index)
     request = {
-        "encoder": model.identity(),
-        "quantiser": quantiser.to_json(),
-        "vocabulary": {"size": len(vocabulary), "digest": vocabulary.digest},
+        "encoder": encoder,
+        "quantiser": quantiser.to_json() if index is None else index.quantiser,
+        "vocabulary": terms,
         "topics": topics.to_json(),
         "topics_sha256": topics.digest(),
         "contents": True,
@@ -106,7 +159,7 @@ def encode_topics(
     count = ensure(
         output,
         lambda: finished_queries(output, request, overwrite),
-        lambda: _write_topics(model, topics, quantiser, output, batch_size, request),
+        lambda: _write_topics(topics, partial(encode, model, batch_size=batch_size), output, request),
     )
     return {"output": str(output), "encoder": model.name, "topics": count}
 
@@ -137,14 +190,17 @@ def queries_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_topics(
-    model: Encoder, topics: TopicSource, quantiser: Quantiser, output: Path, batch_size: int, request: Mapping[str, Any]
+    topics: TopicSource,
+    encode: Callable[[Iterable[Topic]], Iterable[Query]],
+    output: Path,
+    request: Mapping[str, Any],
 ) -> int:
     """Encodes and writes the topics and their manifest; returns their number."""
     stream, again = tee(cast(Iterator[Topic], topics.stream()))
-    queries = quantised_queries(model, stream, quantiser, None, batch_size)
+    queries = encode(stream)
     texts = (topic.text or "" for topic in again)
     with atomic_write(output) as out:
-        count = query_lines(cast(Iterator[ImpactQuery], queries), texts, out, output.suffix)
+        count = query_lines(cast(Iterable[ImpactQuery], queries), texts, out, output.suffix)
         write_beside(output, out, {**request, "counts": {"topics": count}})
     return count
 

@@ -281,7 +281,8 @@ def reranking_encoder(
     run: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
 ) -> Encoder:
     """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings."""
-    settings = {**card_of(run.encoder.name).rerank_options, **settings}
+    own = {} if run.encoder.fields else card_of(run.encoder.name).rerank_options
+    settings = {**own, **settings}
     # No vocabulary: it may differ from the index's.
     return load_encoder_of(own_encoder(run), checkpoint, tokenizer, device, settings)
 

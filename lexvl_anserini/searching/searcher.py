@@ -19,6 +19,7 @@ from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -32,6 +33,7 @@ from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.passages import best_of
 from lexvl_anserini.runs.trec import DEFAULT_HITS
+from lexvl_anserini.searching.fields import load_fields
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, refined_queries, search_refined
 
 if TYPE_CHECKING:
@@ -109,6 +111,11 @@ class EncoderChanges:
 
     def load(self, manifest: Manifest) -> Encoder:
         """The encoder of an index, with the changes."""
+        if manifest.fields:
+            if self.checkpoint or self.tokenizer:
+                example = f"--set {manifest.fields[-1]}.checkpoint=FOLDER"
+                raise UsageError(f"an index of several fields has several encoders; name the field: {example}")
+            return load_fields(manifest.encoder, self.options, self.device)
         if remark := remark_on(manifest.encoder.checkpoint, manifest.corpus.name):
             log_once(remark, logging.WARNING)
         return load_encoder_of(
@@ -338,6 +345,14 @@ def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) ->
     """Refuses a model whose dimensions are not the index's."""
     if model.kind != manifest.kind:
         raise ArtefactError(f"encoder {model.name!r} is {model.kind}, {index} is {manifest.kind}")
+    if manifest.fields or isinstance(model.query, FieldsTower):
+        names = {field.name for field in model.query.fields} if isinstance(model.query, FieldsTower) else set[str]()
+        if names != set(manifest.fields):
+            raise ArtefactError(
+                f"encoder {model.name!r} is not that of {index} (fields: {', '.join(manifest.fields) or 'none'}); "
+                "search with the encoder of its manifest"
+            )
+        return
     if model.kind == "text":
         analysis, expected = (BM25Settings.of(ref.options).analysis for ref in (model, manifest.encoder))
         if analysis != expected:

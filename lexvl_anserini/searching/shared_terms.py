@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import ImpactQuery, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.ground.vocabulary import field_of
 from lexvl_anserini.queries.clauses import All, Clause, Ids, Impacts, Term, TreeQuery, clause_of, fold, scored_terms
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
@@ -33,12 +34,17 @@ DEFAULT_HITS = 3
 
 
 class SharedTerm(NamedTuple):
-    """A term of query and document: product = weight x impact."""
+    """A term of query and document: product = weight x impact; `field` is empty in an index of one encoder."""
 
     term: str
     weight: float
     impact: int
     product: float
+    field: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, without an empty field."""
+        return {name: value for name, value in self._asdict().items() if value != ""}
 
 
 @dataclass(frozen=True)
@@ -58,10 +64,19 @@ class Explanation:
     query_terms: int
     passages: tuple[Explanation, ...] = ()
 
+    def by_field(self) -> dict[str, float]:
+        """The sum of the products of each field, the largest first; empty for an index of one encoder."""
+        sums: dict[str, float] = {}
+        for term in self.terms:
+            if term.field:
+                sums[term.field] = sums.get(term.field, 0) + term.product
+        return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary."""
-        values = {**vars(self), "terms": [term._asdict() for term in self.terms]}
+        values = {**vars(self), "terms": [term.to_json() for term in self.terms]}
         del values["passages"]
+        values |= {"fields": self.by_field()} if self.by_field() else {}
         return {**values, "passages": [part.to_json() for part in self.passages]} if self.passages else values
 
 
@@ -102,10 +117,11 @@ def explain(
         query = encoded(query, model or EncoderChanges(device=device).load(built.manifest), built.manifest)
     with verified(open_impact_index(built.path, built.manifest)) as engine:
         if best:
-            return by_passages(engine, query, doc_ids if doc_ids is None else list(doc_ids), hits, best)
+            listed = doc_ids if doc_ids is None else list(doc_ids)
+            return by_passages(engine, query, listed, hits, best, built.manifest.fields)
         if doc_ids is None:
             doc_ids = next(engine.search([query], hits)).doc_ids
-        return explained(engine, query, list(doc_ids))
+        return explained(engine, query, list(doc_ids), fields=built.manifest.fields)
 
 
 def encoded(topic: Topic, model: Encoder, manifest: Manifest) -> ImpactQuery:
@@ -121,11 +137,13 @@ def explained(
     query: ImpactQuery | TreeQuery,
     doc_ids: Sequence[str],
     impacts_of: Callable[[str, Sequence[str]], Mapping[str, int]] | None = None,
+    fields: Collection[str] = (),
 ) -> list[Explanation]:
     """The explanations, with an open engine of an impact index; of a tree, BM25 adds to the score besides the products.
 
     Args:
         impacts_of: looks up a document's impacts for terms; default in the engine.
+        fields: of the index.
 
     Raises:
         ArtefactError: the products do not sum to the score of an encoded query.
@@ -140,7 +158,7 @@ def explained(
     for doc_id in doc_ids:
         impacts = (impacts_of or engine.impacts)(doc_id, terms)
         score = scores.get(doc_id, 0)
-        shared = shared_terms(clause, impacts) if doc_id in scores or isinstance(query, ImpactQuery) else []
+        shared = shared_terms(clause, impacts, fields) if doc_id in scores or isinstance(query, ImpactQuery) else []
         if isinstance(query, ImpactQuery):
             total = sum(term.product for term in shared)
             if total != score:
@@ -153,7 +171,12 @@ def explained(
 
 
 def by_passages(
-    engine: ImpactEngine, query: ImpactQuery, doc_ids: Sequence[str] | None, hits: int, best: int
+    engine: ImpactEngine,
+    query: ImpactQuery,
+    doc_ids: Sequence[str] | None,
+    hits: int,
+    best: int,
+    fields: Collection[str] = (),
 ) -> list[Explanation]:
     """Explains documents by their best passages, at most `best` of each."""
     if doc_ids is None:
@@ -163,13 +186,13 @@ def by_passages(
     for doc_id in doc_ids:
         if not passages[doc_id]:
             raise DataError(f"document {doc_id!r}: no passage {doc_id}#... in the index that has a term of the query")
-        parts = tuple(explained(engine, query, passages[doc_id]))
+        parts = tuple(explained(engine, query, passages[doc_id], fields=fields))
         score = sum(part.score for part in parts)
         explanations.append(Explanation(query.query_id, doc_id, score, (), len(query.vector), parts))
     return explanations
 
 
-def shared_terms(clause: Clause, impacts: Mapping[str, int]) -> list[SharedTerm]:
+def shared_terms(clause: Clause, impacts: Mapping[str, int], fields: Collection[str] = ()) -> list[SharedTerm]:
     """The terms that add to a document's score, the largest product first, equal ones by term.
 
     A document that is a hit matches the tree, so that only clauses below an `AnyOf`, or optional ones, may not match.
@@ -179,7 +202,11 @@ def shared_terms(clause: Clause, impacts: Mapping[str, int]) -> list[SharedTerm]
     for term, weight in scored_terms(clause, matching=lambda clause: _matches(clause, impacts)):
         if term in impacts:
             weights[term] = weights.get(term, 0) + weight
-    shared = [SharedTerm(term, w, impacts[term], w * impacts[term]) for term, w in weights.items() if w]
+    shared = [
+        SharedTerm(term, w, impacts[term], w * impacts[term], field_of(term, fields))
+        for term, w in weights.items()
+        if w
+    ]
     return sorted(shared, key=lambda term: (-term.product, term.term))
 
 

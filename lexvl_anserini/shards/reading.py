@@ -163,14 +163,28 @@ def shard_pieces(path: Path) -> Iterator[bytes | Columns]:
 
 def read_metadata(path: Path) -> Iterator[Mapping[str, Any]]:
     """The metadata of each document of a shard; empty for one without."""
+    for metadata, where in _optional(path, "metadata"):
+        yield _object(metadata, where)
+
+
+def read_contents(path: Path) -> Iterator[str]:
+    """The text of each document of a shard; empty for one that is stored without."""
+    for contents, where in _optional(path, "contents"):
+        if not isinstance(contents, str | None):
+            raise ArtefactError(f"{where}: contents is {_kind(contents)}, expected a text")
+        yield contents or ""
+
+
+def _optional(path: Path, name: str) -> Iterator[tuple[Any, str]]:
+    """The value of an optional column of each document, None where it is absent, and its place, for errors."""
     if path.suffix == ".parquet":
-        batches = _parquet_batches(path, ["id"], ["metadata"])
-        rows = chain.from_iterable(b.column("metadata").to_pylist() for b in batches if "metadata" in b.schema.names)
-        for number, metadata in enumerate(rows):
-            yield _object(metadata, f"{path} row {number}")
+        batches = _parquet_batches(path, ["id"], [name])
+        columns = (b.column(name).to_pylist() if name in b.schema.names else [None] * len(b) for b in batches)
+        for number, value in enumerate(chain.from_iterable(columns)):
+            yield value, f"{path} row {number}"
     else:
         for row, where in _json_rows(path):
-            yield _object(row.get("metadata"), where)
+            yield row.get(name), where
 
 
 def read_texts(shards: Path, manifest: Manifest) -> Iterator[TextDocument]:

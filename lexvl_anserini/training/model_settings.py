@@ -208,8 +208,8 @@ class PretrainedImage(Settings):
 
 # The names by which pydantic tells the settings of a side apart, each by a key that the side has; they are no part of a
 # key. A side with none of the keys is fresh.
-FRESH, PRETRAINED, OF_BPE, OF_SWIN = FORMS = ("(fresh)", "(pretrained)", "(bpe)", "(swin)")
-TOLD_BY: Mapping[str, str] = {"checkpoint": PRETRAINED, "merges": OF_BPE, "depths": OF_SWIN}
+FRESH, PRETRAINED, OF_BPE, OF_SWIN, OF_TABLE = FORMS = ("(fresh)", "(pretrained)", "(bpe)", "(swin)", "(table)")
+TOLD_BY: Mapping[str, str] = {"checkpoint": PRETRAINED, "merges": OF_BPE, "depths": OF_SWIN, "table": OF_TABLE}
 
 
 def _by(*keys: str) -> Discriminator:
@@ -423,7 +423,35 @@ class TowerSettings(Settings):
     dropout: Share | None = None
 
 
+class TableSettings(Settings):
+    """Queries without a network: a weight for each token of the documents' tokenizer.
+
+    table  li_lsr: log(1 + relu(<w, E_t + A_t B> + b)), E the input embeddings of the documents' network before the
+           training, which learns w, b, A and B; idf: BM25's IDF of the tokens in the training passages; ones. The last
+           two do not change
+    rank   of A B; 0 for none, as in Li-LSR and in V-SPLADE's exports
+    adds   a repeated token adds its weight each time (Li-LSR, V-SPLADE); else it counts once (SPLADE-doc, OpenSearch)
+    """
+
+    dropout: ClassVar[None] = None
+    table: Literal["li_lsr", "idf", "ones"]
+    rank: NonNegativeInt = 0
+    adds: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> TableSettings:
+        if self.rank and self.table != "li_lsr":
+            raise ValueError(f"rank {self.rank}: only li_lsr has A and B")
+        return self
+
+
 AnyTower = Annotated[Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], _by("checkpoint")]
+AnyQueryTower = Annotated[
+    Annotated[TextSettings, Tag(FRESH)]
+    | Annotated[TowerSettings, Tag(PRETRAINED)]
+    | Annotated[TableSettings, Tag(OF_TABLE)],
+    _by("checkpoint", "table"),
+]
 
 # Dimensions that a loaded encoder keeps of a text where the recipe says nothing; None for all positive ones.
 DEFAULT_TOPK: Mapping[str, int | None] = {"vdr": 768, "svdr": 768, "splade": None}
@@ -433,7 +461,7 @@ class TextPairSettings(Settings):
     """A pair of towers that both read texts.
 
     kind        the encoder that loads what is trained: vdr, svdr, splade (lexical), dpr or sentence (dense)
-    query       the tower of queries
+    query       the tower of queries; of splade also a table of token weights
     document    the tower of documents; None for the same network, or for the other one of a checkpoint that has two
     topk        dimensions that a lexical checkpoint keeps of a document; None for the encoder's default
     query_topk  the same of a query; None for `topk`
@@ -448,7 +476,7 @@ class TextPairSettings(Settings):
     computes: ClassVar[frozenset[str]] = frozenset()
 
     kind: Literal["vdr", "svdr", "splade", "dpr", "sentence"]
-    query: AnyTower = TextSettings()
+    query: AnyQueryTower = TextSettings()
     document: AnyTower | None = None
     topk: PositiveInt | None = None
     query_topk: PositiveInt | None = None
@@ -469,6 +497,10 @@ class TextPairSettings(Settings):
             )
         if self.padding == "max_length" and self.kind not in ("vdr", "svdr"):
             raise ValueError(f"padding max_length: vdr and svdr train with it, not {self.kind}")
+        if isinstance(self.query, TableSettings) and (self.kind != "splade" or self.document is None):
+            raise ValueError(
+                "query.table: queries of kind splade alone are a table, beside a network in model.document"
+            )
         if self.kind == "splade" and self.query_topk is not None:
             raise ValueError("kind splade keeps one topk; leave query_topk out")
         return self
@@ -490,7 +522,7 @@ class TextPairSettings(Settings):
         return self.topk or DEFAULT_TOPK.get(self.kind) or 768
 
     @property
-    def towers(self) -> tuple[AnyTower, ...]:
+    def towers(self) -> tuple[AnyTower | TableSettings, ...]:
         """The towers that the recipe names, the queries' first."""
         return (self.query,) if self.document is None else (self.query, self.document)
 

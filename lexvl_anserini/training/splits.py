@@ -19,7 +19,7 @@ from lexvl_anserini.training.images.captioned import CaptionedImages, read_capti
 from lexvl_anserini.training.images.networks import network_digests
 from lexvl_anserini.training.images.stores import Cache
 from lexvl_anserini.training.images.stream import StreamedImages
-from lexvl_anserini.training.model_settings import HeadSettings, TextPairSettings, TowerSettings
+from lexvl_anserini.training.model_settings import HeadSettings, TextPairSettings, TextSettings, TowerSettings
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.texts.query_passages import QueriesWithPassages, join, read_query_passages
 
@@ -169,7 +169,7 @@ def model_digests(recipe: Recipe) -> dict[str, str]:
         for role, tower in zip(("query", "document"), model.towers, strict=False):
             if isinstance(tower, TowerSettings):
                 digests[f"network of {role}"] = find_checkpoint(tower.checkpoint).digest()
-            elif tower.tokenizer is not None:
+            elif isinstance(tower, TextSettings) and tower.tokenizer is not None:
                 digests[f"tokenizer of {role}"] = find_checkpoint(tower.tokenizer, weights=False).digest()
         return digests
     if isinstance(model, HeadSettings):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_encoders import BERT, PUBLISHED, made_dense, made_twin
+from tiny_encoders import BERT, PUBLISHED, SPARSE, made_dense, made_twin, made_v_splade
 
 from lexvl_anserini import load_encoder
 from lexvl_anserini.data.dataset import load_dataset
@@ -47,6 +47,14 @@ TEXTS = [
     "a red boat under the moon at night",
 ]
 
+
+def table(folder: Path, golden: Path) -> str:
+    """Queries that look up IDF weights, in which repeated tokens add up."""
+    shutil.copytree(golden / SPARSE / "st6_inference_free_idf_log1p", folder / "table")
+    (folder / "table/query_0_SparseStaticEmbedding/config.json").write_text('{"adds": true}')
+    return str(folder / "table")
+
+
 MAKERS: dict[str, tuple[str, Callable[[Path], str], dict]] = {
     "two sides, padded": ("vdr", lambda folder: str(GOLDEN / PUBLISHED), {}),
     "alpha, union": (
@@ -55,6 +63,7 @@ MAKERS: dict[str, tuple[str, Callable[[Path], str], dict]] = {
         {"mode": "alpha", "padding": "none", "lexical_union": True, "topk": 9},
     ),
     "sum, top k": ("splade", lambda folder: str(GOLDEN / BERT), {"pooling": "sum", "topk": 16, "query_topk": 4}),
+    "table": ("splade", str, {}),
     "dense sentences": ("sentence", lambda folder: str(made_dense(GOLDEN, folder)), {"dimensions": 8}),
     "dense images": ("dense-crossmodal", lambda folder: str(made_twin(GOLDEN, folder)), {}),
     "drawings": ("vdr-crossmodal", lambda folder: "demo-vdr", {}),
@@ -62,7 +71,7 @@ MAKERS: dict[str, tuple[str, Callable[[Path], str], dict]] = {
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory) -> Callable[[str], tuple[Encoder, Path]]:
+def exported(tmp_path_factory, golden) -> Callable[[str], tuple[Encoder, Path]]:
     """By the name of a case: the encoder of torch, and the folder of its export."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package, reason=f"{package} is not installed: pip install 'lexvl-anserini[onnx]'")
@@ -72,7 +81,8 @@ def exported(tmp_path_factory) -> Callable[[str], tuple[Encoder, Path]]:
     def made(case: str) -> tuple[Encoder, Path]:
         name, checkpoint, options = MAKERS[case]
         folder = tmp_path_factory.mktemp("exported")
-        model = load_encoder(name, checkpoint(folder), device="cpu", **options)
+        place = table(folder, golden) if case == "table" else checkpoint(folder)
+        model = load_encoder(name, place, device="cpu", **options)
         export(model, folder / "export")
         return model, folder / "export"
 
@@ -157,16 +167,19 @@ def test_neither_torch_nor_transformers_is_imported(exported):
 NOT_FOR_AN_ANSWER = ("torch", "transformers", "pandas", "scipy", "sklearn", "ranx", "numba", "jnius", "pyarrow")
 
 
-@pytest.fixture(scope="module")
-def indexed(exported, tmp_path_factory) -> Path:
-    """An index of texts, encoded by torch."""
-    folder = tmp_path_factory.mktemp("indexed")
-    model, _ = exported("sum, top k")
+def index_of(model: Encoder, folder: Path) -> Path:
+    """An index of texts."""
     rows = (json.dumps({"_id": f"d{number}", "text": text}) for number, text in enumerate(TEXTS[:5]))
     (folder / "corpus.jsonl").write_text("\n".join(rows))
     dataset = load_dataset(f"beir:{folder}")
     write_impacts(replace(dataset, topics=lambda: iter(())), model, folder / "impacts")
     return build_index(folder / "impacts", folder / "index").path
+
+
+@pytest.fixture(scope="module")
+def indexed(exported, tmp_path_factory) -> Path:
+    """An index of texts, encoded by torch."""
+    return index_of(exported("sum, top k")[0], tmp_path_factory.mktemp("indexed"))
 
 
 def searched(index: Path, *options: str) -> tuple[list[str], set[str], str]:
@@ -197,6 +210,44 @@ def test_a_typed_query_takes_an_export_that_it_finds(exported, indexed, tmp_path
     assert hits == by_torch and "torch" in loaded and "query.onnx: has SHA-256" in log and "torch encodes" in log
     (cached / "export.json").write_bytes(b"{")
     assert export_of(model.identity()) is None and not is_sound(cached)
+
+
+def test_a_table_answers_without_torch_and_onnx_runtime(golden, tmp_path, monkeypatch):
+    """Its export of queries alone has arrays, in which "sea" counts 40 times. A whole export needs the packages."""
+    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        monkeypatch.setitem(sys.modules, package, None)
+    checkpoint = table(tmp_path, golden)
+    model = load_encoder("splade", checkpoint, device="cpu")
+    by_torch, loaded, _ = searched(index := index_of(model, tmp_path), "--query", TEXTS[4])
+    assert by_torch and "torch" in loaded
+    call = ("--encoder", "splade", "--checkpoint", checkpoint, "--format", "json")
+    shown = json.loads(invoked(export_command, *call, "--queries-only"))
+    assert (shown["query"], shown["document"]) == ("a bag of tokens, no graph", "left out")
+    hits, loaded, log = searched(index, "--query", TEXTS[4], "--verbose")
+    assert hits == by_torch and loaded == set() and "queries are encoded by onnx" in log
+    assert export_of(model.identity()) == cached_export(model.identity())
+    export = load_encoder("splade", str(cached_export(model.identity())), runtime="onnx")
+    once, often = (export.encode_query(text).max() for text in ("the sea", TEXTS[4]))
+    assert often == pytest.approx(40 * once)
+    with pytest.raises(UsageError, match="exported for queries alone; encode documents by torch"):
+        export.encode_document(TEXTS)
+    with pytest.raises(MissingExtra):
+        invoked(export_command, *call)
+
+
+def test_queries_of_an_encoder_that_has_no_graphs(golden, tmp_path):
+    """V-SPLADE's table has the weights of torch; its pages are refused, and the message names the way."""
+    from lexvl_anserini.doors.onnx.exporting import export
+
+    model = load_encoder("v-splade", str(made_v_splade(golden, tmp_path)), device="cpu")
+    export(model, tmp_path / "export", queries_only=True)
+    found, expected = (
+        one.encode_query(TEXTS) for one in (load_encoder("v-splade", str(tmp_path / "export"), runtime="onnx"), model)
+    )
+    assert expected.nnz and (found != expected).nnz == 0
+    with pytest.raises(UsageError, match="'v-splade' cannot be exported; .*--queries-only"):
+        export(model, tmp_path / "whole")
 
 
 def test_an_export_beside_the_weights_is_found(exported, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit
+from lexvl_anserini.encoders.parts.backbones import load_language_model, position_limit
 from lexvl_anserini.ground.errors import CheckpointError
 
 SMALL = {
@@ -59,7 +59,7 @@ def own_logits(folder, input_ids, attention_mask):
 
 
 def test_split_equals_the_models_own_logits(folder):
-    backbone, head, size = load_masked_lm(folder, torch.device("cpu"))
+    backbone, head, size = load_language_model(folder, torch.device("cpu"))
     input_ids = torch.tensor([[101, 1037, 1500, 102], [101, 1040, 102, 0]])
     attention = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
     with torch.inference_mode():

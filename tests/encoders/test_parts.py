@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts import pooling
+from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.batches import ENOUGH_TOKENS, MOST_PADDING, by_length
 from lexvl_anserini.encoders.parts.pooling import (
     Head,
@@ -26,8 +27,10 @@ from lexvl_anserini.encoders.parts.pooling import (
     masked_max,
     masked_sum,
     mean_of_top,
+    softplus,
 )
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, kept, own_tokens, positive, top_mask
+from lexvl_anserini.encoders.parts.tables import LiLsr
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     columns_from,
@@ -174,6 +177,40 @@ def test_terms_beside_those_of_unit_length(tokenizer):
     torch.testing.assert_close(tower.pooled((hidden,), None), torch.tensor([[0.6, 0.8, 2.4]]))
     tower.composition = replace(tower.composition, unit_terms=None)
     torch.testing.assert_close(tower.pooled((hidden,), None), hidden[:, 0] / 13)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+def test_a_repeated_token_counts_once_or_adds_up(tokenizer, adds):
+    """Weights 2 of "a", 3 of "dog", and less than 0, which is none, of others; special tokens have no dimension."""
+    a, dog, cls, sep = tokenizer.convert_tokens_to_ids(["a", "dog", "[CLS]", "[SEP]"])
+    weight = np.full(len(tokenizer), -1.0)
+    weight[[a, dog, cls]] = 2, 3, 5
+    tower = BagTower(TextReader(tokenizer, 8), columns_without(tokenizer, [cls, sep]), weight, adds=adds)
+    found = tower.weights(["a dog a", "", "dog"])
+    expected = np.zeros((3, len(tokenizer)))
+    expected[0, a], expected[:, dog] = (4 if adds else 2), (3, 0, 3)
+    np.testing.assert_array_equal(found.toarray(), expected)
+    assert not tower.binary
+    ones = BagTower(tower.reader, tower.columns, adds=adds)
+    assert ones.weights(["a dog a"])[0, [a, dog]].toarray().tolist() == [[2 if adds else 1, 1]]
+    assert ones.binary is not adds
+
+
+def test_li_lsr_by_hand():
+    """<w, E_t + A_t B> + b with w = (1, 2), b = -1: 2 and -2 without A B; its rows add 3 and 6."""
+    table = LiLsr(torch.tensor([[1.0, 1.0], [-1.0, 0.0]]), rank=1)
+    with torch.no_grad():
+        table.projection.weight.copy_(torch.tensor([[1.0, 2.0]]))
+        table.projection.bias.fill_(-1)
+        table.lora_A.copy_(torch.tensor([[1.0], [2.0]]))
+    assert table().tolist() == pytest.approx([np.log(3), 0])  # B begins with zeros
+    with torch.no_grad():
+        table.lora_B.copy_(torch.tensor([[1.0, 1.0]]))
+    assert table().tolist() == pytest.approx([np.log(6), np.log(5)])
+    table.activation = softplus
+    assert table().tolist() == pytest.approx([np.log1p(np.exp(5)), np.log1p(np.exp(4))])
+    changed = {"lora_A", "lora_B", "projection.weight", "projection.bias"}
+    assert {name for name, weight in table.named_parameters() if weight.requires_grad} == changed
 
 
 def test_weights_that_are_not_finite_are_told(tokenizer):

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shard_folders import jsonl, write_shards
+from shard_folders import jsonl, write_shards, write_text_shards
 
 from eval.analyses.tune import (
     QuerySetting,
     Split,
     TuningSetting,
     command,
+    field_weights,
     fusion_settings,
     halves,
     search_settings,
@@ -23,9 +24,11 @@ from eval.analyses.tune import (
 )
 from eval.measures.names import parse_measure
 from eval.report.tables import tuning_table
+from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.index import command as index
 from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.search import command as search
@@ -69,7 +72,7 @@ def test_the_grid_of_search_has_every_combination():
         *("--query-terms", "8", "--feedback", "5"),
         *("--feedback-terms", "20", "--feedback-alpha", "1.0", "--feedback-beta", "1.0"),
     ]
-    with pytest.raises(UsageError, match="nothing to tune; give --query-terms, --feedback or --set"):
+    with pytest.raises(UsageError, match="nothing to tune; give --query-terms, --feedback, --field-steps or --set"):
         search_settings([], [], [20], [1.0], [0.5])
     settings = search_settings([], [], [20], [1.0], [0.5], ["k1=1", "b=0", "k1=2"])
     assert [setting.arguments[1::2] for setting in settings] == [
@@ -185,3 +188,39 @@ def test_a_search_is_tuned_as_the_command_searches(tmp_path: Path, monkeypatch: 
         invoked(command, *topics, "--query-terms", 1)
     with pytest.raises(UsageError, match="name the topics of the index: --dev"):
         invoked(command, "--index", "index", "--query-terms", 1)
+
+
+def test_weights_of_fields_are_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is relevant has the word in a long title, whose impact the other field outvotes where both count alike."""
+    monkeypatch.chdir(tmp_path)
+    texts = {
+        "title": {"r1": "cat a b c d e", "r2": "dog a b c d e", "x": "fish"},
+        "body": {"r1": "", "r2": "", "x": "cat cat dog dog"},
+    }
+    for name, of_field in texts.items():
+        write_text_shards(tmp_path / name, list(of_field.items()))
+    fields = ("--field", "title=title", "--field", "body=body")
+    printed = invoked(index, "both", *fields, "--index", "index")
+    assert "fields" in printed and "title 3, body 3" in printed
+    for name, query_id, text in (("dev", "q1", "cat"), ("test", "q2", "dog")):
+        Path(f"{name}.tsv").write_text(f"{query_id}\t{text}\n")
+        Path(f"{name}.qrels").write_text(f"{query_id} 0 r{query_id[1]} 1\n")
+    topics = ["--index", "index", "--dev", "dev.tsv", "--test", "test.tsv", "--measure", "RR@10"]
+    files = ["--qrels", "dev.qrels", "--test-qrels", "test.qrels", "--format", "json"]
+    tuned = json.loads(invoked(command, *topics, *files, "--field-steps", 4))
+    # Each step is of a field's own weight, 255; the untuned one comes first.
+    steps = [{"title.weight": str(255 * n), "body.weight": str(255 * (4 - n))} for n in range(5)]
+    assert field_weights(index_manifest(Path("index")).encoder, 4) == steps
+    assert [row.get("set") for row in tuned["grid"]] == [
+        None,
+        *([f"{key}={value}" for key, value in weights.items()] for weights in steps),
+    ]
+    assert [row["value"] for row in tuned["grid"]] == [1 / 2, 0, 1 / 2, 1 / 2, 1, 1]
+    assert tuned["arguments"] == ["--set", "title.weight=765", "--set", "body.weight=255"]
+    assert tuned["test"] == {"topics": "test.qrels", "untuned": 1 / 2, "chosen": 1}
+    invoked(search, "--index", "index", "--topics", "test.tsv", *tuned["arguments"], "--output", "x.trec")
+    assert Path("x.trec").read_text().split()[2] == "r2"
+    write_text_shards(tmp_path / "one", [("d", "cat")])
+    invoked(index, "single", "--field", "text=one", "--index", "of-one")
+    with pytest.raises(UsageError, match="--field-steps is for an index of two fields or more, this one has 1"):
+        invoked(command, *topics, *files, "--index", "of-one", "--field-steps", 4)

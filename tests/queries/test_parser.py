@@ -92,6 +92,14 @@ def test_malformed_expressions(expression: str, message: str) -> None:
     assert len(str(caught.value)) < 400 and "\n" not in str(caught.value)
 
 
+def test_terms_of_fields() -> None:
+    boat = Term("text:boat")
+    assert parse('text:boat image:boat "text:boat"', ("text", "image")) == AnyOf((boat, Term("image:boat"), boat))
+    assert parse("+text:boat^3 -id:d1", ("text",)) == All((Term("text:boat", 3), Not(Ids(("d1",)))))
+    # Without a field `text`, BM25 of the text.
+    assert parse("text:boat image:boat", ("image",)) == AnyOf((Text("boat"), Term("image:boat")))
+
+
 def test_the_deepest_expression() -> None:
     assert parse("(" * 50 + "a" + ")" * 50) == A
     with pytest.raises(UsageError, match="a query tree of clauses nested more than 100 deep"):

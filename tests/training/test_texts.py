@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from tiny_encoders import made_causal
 from tiny_training import losses_of
 
 from lexvl_anserini.data.dataset import load_dataset
@@ -76,8 +77,12 @@ PADDED = {**TWO_BERTS, "padding": "max_length"}
 TOKENS = {"query": {"tokenizer": "splade/ckpt_bert", "width": 16, "layers": 1, "heads": 2, "max_length": 16}}
 PUBLISHED = {"query": {"checkpoint": "vdr/text-tiny", "max_length": 16}}
 SHARED = {"query": {"checkpoint": "vdr/text-tiny-shared", "max_length": 16}}
+LI_LSR = {"query": {"table": "li_lsr", "rank": 2, "adds": True}, "document": BERT["query"]}
+IDF = {"query": {"table": "idf"}, "document": TWO["document"]}
 CASES = [
     *((kind, model) for kind in ("vdr", "splade", "dpr") for model in (FRESH, TWO, BERT, TWO_BERTS)),
+    ("splade", LI_LSR),
+    ("splade", IDF),
     ("vdr", PROJECTED),
     ("vdr", PADDED),
     ("vdr", TOKENS),
@@ -130,6 +135,12 @@ def test_the_encoder_that_loads_is_the_pair_that_was_trained(
             np.testing.assert_allclose(vectors_of(tower, texts), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_decoder_trains(texts: str, golden: Path, tmp_path: Path) -> None:
+    """Qwen3 with random weights, one network for both sides, with its tied head."""
+    model = {"query": {"checkpoint": str(made_causal(golden, tmp_path)), "max_length": 16}}
+    test_the_encoder_that_loads_is_the_pair_that_was_trained("splade", model, texts, golden, tmp_path)
+
+
 @pytest.mark.parametrize("model", [FRESH, TWO])
 def test_queries_and_documents_keep_their_own_numbers_of_terms(
     model: Mapping[str, Any], texts: str, golden: Path, tmp_path: Path
@@ -148,7 +159,38 @@ def test_queries_and_documents_keep_their_own_numbers_of_terms(
     assert (query is document) == (model is FRESH)
 
 
-@pytest.mark.parametrize("model", [FRESH, TWO])
+def test_a_table_begins_with_ones_and_learns_li_lsr(texts: str, golden: Path, tmp_path: Path) -> None:
+    """The embeddings stay, <w, E_t + A_t B> + b changes; what is saved is one number per token."""
+    objective = {"name": "info_nce", "temperature": 5.0}
+    recipe = recipe_of(texts, "splade", at(golden, LI_LSR), objective=objective)
+    material = TextMaterial.read(recipe, tmp_path / "made", Sources.read(recipe, None, tmp_path))
+    start: Any = material.query
+    np.testing.assert_allclose(start.table().detach(), 1, rtol=1e-6)
+    folder = train(recipe, tmp_path / "run", device="cpu") / "query_0_SparseStaticEmbedding"
+    state = load_file(next((tmp_path / "run/state").glob("*.safetensors")))
+    e, a, b, w, c = (
+        state[f"encoder_q.table.{name}"]
+        for name in ("embeddings.weight", "lora_A", "lora_B", "projection.weight", "projection.bias")
+    )
+    assert torch.equal(e, start.table.embeddings.weight) and b.any()
+    saved = load_file(folder / "model.safetensors")["weight"]
+    torch.testing.assert_close(saved, torch.log1p(torch.relu((e + a @ b) @ w[0] + c)))
+    assert json.loads((folder / "config.json").read_text())["adds"] is True
+    assert saved.unique().numel() > 9
+
+
+def test_a_table_of_idf(texts: str, tmp_path: Path) -> None:
+    """BM25's: of 24 passages, a token in n of them has log(1 + (24.5 - n) / (n + 0.5)); the table does not change."""
+    folder = train(recipe_of(texts, "splade", IDF), tmp_path, device="cpu")
+    query: Any = loaded("splade", folder).query
+    passages = read_splits(recipe_of(texts, "splade", IDF), None)["training"].passages
+    for word in ("boat", "the"):
+        n = sum(word in passage.contents.lower().split() for passage in passages)
+        expected = np.log1p((len(passages) - n + 0.5) / (n + 0.5))
+        assert query.weight[query.vocabulary.dimension[word]] == pytest.approx(expected), (word, n)
+
+
+@pytest.mark.parametrize("model", [FRESH, TWO, IDF])
 def test_sentence_transformers_loads_a_trained_splade(model: Mapping[str, Any], texts: str, tmp_path: Path) -> None:
     from sentence_transformers import SparseEncoder
 
@@ -391,6 +433,10 @@ def test_ndcg_and_recall_by_hand() -> None:
         ({"model": {"kind": "splade", "query_topk": 5}}, "kind splade keeps one topk"),
         ({"model": {"kind": "vdr", "projection": "own"}}, "projection own: .* name model.document too"),
         ({"model": {"kind": "svdr", "document": {}, "projection": "own"}}, "projection own: the documents of kind vdr"),
+        ({"model": {"kind": "vdr", "query": {"table": "idf"}, "document": {}}}, "query.table: queries of kind splade"),
+        ({"model": {"kind": "splade", "query": {"table": "ones"}}}, "beside a network in model.document"),
+        ({"model": {"kind": "splade", "query": {"table": "idf", "rank": 2}, "document": {}}}, "rank 2: only li_lsr"),
+        ({"model": {"kind": "splade", "query": {"table": "tf"}, "document": {}}}, "model.query.table: "),
         ({"data": {"corpus": []}}, "data.corpus"),
         ({"model": {"kind": "bert"}}, "model: the key 'kind' is 'bert', expected one of "),
     ],
@@ -468,7 +514,8 @@ def test_each_kind_of_texts_has_both_recipes() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_lowers_its_loss(name: str, pairs: str, tmp_path: Path) -> None:
     path = RECIPES / f"{name}.yaml"
-    sides = yaml.safe_load(path.read_text())["model"].keys() & {"query", "document"}
+    model = yaml.safe_load(path.read_text())["model"]
+    sides = [side for side in ("query", "document") if side in model and "table" not in model[side]]
     changes = {
         **{f"model.{side}": SMALL for side in sides},
         "model.saved": "whole",

@@ -26,6 +26,10 @@ def command(
     tokenizer: cli.Tokenizer = None,
     backbone_config: cli.BackboneConfig = None,
     settings: cli.Settings = None,
+    queries_only: Annotated[
+        bool,
+        typer.Option("--queries-only", help="Leave the side of documents out: enough for typed queries."),
+    ] = False,
     overwrite: cli.Overwrite = False,
     style: cli.Style = "text",
     verbose: cli.Verbose = False,
@@ -39,7 +43,6 @@ def command(
     from lexvl_anserini.doors.onnx.loading import SIDES, Export, is_export
     from lexvl_anserini.encoders.loading import load_encoder
 
-    exporting.check_exporter()
     started = time.perf_counter()
     if output is not None and output.exists() and not is_export(output) and (output.is_file() or any(output.iterdir())):
         raise ArtefactError(f"{output}: holds something else than an exported encoder; name another --output")
@@ -47,12 +50,15 @@ def command(
     cached, output = output is None, output or cached_export(model.identity())
     # A damaged folder of the cache counts as none.
     exported = Export.read(output) if is_sound(output) or is_export(output) and not cached else None
+    if cached and exported and exported.document is None and not queries_only:
+        exported = None
     request = model.identity().without_places()
     there = exported.encoder.without_places() if exported else None
     done = claim(output, "an exported encoder", request, there, overwrite) is Claim.DONE
-    exported = exported if exported and done else exporting.export(model, output)
+    exported = exported if exported and done else exporting.export(model, output, queries_only)
     rows: dict[str, Any] = {"output": str(output), "encoder": model.name, "checkpoint": model.checkpoint}
-    rows |= {side: getattr(exported, side).graph or "a bag of tokens, no graph" for side in SIDES}
+    sides = {side: getattr(exported, side) for side in SIDES}
+    rows |= {name: (side.graph or "a bag of tokens, no graph") if side else "left out" for name, side in sides.items()}
     rows["bytes"] = sum((output / name).stat().st_size for name in exported.files)
     rows["seconds"] = round(time.perf_counter() - started, 2)
     cli.print_rows(rows, style)

@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.families.dense.sentence import SentenceTower
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, described
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
-from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, masked_max, masked_sum, top_mean
+from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, masked_last, masked_max, masked_sum, top_mean
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, DenseTower, Texts, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, reason_of
@@ -68,15 +68,17 @@ class ExportedSide(NamedTuple):
     files: Mapping[str, bytes]
 
 
-def export(model: Encoder, folder: Path) -> Export:
-    """Writes an encoder as graphs; the folder appears whole."""
-    check_exporter()
-    sides = {name: side_of(model, getattr(model, name)) for name in SIDES}
+def export(model: Encoder, folder: Path, queries_only: bool = False) -> Export:
+    """Writes an encoder, or its side of queries alone, as graphs; the folder appears whole."""
+    sides = {name: side_of(model, getattr(model, name)) for name in SIDES[: 1 if queries_only else 2]}
+    if any(side.network for side in sides.values()):
+        check_exporter()
     with new_folder(folder) as part:
         files: dict[str, str] = {}
-        query, document = (SideOfExport(write_side(part, name, side, files)) for name, side in sides.items())
+        written = {name: SideOfExport(write_side(part, name, side, files)) for name, side in sides.items()}
         if model.kind == "impact":
             write(part, VOCABULARY, "".join(f"{term}\n" for term in model.vocabulary).encode(), files)
+        query, document = written["query"], written.get("document")
         exported = Export(model.identity(), model.kind, query, document, files, versions_of(MADE_WITH))
         write_json(part / EXPORT, exported.to_json())
     return exported
@@ -92,7 +94,7 @@ def check_exporter() -> None:
 
 
 def side_of(model: Encoder, tower: Tower) -> ExportedSide:
-    """What to write of a tower."""
+    """What to write of a tower; a bag of tokens can be written for every encoder."""
     sides: Mapping[type, Callable[[Any], ExportedSide]] = {
         BagTower: bag_side,
         DenseTower: dense_side,
@@ -100,8 +102,9 @@ def side_of(model: Encoder, tower: Tower) -> ExportedSide:
         SentenceTower: sentence_side,
         TextTower: text_side,
     }
-    if model.name not in EXPORTED or type(tower) not in sides:
-        raise UsageError(f"encoder {model.name!r} cannot be exported; those that can: {', '.join(EXPORTED)}")
+    if type(tower) not in sides or (model.name not in EXPORTED and type(tower) is not BagTower):
+        alone = "; of this one the queries alone can (--queries-only)" if type(model.query) is BagTower else ""
+        raise UsageError(f"encoder {model.name!r} cannot be exported; those that can: {', '.join(EXPORTED)}{alone}")
     return sides[type(tower)](tower)
 
 
@@ -124,7 +127,7 @@ def image_side(tower: ImageTower) -> ExportedSide:
 
 def bag_side(tower: BagTower) -> ExportedSide:
     """A bag of tokens, which has no network."""
-    entry = {"reads": TEXTS, "normalise": tower.normalise, "topk": tower.topk}
+    entry = {"reads": TEXTS, "normalise": tower.normalise, "topk": tower.topk, "adds": tower.adds}
     side = with_reader(entry, None, tower.reader, tower.columns, tower.joiner)
     if tower.weight is None:
         return side
@@ -229,7 +232,7 @@ def pooling_of(composition: Composition) -> GraphPooling:
     pooling = composition.pooling
     if isinstance(pooling, partial) and pooling.func is top_mean:
         return partial(graph_mean, n=pooling.keywords["n"])
-    poolings: Mapping[Pooling, GraphPooling] = {masked_max: graph_max, masked_sum: graph_sum}
+    poolings: Mapping[Pooling, GraphPooling] = {masked_max: graph_max, masked_sum: graph_sum, masked_last: graph_last}
     return poolings[pooling]
 
 
@@ -241,6 +244,15 @@ def graph_max(logits: Tensor, masked: Tensor | None, activation: Activation) -> 
 def graph_sum(logits: Tensor, masked: Tensor | None, activation: Activation) -> Tensor:
     """As `masked_sum`."""
     return without(activation(logits), masked, 0.0).sum(dim=1)
+
+
+def graph_last(logits: Tensor, masked: Tensor | None, activation: Activation) -> Tensor:
+    """As `masked_last`."""
+    places = torch.arange(logits.shape[1], device=logits.device).expand(logits.shape[:2])
+    if masked is not None:
+        places = places.masked_fill(masked, -1)
+    others = (places < places.amax(dim=1, keepdim=True)) | (places < 0)
+    return graph_max(logits, others, activation)
 
 
 def graph_mean(logits: Tensor, masked: Tensor | None, activation: Activation, n: int) -> Tensor:

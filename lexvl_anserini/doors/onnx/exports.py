@@ -42,14 +42,12 @@ def cached_export(ref: EncoderRef) -> Path:
 
 
 def export_of(ref: EncoderRef, checkpoint: str | None = None) -> Path | None:
-    """The folder of an export of exactly this encoder; None if there is none, or no ONNX Runtime.
+    """The folder of an export of exactly this encoder; None if there is none, or one that needs a missing ONNX Runtime.
 
     Args:
         ref: the encoder, as torch loads it.
         checkpoint: the folder of its checkpoint now, if it moved; it may be an export itself.
     """
-    if find_spec("onnxruntime") is None:
-        return None
     return next((folder for folder in _candidates(ref, checkpoint) if is_export(folder) and _fits(folder, ref)), None)
 
 
@@ -94,9 +92,11 @@ def _candidates(ref: EncoderRef, checkpoint: str | None) -> Iterator[Path]:
 
 
 def _fits(folder: Path, ref: EncoderRef) -> bool:
-    """Whether an export is one of an encoder, by name, digest of the checkpoint, and options."""
+    """Whether an export is one of an encoder, by name, digest of the checkpoint, and options, and can be computed."""
     try:
-        return Export.read(folder).encoder.without_places() == ref.without_places()
+        export = Export.read(folder)
+        can_run = not export.graphs or find_spec("onnxruntime") is not None
+        return can_run and export.encoder.without_places() == ref.without_places()
     except CheckpointError as error:
         log.warning("%s; it counts as none", error)
         return False

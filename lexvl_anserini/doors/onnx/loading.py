@@ -3,7 +3,8 @@
     FOLDER/export.json             the encoder, its two sides, and the SHA-256 of every other file: an `Export`, with a
                                    digest of its own
     FOLDER/query.onnx              the network of a side, up to the weights before the sparsifier, or the dense vectors;
-    FOLDER/document.onnx           none for a bag of tokens. Sides with equal networks share a file
+    FOLDER/document.onnx           none for a bag of tokens. Sides with equal networks share a file. There is none of
+                                   documents in an export of queries alone
     FOLDER/query.tokenizer.json    the tokenizer of a side that reads texts
     FOLDER/query.columns.npy       the dimension of each token id, int64, of a lexical side that reads texts
     FOLDER/query.weight.npy        the weight of each dimension, float32, of a weighted bag of tokens
@@ -30,6 +31,7 @@ from lexvl_anserini.doors.onnx.towers import (
     Graph,
     GraphItems,
     LexicalGraphTower,
+    QueriesAlone,
     graph_images,
     graph_passages,
     graph_texts,
@@ -104,7 +106,7 @@ class SideOfExport(Entry):
     graph                  file of the network; None for a bag of tokens
     reader, pixels         of texts, and of images
     columns, sparsifier    of a lexical network
-    weight, topk           of a bag of tokens
+    weight, topk, adds     of a bag of tokens
     width, dimensions      of a dense network
     normalise              of a bag of tokens or a dense network; a lexical network does it itself
     """
@@ -114,6 +116,7 @@ class SideOfExport(Entry):
     columns: Key[str | None] = Key(None)
     weight: Key[str | None] = Key(None)
     topk: Key[int | None] = Key(None)
+    adds: Key[bool] = Key(False)
     width: Key[int] = Key(0)
     dimensions: Key[int | None] = Key(None)
     normalise: Key[bool] = Key(False)
@@ -126,7 +129,7 @@ class Export:
 
     encoder          as `Encoder.identity` of the exported one
     kind             impact or dense
-    query, document  the sides
+    query, document  the sides; without the second, queries alone are encoded
     files            SHA-256 (hex) of every other file that belongs to the export
     versions         of what made the graphs
     """
@@ -134,10 +137,15 @@ class Export:
     encoder: EncoderRef
     kind: str
     query: SideOfExport
-    document: SideOfExport
+    document: SideOfExport | None
     files: Mapping[str, str]
     versions: Mapping[str, str] = field(default_factory=dict)
     format: str = FORMAT
+
+    @property
+    def graphs(self) -> list[str]:
+        """The files that ONNX Runtime computes."""
+        return [side.graph for side in (self.query, self.document) if side and side.graph]
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary for `files.write_json`, with its own digest."""
@@ -157,8 +165,8 @@ class Export:
             raise CheckpointError(str(error)) from error
         if digest not in (None, digest_of(data)):
             raise CheckpointError(f"{path}: not as it was written (its {DIGEST} is another); {REMEDY}")
-        read = {"encoder": EncoderRef(data["encoder"]), **{side: SideOfExport(data[side]) for side in SIDES}}
-        return cls(**{**data, **read})
+        sides = {side: SideOfExport(data[side]) for side in SIDES if data[side]}
+        return cls(**{**data, "encoder": EncoderRef(data["encoder"]), **sides})
 
 
 def digest_of(description: Mapping[str, Any]) -> str:
@@ -221,7 +229,8 @@ def load_exported(
         raise UsageError("an exported folder has its tokenizer and its network; leave the other folders out")
     refuse_other_options(folder, export.encoder.options, {k: v for k, v in options.items() if k not in PLACES})
     try:
-        towers = {side: tower_of(folder, export, getattr(export, side)) for side in SIDES}
+        query = tower_of(folder, export, export.query)
+        document = tower_of(folder, export, export.document) if export.document else QueriesAlone(query)
     except LexvlError:
         raise
     except Exception as error:  # an entry of another content than this version writes
@@ -229,8 +238,8 @@ def load_exported(
     return Encoder(
         name,
         "dense" if export.kind == "dense" else "impact",
-        query=towers["query"],
-        document=towers["document"],
+        query=query,
+        document=document,
         checkpoint=str(folder.resolve()),
         checkpoint_digest=export.encoder.checkpoint_digest,
         options={**export.encoder.options, "runtime": ONNX},
@@ -257,7 +266,7 @@ def tower_of(folder: Path, export: Export, side: SideOfExport) -> Tower:
             raise CheckpointError(f"{folder}: a side without a graph reads {side.reads}, expected texts; {REMEDY}")
         weight = array_of(folder, export, side.weight) if side.weight else None
         columns = columns_of(folder, export, side)
-        return BagTower(reader, columns, weight, joiner_of(side), side.normalise, side.topk)
+        return BagTower(reader, columns, weight, joiner_of(side), side.normalise, side.topk, side.adds)
     items = items_of(side, reader)
     if export.kind == "dense":
         return DenseGraphTower(items, graph, side.width, side.normalise, side.dimensions)

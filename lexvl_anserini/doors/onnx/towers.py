@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import Kind, read_document, read_image_of, read_topic
+from lexvl_anserini.encoders.encoder import (
+    Kind,
+    ReadsTexts,
+    Tower,
+    as_lexical,
+    read_document,
+    read_image_of,
+    read_topic,
+)
 from lexvl_anserini.encoders.parts.batches import PassageReader, padded_batches, read_passage
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, as_csr, checked_dimensions, cut, kept_rows, rows_of
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
 from lexvl_anserini.ground.records import Document, Topic
@@ -218,3 +226,27 @@ class DenseGraphTower(GraphTower):
         for batch, output in self.runs(inputs, batch_size, progress, on_error):
             features[batch.positions] = output
         return cut(features, self.dimensions, self.normalise)
+
+
+class QueriesAlone(ReadsTexts):
+    """In place of the side of documents where an export has none: the terms of the queries, and no vectors."""
+
+    binary = False
+
+    def __init__(self, query: Tower):
+        self.query, self.kind = query, query.kind
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The terms of a lexical encoder."""
+        return as_lexical(self.query).vocabulary
+
+    def weights(self, *_: Any, **__: Any) -> Any:
+        """No vectors.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError("exported for queries alone; encode documents by torch, or export again without queries-only")
+
+    dense_weights = vectors = weights

@@ -195,7 +195,8 @@ class Service:
                 return []
             assert isinstance(query, ImpactQuery | TreeQuery), query
             clause, rows = clause_of(query), []
-            explanations = explained(index.impacts, query, request.doc_ids, partial(self.impacts_of, index))
+            impacts_of = partial(self.impacts_of, index)
+            explanations = explained(index.impacts, query, request.doc_ids, impacts_of, index.manifest.fields)
             for explanation in explanations:
                 products = [Product(**term._asdict()) for term in explanation.terms]
                 rest = explanation.score - sum(term.product for term in explanation.terms)
@@ -245,7 +246,8 @@ def described(index: LiveIndex, problem: str) -> IndexDescription:
     return IndexDescription(
         name=index.served.name,
         kind=index.manifest.kind,
-        encoder=index.model.name,
+        encoder=", ".join(f"{field.name} {field.encoder.name}" for field in index.manifest.encoder.fields)
+        or index.model.name,
         corpus=index.manifest.corpus.name,
         documents=index.manifest.counts.documents,
         terms=index.manifest.kind == "impact",
@@ -292,7 +294,7 @@ def words_of(text: str) -> str:
 def read_expression(index: LiveIndex, text: str, weights: Mapping[str, int]) -> ReadQuery:
     """An expression as a query tree, with the user's weights."""
     expect_lexical(f"index {index.served.name!r}", index.manifest.kind, "expressions are for impact indexes")
-    clause = parse(text)
+    clause = parse(text, index.manifest.fields)
     refuse_unknown(index, clause)
     before = weights_of(clause)
     changes = {term: weight for term, weight in weights.items() if term in before}
@@ -348,7 +350,7 @@ def conditions(index: LiveIndex, question: Question) -> Clause | None:
     """What documents must match besides the query; None if nothing."""
     clauses: list[Clause] = [_condition(metadata) for metadata in question.filters]
     if question.where.strip():
-        clauses.append(parse(question.where))
+        clauses.append(parse(question.where, index.manifest.fields))
     if not clauses:
         return None
     clause = clauses[0] if len(clauses) == 1 else All(tuple(clauses))

@@ -116,12 +116,13 @@ class ProductsQuestion(Message):
 
 
 class Product(Message):
-    """A term of query and document: product = weight x impact."""
+    """A term of query and document: product = weight x impact; its field, empty in an index of one encoder."""
 
     term: str
     weight: float
     impact: int
     product: float
+    field: str = ""
 
 
 class DocumentProducts(Message):

@@ -22,6 +22,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, U
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.registry import AUTO, TORCH
+from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
@@ -140,7 +141,8 @@ class LiveIndex:
 
     def suggested(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
-        terms = (term for term in self.terms if term.startswith(prefix))
+        beginnings = (prefix, *(in_field(field, prefix) for field in self.manifest.fields))
+        terms = (term for term in self.terms if term.startswith(beginnings))
         return sorted(terms, key=lambda term: term != prefix)[: limits.SUGGESTIONS]
 
     def close(self) -> None:

@@ -189,7 +189,8 @@ def copy_files(source: Path, names: Sequence[str], folder: Path) -> None:
 
 def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     """Whether one masked LM of transformers, read alike on both sides, has all that the encoder computes."""
-    from lexvl_anserini.encoders.parts.pooling import log1p_relu
+    from lexvl_anserini.encoders.parts.backbones import is_causal_lm
+    from lexvl_anserini.encoders.parts.pooling import log1p_relu, masked_last
     from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 
     if model.name != "splade" or base.file is not None or (base.folder / MODULES_FILE).is_file():
@@ -198,6 +199,8 @@ def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     files = model_files(names_in(base.folder))
     if any("/" in name for name in files) or not any(map(may_be_shards, files)):
         return False
+    if is_causal_lm(base.config().get("architectures")):
+        return False  # sentence-transformers reads masked LMs alone
     if any(model.options.get(key) for key in PLACES):
         return False
     readings = []
@@ -208,6 +211,7 @@ def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
         same = (composition.sparsifier, composition.pooling, reader.max_length)
         # A written folder has no other rule of the sparsifier than `topk`.
         plain = composition.sparsifier == Sparsifier(composition.sparsifier.topk)
+        plain &= composition.pooling is not masked_last
         readings.append((*same, plain and composition.activation is log1p_relu))
     document: Any = model.document
     size = len(document.vocabulary)

@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, may_be_shards
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, read_yaml
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
-from lexvl_anserini.encoders.parts.backbones import read_config, split_masked_lm
+from lexvl_anserini.encoders.parts.backbones import read_config, split_language_model
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError
 
@@ -205,4 +205,4 @@ def masked_lm_of(
     network = partial(transformers.AutoModelForMaskedLM.from_config, model_config, trust_remote_code=False)
     model: Any = build(network, weights, described)
     load_strictly(model, weights, where, ignored=[r"(.*\.)?pooler\..*"])
-    return *split_masked_lm(model.eval().to(device)), model_config.vocab_size
+    return *split_language_model(model.eval().to(device)), model_config.vocab_size

@@ -8,7 +8,7 @@ from typing import Literal
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import TOPK, UNTRAINED_MAX_LENGTH, load_vdr, vdr_sparsifier
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
+from lexvl_anserini.encoders.parts.backbones import load_language_model, position_limit, read_config
 from lexvl_anserini.encoders.parts.pooling import log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.tokens import TextReader, columns_of_all, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower, with_topk
@@ -32,7 +32,7 @@ def load_bertlex(
     checkpoint = source.required("bertlex")
     if head == "vdr":
         return replace(load_vdr(source, topk=topk, query_topk=query_topk, max_length=max_length), name="bertlex")
-    backbone, mlm_head, size = load_masked_lm(checkpoint.folder, source.device)
+    backbone, mlm_head, size = load_language_model(checkpoint.folder, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
     columns = columns_of_all(tokenizer)
     limit = position_limit(read_config(checkpoint.folder))

@@ -1,10 +1,10 @@
-"""SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the masked-LM head (Formal et al., SIGIR 2021 and 2022).
+"""SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the head of a language model (Formal et al., SIGIR 2021 and 2022).
 
-Reads plain Hugging Face masked-LM folders, SparseEncoder folders of sentence-transformers (5.x and 6.x layouts) and
-files of naver/splade's trainers: runs with one or two encoders, `model.tar`.
+Reads plain Hugging Face folders of masked and of causal language models, SparseEncoder folders of sentence-transformers
+(5.x and 6.x layouts) and files of naver/splade's trainers: runs with one or two encoders, `model.tar`.
 
 Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
-checkpoint with `query_checkpoint` its `-query` one.
+checkpoint with `query_checkpoint` its `-query` one. SPLADE-Code is a causal model whose tokens see each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import class_name, read
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import load_masked_lm, position_limit, read_config
+from lexvl_anserini.encoders.parts.backbones import load_language_model, position_limit, read_config
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import (
     POOLINGS,
@@ -48,10 +48,13 @@ from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
 
+# In the description of a table of token weights: repeated tokens add up. Only this package reads it.
+ADDS = "adds"
 # Tokens per text in naver's configurations.
 MAX_LENGTH = 256
-# A matrix with more rows than tokens, but fewer than this many more, is padded; usual multiples are 8 to 128.
-PADDING_ROWS = 128
+# A matrix with more rows than tokens, but fewer than this many or this share more, is padded: usual multiples are 8 to
+# 128, and Qwen3 has 267 rows after its 151,669 tokens.
+PADDING_ROWS, PADDING_SHARE = 128, 1 / 500
 
 Lexical = Literal["none", "query", "document", "both"]
 
@@ -60,6 +63,7 @@ Lexical = Literal["none", "query", "document", "both"]
 class SpladeSide:
     """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries.
 
+    adds     repeated tokens add up in such queries
     bag      by default queries are binary bags of their own tokens
     lexical  by default only own tokens are kept
     """
@@ -73,6 +77,7 @@ class SpladeSide:
     pooling: Pooling = POOLINGS["max"]
     activation: Activation = log1p_relu
     weight: np.ndarray | None = None
+    adds: bool = False
     topk: int | None = None
     prompt: str = ""
     bag: bool = False
@@ -81,7 +86,7 @@ class SpladeSide:
 
 def load_splade(
     source: Source,
-    pooling: Literal["max", "sum"] | None = None,
+    pooling: Literal["max", "sum", "last"] | None = None,
     doc_only: bool | None = None,
     lexical: Lexical | None = None,
     topk: int | None = None,
@@ -90,11 +95,12 @@ def load_splade(
     query_max_length: int | None = None,
     query_checkpoint: str | None = None,
 ) -> Encoder:
-    """A masked-LM folder, a sentence-transformers SparseEncoder folder, a run of naver's trainers or its model.tar.
+    """The folder of a language model or of a SparseEncoder, a run of naver's trainers, or its model.tar.
 
     Args:
         source: the document (or only) encoder.
-        pooling: max (v2 and later) or sum (v1); default the folder's own, else max.
+        pooling: max (v2 and later), sum (v1), or last, the last token of a causal model; default the folder's own,
+            else max.
         doc_only: queries are binary bags of their own tokens, without a network (SPLADE-doc, v3-doc); default as in a
             run's config.yaml, else false.
         lexical: sides that keep only their own tokens (SPLADE-lexical; v3-lexical: query); default as in a run's
@@ -155,7 +161,7 @@ def tower(
     k = parts.topk if topk is None else topk
     largest = positive_or_top(k)
     if parts.backbone is None or parts.head is None:
-        return BagTower(reader, parts.columns, parts.weight, topk=k)
+        return BagTower(reader, parts.columns, parts.weight, topk=k, adds=parts.adds)
     pool = parts.pooling if pooling is None else POOLINGS[pooling]
     composition = Composition(parts.backbone, parts.head, parts.activation, pool, own_tokens() if lexical else largest)
     return TextTower(composition, reader, parts.columns, source.device)
@@ -202,7 +208,7 @@ def masked_lm_parts(
     are lower-cased before they are tokenised.
     """
     if weights is None:
-        backbone, head, _ = load_masked_lm(folder, source.device)
+        backbone, head, _ = load_language_model(folder, source.device)
     else:
         backbone, head, _ = masked_lm_of(folder, weights, f"{folder}: {NAVER_WEIGHTS}", source.device)
     tokenizer = load_tokenizer(tokenizer_folder)
@@ -226,14 +232,15 @@ def masked_lm_parts(
 def fits(rows: int, tokenizer: Any) -> bool:
     """True if the first rows of a matrix are those of a tokenizer's tokens, and the others are padding.
 
-    Matrices are often padded to a multiple that suits the hardware, by fewer rows than `PADDING_ROWS`. With more
-    padding rows than that, or than tokens, the tokenizer is another model's. With gaps between the ids, the last rows
-    would be those of tokens.
+    Matrices are often padded to a multiple that suits the hardware, by fewer rows than `PADDING_ROWS` and
+    `PADDING_SHARE` permit. With more padding rows than that, or than tokens, the tokenizer is another model's. With
+    gaps between the ids, the last rows would be those of tokens.
     """
     count = len(tokenizer)
     if rows == count:
         return True
-    return count < rows < count + min(PADDING_ROWS, count) and max(tokenizer.get_vocab().values()) < count
+    most = min(max(PADDING_ROWS, PADDING_SHARE * count), count)
+    return count < rows < count + most and max(tokenizer.get_vocab().values()) < count
 
 
 def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
@@ -324,8 +331,14 @@ def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
         weight = stored["weight"].float().numpy().reshape(-1)
     if not fits(len(weight), tokenizer):
         raise CheckpointError(f"{folder}: {len(weight)} weights for {len(tokenizer)} tokens")
+    if type(adds := config.get(ADDS, False)) is not bool:
+        raise CheckpointError(f"{config_file}: {ADDS} {adds!r:.80}, expected true or false")
     # The tokenizer adds no special tokens, so one in a text counts as its own token.
-    columns = columns_without(tokenizer, [])
-    limit = tokenizer.model_max_length
+    columns, reader = columns_without(tokenizer, []), table_reader(tokenizer)
     weight = weight[: len(tokenizer)]
-    return SpladeSide(tokenizer, columns, int(min(limit, 1 << 20)), weight=weight, topk=topk, prompt=prompt)
+    return SpladeSide(tokenizer, columns, reader.max_length, weight=weight, adds=adds, topk=topk, prompt=prompt)
+
+
+def table_reader(tokenizer: Any) -> TextReader:
+    """Reads the texts of a table, without special tokens and to the tokenizer's own limit, as sentence-transformers."""
+    return TextReader(tokenizer, int(min(tokenizer.model_max_length, 1 << 20)), specials=False)

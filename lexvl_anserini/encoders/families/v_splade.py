@@ -42,8 +42,9 @@ from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pages import IMAGE, PageNetwork, PageTower
 from lexvl_anserini.encoders.parts.images.tiles import read_tiles
-from lexvl_anserini.encoders.parts.pooling import Activation, Head, log1p_relu, masked_max
+from lexvl_anserini.encoders.parts.pooling import Activation, Head, log1p_relu, masked_max, softplus
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
+from lexvl_anserini.encoders.parts.tables import LiLsr
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, token_strings
 from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, reason_of
@@ -66,7 +67,7 @@ MODEL_TYPE = "modernvbert"
 MOST_TOKENS = 1 << 20
 
 TableActivation = Literal["softplus", "relu"]
-ACTIVATIONS: Mapping[str, Activation] = {"softplus": nn.functional.softplus, "relu": log1p_relu}
+ACTIVATIONS: Mapping[str, Activation] = {"softplus": softplus, "relu": log1p_relu}
 
 
 def load_v_splade(
@@ -105,7 +106,7 @@ def load_v_splade(
         bag = TextReader(tokenizer, limit, specials=False)
         if export.table is None:
             return BagTower(bag, columns.without(NO_BAG), topk=k)
-        return BagTower(bag, columns, export.table, topk=k, counted=True)
+        return BagTower(bag, columns, export.table, topk=k, adds=True)
 
     def images(k: int | None) -> PageTower:
         load = when_used(partial(export.composition, prompt, k, source.device))
@@ -216,17 +217,17 @@ def load_head(weights: Mapping[str, Tensor], columns: TokenColumns, device: torc
     return Head(transform.eval().to(device), (matrix * factor[:, None]).to(device), (bias * factor).to(device))
 
 
+@torch.inference_mode()
 def table_of(weights: Mapping[str, Tensor], activation: TableActivation) -> np.ndarray:
-    """The weight of each token, float32 [V]: the activation of w (e + a B) + b, with e its embedding.
+    """The weight of each token, float32 [V], as `LiLsr` has it.
 
-    a and B are the low-rank change that a checkpoint in training has; exports have it in the embeddings.
+    Its A and B are the low-rank change that a checkpoint in training has; exports have it in the embeddings.
     """
     parts = {key: value.float() for key, value in below(weights, QUERIES).items()}
-    embeddings = parts["embeddings.weight"]
-    if "lora_A" in parts and "lora_B" in parts:
-        embeddings = embeddings + parts["lora_A"] @ parts["lora_B"]
-    projected = nn.functional.linear(embeddings, parts["projection.weight"], parts["projection.bias"]).squeeze(1)
-    table: np.ndarray = ACTIVATIONS[activation](projected).numpy()
+    rank = parts["lora_A"].shape[1] if "lora_A" in parts else 0
+    lsr = LiLsr(parts["embeddings.weight"], rank, ACTIVATIONS[activation])
+    lsr.load_state_dict(parts)
+    table: np.ndarray = lsr().numpy()
     return table
 
 

@@ -166,25 +166,48 @@ def bert_from_weights(config: Any, weights: Mapping[str, Tensor], where: str, de
     return model.eval().to(device)
 
 
-def load_masked_lm(folder: Path, device: torch.device) -> tuple[Backbone, Head, int]:
-    """A masked language model, split before its decoder.
+def is_causal_lm(architectures: Any) -> bool:
+    """Whether `architectures` of a configuration names a decoder with its head, such as Qwen3ForCausalLM."""
+    return any(str(name).endswith("ForCausalLM") for name in architectures or ())
 
-    Works for all architectures that transformers knows as a masked LM: a pass-through replaces the decoder, so that the
-    model never computes [B, L, V].
 
-    Returns:
-        The backbone with the head's transform (dense, GELU, LayerNorm), the rest of the head (decoder matrix and bias),
-        and the number of tokens.
+def language_model(folder: Path) -> Any:
+    """The class of transformers that loads a language model: of causal ones, if the configuration names one, or masked.
 
     Raises:
-        CheckpointError: the folder is not a masked LM (a dense model has no MLM head), or weights are missing.
+        CheckpointError: the folder is neither, or its logits are not linear in the states before the head.
     """
     import transformers
 
     config = read_config(folder)
-    if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
-        raise CheckpointError(f"{folder}: a {config.model_type} model, which has no masked-LM head")
-    model, info = from_pretrained(transformers.AutoModelForMaskedLM, folder)
+    causal = is_causal_lm(config.architectures)
+    known = transformers.MODEL_FOR_CAUSAL_LM_MAPPING if causal else transformers.MODEL_FOR_MASKED_LM_MAPPING
+    if type(config) not in known:
+        kind = "language-model" if causal else "masked-LM"
+        raise CheckpointError(f"{folder}: a {config.model_type} model, which has no {kind} head")
+    if getattr(config, "final_logit_softcapping", None):
+        raise CheckpointError(
+            f"{folder}: a {config.model_type} model, which caps its logits; only linear heads are read"
+        )
+    return transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
+
+
+def load_language_model(folder: Path, device: torch.device) -> tuple[Backbone, Head, int]:
+    """A masked or causal language model, split before its decoder.
+
+    Works for all architectures that transformers knows as one: a pass-through replaces the decoder, so that the
+    model never computes [B, L, V]. Which tokens see each other is the configuration's: of a causal model the earlier
+    ones, unless it says `is_causal: false`, as SPLADE-Code does.
+
+    Returns:
+        The backbone with the head's transform (of BERT dense, GELU, LayerNorm), the rest of the head (decoder matrix
+        and bias), and the number of tokens.
+
+    Raises:
+        CheckpointError: the folder is no language model (a dense model has no such head), or weights are missing.
+    """
+    model: Any
+    model, info = from_pretrained(language_model(folder), folder)
     missing = list(info["missing_keys"])
     if any(not re.search(r"embeddings|encoder|transformer\.layer|layers\.", key) for key in missing):
         raise CheckpointError(
@@ -201,14 +224,15 @@ def load_masked_lm(folder: Path, device: torch.device) -> tuple[Backbone, Head, 
         ],
         misshaped=misshapen(info),
     )
-    return *split_masked_lm(model.to(device)), config.vocab_size
+    return *split_language_model(model.to(device)), model.config.vocab_size
 
 
-def split_masked_lm(model: Any) -> tuple[Backbone, Head]:
-    """A loaded masked LM up to its decoder, and the decoder as a head; removes the decoder from the model."""
+def split_language_model(model: Any) -> tuple[Backbone, Head]:
+    """A loaded language model up to its decoder, and the decoder as a head; removes the decoder from the model."""
     decoder = model.get_output_embeddings()
     head = Head(nn.Identity(), decoder.weight.detach(), None if decoder.bias is None else decoder.bias.detach())
     model.set_output_embeddings(PassThrough())
+    model.config.use_cache = False  # of causal models: keys and values for tokens to come
 
     def backbone(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         logits: Tensor = model(input_ids=input_ids, attention_mask=attention_mask).logits

@@ -1,4 +1,4 @@
-"""Binary bags of tokens as lexical vectors: the towers without a network. Loads no model library."""
+"""Bags of tokens with a weight for each: the towers without a network. Loads no model library."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, ReadsTexts
-from lexvl_anserini.encoders.parts.sparsify import matrix_of
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
+from lexvl_anserini.encoders.parts.sparsify import as_csr, rows_of
+from lexvl_anserini.encoders.parts.tokens import OwnTokens, TextReader, TokenColumns
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.quantise import CsrRows
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -19,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class BagTower(ReadsTexts):
-    """Binary bag of a text's own tokens: no network (SVDR's non-parametric side, SPLADE-doc queries).
+    """w_j = n_j weight_j over a text's own tokens: no network (SVDR's non-parametric side, inference-free queries).
 
-    weight     [V] instead of ones (inference-free queries with IDF weights); None for ones
+    weight     [V], a table of weights (`tables.py`, or one that is stored); None for ones
     normalise  divide by the L2 norm (VDR checkpoints with `norm: true`)
-    counted    a token counts as often as the text has it
     topk       keep only the largest weights; None keeps all
+    adds       n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, OpenSearch's IDF)
     """
 
     kind: ClassVar[Kind] = "impact"
@@ -37,18 +38,16 @@ class BagTower(ReadsTexts):
         joiner: str = " ",
         normalise: bool = False,
         topk: int | None = None,
-        counted: bool = False,
+        adds: bool = False,
     ):
-        self.reader, self.columns, self.joiner, self.normalise, self.topk = reader, columns, joiner, normalise, topk
-        self.counted = counted
+        self.reader, self.columns, self.joiner, self.normalise = reader, columns, joiner, normalise
+        self.topk, self.adds = topk, adds
         self.weight = None if weight is None else weight.astype(np.float32)
 
     @property
     def binary(self) -> bool:
         """True if all weights are 1, so that quantising must not scale them."""
-        if self.normalise or self.counted:
-            return False
-        return self.weight is None or bool((self.weight == 1).all())
+        return not (self.normalise or self.adds) and (self.weight is None or bool((self.weight == 1).all()))
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -59,32 +58,27 @@ class BagTower(ReadsTexts):
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:
         """CSR [n, V] float32, > 0, dimensions ascending."""
-        bags = self.columns.counts(self.reader(inputs))
-        rows = [dims.astype(np.int32) for dims, _ in bags]
-        counts = [count if self.counted else np.ones(len(count)) for _, count in bags]
-        matrix = matrix_of(rows, [count.astype(np.float32) for count in counts], len(self.vocabulary))
-        if self.weight is not None:
-            matrix.data *= np.fmax(self.weight[matrix.indices], 0)  # which is 0 of NaN too
-            matrix.eliminate_zeros()
-        if self.topk is not None:
-            matrix = largest(matrix, self.topk)
-        if self.normalise:
-            lengths = np.sqrt(matrix.multiply(matrix).sum(axis=1)).A1
-            matrix.data /= np.repeat(lengths, np.diff(matrix.indptr)).astype(np.float32)
+        return as_csr(self.csr_rows(inputs, batch_size, progress, on_error))
+
+    def csr_rows(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> CsrRows:
+        """As `weights`, without scipy."""
+        rows = [self._weighted(own) for own in self.columns.counted(self.reader(inputs))]
         progress(len(inputs))
-        return matrix
+        return rows_of([dims for dims, _ in rows], [values for _, values in rows], len(self.vocabulary))
+
+    def _weighted(self, own: OwnTokens) -> tuple[np.ndarray, np.ndarray]:
+        """The dimensions of a text and their weights; among equal weights the lowest dimensions are kept."""
+        values = own.counts if self.adds else np.ones_like(own.counts)
+        if self.weight is not None:
+            values = values * np.fmax(self.weight[own.dims], 0)  # which is 0 of NaN too
+        places = np.flatnonzero(values)
+        if self.topk is not None:
+            places = np.sort(places[np.argsort(-values[places], kind="stable")[: self.topk]])
+        dims, values = own.dims[places], values[places]
+        return dims, values / np.sqrt((values * values).sum()) if self.normalise else values
 
     def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
         """float32 [n, V]; the same weights as `weights`."""
         return self.weights(inputs, batch_size).toarray()
-
-
-def largest(matrix: sparse.csr_matrix, k: int) -> sparse.csr_matrix:
-    """The k largest weights of each row; among equals the lowest dimensions."""
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    order = np.lexsort((matrix.indices, -matrix.data, rows))
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order)) - matrix.indptr[rows[order]]
-    matrix.data[rank >= k] = 0
-    matrix.eliminate_zeros()
-    return matrix

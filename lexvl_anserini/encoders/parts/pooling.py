@@ -36,6 +36,11 @@ def elu1p(logit: Tensor) -> Tensor:
     return torch.nn.functional.elu(logit) + 1.0
 
 
+def softplus(logit: Tensor) -> Tensor:
+    """log(1 + exp(x)): the token weights of V-SPLADE's exports."""
+    return torch.nn.functional.softplus(logit)
+
+
 def decayed(first: float, decay: float, periods: float, least: float) -> float:
     """The temperature of an activation (FDT) after a number of periods: max(first decay^periods, least)."""
     return float(max(first * decay**periods, least))
@@ -90,7 +95,15 @@ def top_mean(logits: Tensor, masked: Tensor, activation: Activation, n: int) -> 
     return (activation(top) * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
-POOLINGS: Mapping[str, Pooling] = {"max": masked_max, "sum": masked_sum}
+def masked_last(logits: Tensor, masked: Tensor, activation: Activation) -> Tensor:
+    """activation(logit) at the last unmasked position, which a causal model lets see the whole text (UEmbed's form)."""
+    batch, length, _ = logits.shape
+    seen = torch.ones(batch * length, device=logits.device).index_fill_(0, masked, 0.0).view(batch, length)
+    last = logits[torch.arange(batch, device=logits.device), (seen * seen.cumsum(dim=1)).argmax(dim=1)]  # [B, C]
+    return activation(last.masked_fill(seen.amax(dim=1, keepdim=True) == 0, -torch.inf))
+
+
+POOLINGS: Mapping[str, Pooling] = {"max": masked_max, "sum": masked_sum, "last": masked_last}
 
 
 def mean_of_top(n: int) -> Pooling:

@@ -99,6 +99,13 @@ def first_word_id(tokenizer: Any) -> int:
     return FIRST_WORD_ID if tokenizer.convert_tokens_to_ids("[unused993]") == FIRST_WORD_ID - 1 else 0
 
 
+class OwnTokens(NamedTuple):
+    """The own tokens of a text: their dimensions, int32 ascending, and how often each occurs, float32."""
+
+    dims: np.ndarray
+    counts: np.ndarray
+
+
 @dataclass(frozen=True)
 class TokenColumns:
     """The dimension of the vocabulary that each token id has.
@@ -124,14 +131,15 @@ class TokenColumns:
         of_token[token] = -1
         return replace(self, of_token=of_token)
 
+    def counted(self, ids: Sequence[Sequence[int]]) -> list[OwnTokens]:
+        """Per text, the dimensions of its own tokens, and how often each occurs."""
+        columns = (self.of_token[np.asarray(row, dtype=int)] for row in ids)
+        rows = (np.unique(row[row >= 0], return_counts=True) for row in columns)
+        return [OwnTokens(dims.astype(np.int32), counts.astype(np.float32)) for dims, counts in rows]
+
     def own(self, ids: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Per text, the ascending distinct dimensions of its own tokens."""
-        return [dims for dims, _ in self.counts(ids)]
-
-    def counts(self, ids: Sequence[Sequence[int]]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Per text, the ascending distinct dimensions of its own tokens, and how many tokens each has."""
-        rows = (self.of_token[np.asarray(row, dtype=int)] for row in ids)
-        return [np.unique(columns[columns >= 0], return_counts=True) for columns in rows]
+        return [row.dims for row in self.counted(ids)]
 
 
 def columns_from(tokenizer: Any, shift: int) -> TokenColumns:

@@ -20,24 +20,34 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     write_splade_pooling,
 )
 from lexvl_anserini.encoders.families.dense.dpr import CONTEXT, QUESTION
+from lexvl_anserini.encoders.families.splade import ADDS
 from lexvl_anserini.encoders.families.vdr import DOCUMENT_TOPK, SIDES
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.training.model_settings import AnyTower, TextPairSettings, TextSettings
+from lexvl_anserini.training.model_settings import (
+    AnyTower,
+    TableSettings,
+    TextPairSettings,
+    TextSettings,
+    TowerSettings,
+)
 from lexvl_anserini.training.run_folder import TEXT_FOLDER, write_weights
+from lexvl_anserini.training.texts.query_passages import QueriesWithPassages
 from lexvl_anserini.training.texts.sides import (
     TrainableDpr,
     TrainableSentence,
     TrainableSplade,
+    TrainableTable,
     TrainableText,
     TrainableVdr,
     load_dpr_sides,
     load_sentence_sides,
     load_splade_sides,
     load_vdr_sides,
+    table_side,
 )
 from lexvl_anserini.training.words import fresh_tokenizer
 
@@ -62,22 +72,29 @@ class Family(NamedTuple):
     save: Callable[[Any, Any, TextPairSettings, Path, torch.dtype], None]
 
 
-def make_text_sides(model: TextPairSettings, texts: Texts, folder: Path) -> tuple[TrainableText, TrainableText]:
+def make_text_sides(
+    model: TextPairSettings, data: QueriesWithPassages, folder: Path
+) -> tuple[TrainableText, TrainableText]:
     """The sides of queries and of documents, which are one object where a model has one network.
 
-    New weights are drawn from the random state of torch, the vocabulary of a fresh network is learned from `texts`, and
-    `folder` gets fresh networks before they are trained.
+    New weights are drawn from the random state of torch, the vocabulary of a fresh network is learned from the training
+    data, and `folder` gets fresh networks before they are trained.
     """
     load = FAMILIES[model.kind].load
     sides = []
     for role, settings in zip(ROLES, model.towers, strict=False):
-        checkpoint = tower_checkpoint(settings, texts, folder / role)
+        if isinstance(settings, TableSettings):
+            continue
+        checkpoint = tower_checkpoint(settings, data.texts, folder / role)
         both = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
         for side in both:
             set_dropout(side, settings.dropout)
             side.reader = replace(side.reader, padding=model.padding)
         sides.append(both)
     query, document = sides[0][0], sides[-1][1]
+    if isinstance(model.query, TableSettings):
+        assert isinstance(document, TrainableSplade), "the settings refuse other kinds"
+        query = table_side(model.query, document, data.passages)
     if model.projection == "own":
         assert isinstance(document, TrainableVdr), "the settings refuse other kinds"
         document.untie()
@@ -139,7 +156,7 @@ def save_vdr(
 def changed(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The weights of a side that its packaged network does not have, and the entry that names the network."""
     tower = model.towers[0 if prefix == SIDES[0] else -1]
-    assert not isinstance(tower, TextSettings), "the settings refuse a fresh network"
+    assert isinstance(tower, TowerSettings), "the settings refuse a fresh network"
     weights, digest = bert_weights(find_checkpoint(tower.checkpoint))
     before = {f"bert_model.{key}": value for key, value in weights.items()}
     weights_of_side = {
@@ -151,7 +168,11 @@ def changed(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[d
 
 
 def save_splade(
-    query: TrainableSplade, document: TrainableSplade, model: TextPairSettings, folder: Path, kind: torch.dtype
+    query: TrainableSplade | TrainableTable,
+    document: TrainableSplade,
+    model: TextPairSettings,
+    folder: Path,
+    kind: torch.dtype,
 ) -> None:
     """The layout of sentence-transformers' SparseEncoder: one network, or a router with one for each side."""
     write_sparse_encoder(folder, model.topk)
@@ -164,6 +185,10 @@ def save_splade(
         return
     parts: dict[str, list[str]] = {}
     for role, side in zip(ROLES, (query, document), strict=True):
+        if isinstance(side, TrainableTable):
+            parts[role] = [f"{role}_0_SparseStaticEmbedding"]
+            save_table(side, folder / parts[role][0], kind)
+            continue
         parts[role] = [f"{role}_0_MLMTransformer", f"{role}_1_SpladePooling"]
         save_masked_lm(side, folder / parts[role][0], kind)
         write_splade_pooling(folder / parts[role][1], len(side.columns.vocabulary))
@@ -181,6 +206,14 @@ def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> No
         whole.model.save_pretrained(str(folder))
     side.reader.tokenizer.save_pretrained(str(folder))
     write_limits(folder, side.reader.max_length)
+
+
+def save_table(side: TrainableTable, folder: Path, kind: torch.dtype) -> None:
+    """The table as sentence-transformers' SparseStaticEmbedding, whose tokens never add up, and the tokenizer."""
+    folder.mkdir()
+    write_weights({"weight": side.table().detach()}, folder, kind)
+    write_json(folder / "config.json", {"frozen": False, **({ADDS: True} if side.adds else {})})
+    side.reader.tokenizer.save_pretrained(str(folder))
 
 
 def save_dpr(

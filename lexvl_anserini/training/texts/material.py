@@ -51,7 +51,7 @@ class TextMaterial:
         assert isinstance(model, TextPairSettings)
         queries_of = sources.queries
         torch.manual_seed(recipe.seed)
-        query, document = make_text_sides(model, queries_of[TRAINING].texts, output / WORDS)
+        query, document = make_text_sides(model, queries_of[TRAINING], output / WORDS)
 
         def store(side: TrainableText, rows: list[Tokenised]) -> TextStore:
             return TextStore.of(rows, side.columns, side.reader.pad_id)

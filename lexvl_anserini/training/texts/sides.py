@@ -7,6 +7,7 @@ texts have one length, so a vector does not depend on the other texts of its bat
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from lexvl_anserini.encoders.checkpoints.weights import complain
 from lexvl_anserini.encoders.encoder import read_document
 from lexvl_anserini.encoders.families.dense.dpr import CONTEXT, QUESTION, read_network
 from lexvl_anserini.encoders.families.dense.sentence import load_sentence
-from lexvl_anserini.encoders.families.splade import fits
+from lexvl_anserini.encoders.families.splade import fits, table_reader
 from lexvl_anserini.encoders.families.vdr import (
     PUBLISHED_JOINER,
     Side,
@@ -35,6 +36,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     POSITION_IDS,
     PassThrough,
     from_pretrained,
+    language_model,
     load_backbone,
     misshapen,
     position_limit,
@@ -43,11 +45,19 @@ from lexvl_anserini.encoders.parts.backbones import (
 )
 from lexvl_anserini.encoders.parts.batches import PassageReader, by_length, read_passage
 from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.tables import Constant, LiLsr, idf
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    TokenColumns,
+    columns_of_all,
+    columns_without,
+    load_tokenizer,
+)
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.training.common.batches import TextBatch, Tokenised, of_one_part
 from lexvl_anserini.training.common.tower_pair import max_logits
+from lexvl_anserini.training.model_settings import TableSettings
 
 log = logging.getLogger(__name__)
 
@@ -172,15 +182,10 @@ class TrainableSplade(TrainableText):
 
 
 def load_splade_sides(source: Source, max_length: int | None) -> tuple[TrainableSplade, TrainableSplade]:
-    """One side for both from a masked LM; a BERT without such a head gets a new one."""
-    import transformers
-
+    """One side for both from a masked or causal LM; a BERT without such a head gets a new one."""
     folder = source.required("splade").folder
-    config = read_config(folder)
-    if type(config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
-        raise CheckpointError(f"{folder}: a {config.model_type} model, which has no masked-LM head")
     model: Any
-    model, info = from_pretrained(transformers.AutoModelForMaskedLM, folder)
+    model, info = from_pretrained(language_model(folder), folder)
     head = [key for key in info["missing_keys"] if key.startswith("cls.")]
     ignored = re.compile(rf"(.*\.)?pooler\..*|.*seq_relationship.*|{POSITION_IDS.pattern}")
     complain(
@@ -195,7 +200,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
     rows = len(model.get_output_embeddings().weight)
     if not fits(rows, tokenizer):
         raise CheckpointError(f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model {rows}")
-    reader = TextReader(tokenizer, max_length or 256, limit=position_limit(config))
+    reader = TextReader(tokenizer, max_length or 256, limit=position_limit(model.config))
     side = TrainableSplade(model.float(), reader, columns_of_all(tokenizer))
     return side, side
 
@@ -210,6 +215,35 @@ def new_head(model: Any, folder: Path) -> None:
     nn.init.ones_(predictions.transform.LayerNorm.weight)
     nn.init.zeros_(predictions.transform.LayerNorm.bias)
     nn.init.zeros_(model.get_output_embeddings().bias)
+
+
+class TrainableTable(TrainableText):
+    """w_j = n_j table_j over the own tokens of a text, as `BagTower` has it; every token is a dimension."""
+
+    def __init__(self, tokenizer: Any, table: nn.Module, adds: bool):
+        super().__init__(table_reader(tokenizer), columns_without(tokenizer, []))
+        self.table, self.adds = table, adds
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Weights [B, V]."""
+        table: Tensor = self.table()
+        counts = torch.zeros(len(batch.ids), len(table), device=table.device)
+        counts.scatter_add_(1, batch.ids, batch.attention.to(counts.dtype))
+        return (counts if self.adds else (counts > 0)) * table
+
+
+def table_side(settings: TableSettings, document: TrainableSplade, passages: Sequence[Document]) -> TrainableTable:
+    """Queries that look their tokens up, beside a network of documents; Li-LSR begins with ones."""
+    tokenizer, count = document.reader.tokenizer, len(document.columns.vocabulary)
+    if settings.table == "li_lsr":
+        table = LiLsr(document.model.get_input_embeddings().weight[:count], settings.rank)
+        nn.init.zeros_(table.projection.weight)
+        nn.init.constant_(table.projection.bias, math.e - 1)
+        return TrainableTable(tokenizer, table, settings.adds)
+    weight = torch.ones(count)
+    if settings.table == "idf":
+        weight = idf(document.columns.own([ids for ids, _ in document.read_passages(passages)]), count)
+    return TrainableTable(tokenizer, Constant(weight), settings.adds)
 
 
 class TrainableDpr(TrainableText):

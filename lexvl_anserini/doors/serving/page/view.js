@@ -59,7 +59,8 @@ export function bars(list, found, most, choose) {
     const bar = element("span", { class: "bar" });
     bar.style.width = `${(100 * one.product) / largest}%`;
     const title = `${one.term}: weight ${number(one.weight)} × impact ${number(one.impact)} = ${number(one.product)}`;
-    const item = element("li", { title }, bar, element("span", { class: "term", text: one.term }),
+    const word = one.field ? one.term.slice(one.field.length + 1) : one.term;
+    const item = element("li", { title }, bar, one.field ? element("span", { class: "field", text: one.field }) : "", element("span", { class: "term", text: word }),
       element("span", { class: "product", text: number(one.product) }));
     if (choose) item.append(element("button", { type: "button", "aria-label": title, onmouseenter: () => choose(one.term),
       onfocus: () => choose(one.term), onmouseleave: () => choose(null), onblur: () => choose(null) }));

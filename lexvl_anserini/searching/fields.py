@@ -1,0 +1,67 @@
+"""The encoders of an index of several fields, loaded as one that encodes its queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField, field_options, weight_of
+from lexvl_anserini.engines.analysis import word_analysis
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import FIELDS, EncoderRef, FieldEntry
+from lexvl_anserini.ground.quantise import Quantiser
+
+
+def load_fields(ref: EncoderRef, changes: Mapping[str, Any], device: str = "auto") -> Encoder:
+    """The encoder of an index of several fields.
+
+    Args:
+        ref: of the index's manifest.
+        changes: options by field: `text.weight`, `image.checkpoint` and `image.tokenizer` for places of the same files,
+            `image.<option>` of the query side of its encoder; and the runtime of all.
+
+    Raises:
+        UsageError: no such field or option, or all weights are 0.
+    """
+    entries, options = ref.fields, {**ref.options, **changes}
+    by_field = field_options([entry.name for entry in entries], options)
+    fields = tuple(load_field(entry, by_field[entry.name], device) for entry in entries)
+    tower = FieldsTower(fields)
+    if not any(field.weight for field in fields):
+        raise UsageError(f"the fields {', '.join(by_field)} have weight 0 each; give one of them more")
+    return Encoder(FIELDS, "impact", tower, tower, options=options)
+
+
+def reweighted(model: Encoder, weights: Mapping[str, Any]) -> Encoder:
+    """The encoder of an index of several fields with other weights, `{"text.weight": 2}`."""
+    assert isinstance(model.query, FieldsTower)
+    fields = tuple(
+        replace(field, weight=weight_of(field.name, weights.get(f"{field.name}.weight", field.weight)))
+        for field in model.query.fields
+    )
+    tower = FieldsTower(fields)
+    return replace(model, query=tower, document=tower, options={**model.options, **weights})
+
+
+def load_field(entry: FieldEntry, options: dict[str, Any], device: str) -> QueryField:
+    """The query side of a field; one of weight 0 loads no encoder."""
+    weight = weight_of(entry.name, options.pop("weight"))
+    if not weight:
+        return QueryField(entry.name, 0)
+    if entry.kind == "text":
+        options.pop("runtime", None)
+        if options:
+            raise UsageError(
+                f"option {next(iter(options))} of field {entry.name!r}: the impacts of BM25 have its options; encode "
+                "and join again with other ones"
+            )
+        analyse = word_analysis(BM25Settings.of(entry.encoder.options))
+        return QueryField(entry.name, weight, quantiser=Quantiser.from_json(entry["quantiser"]), analyse=analyse)
+    places = (options.pop("checkpoint", None), options.pop("tokenizer", None))
+    model = load_encoder_of(entry.encoder, *places, device, options, entry.vocabulary_digest)
+    quantiser = Quantiser.from_json(entry["quantiser"]) if entry.get("quantiser") else model.fitted(Quantiser())
+    return QueryField(entry.name, weight, model.query, quantiser)
