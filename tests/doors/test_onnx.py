@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_encoders import BERT, PUBLISHED, SPARSE, made_dense, made_twin
+from tiny_encoders import BERT, PUBLISHED, SPARSE, made_dense, made_twin, made_v_splade
 
 from lexvl_anserini import load_encoder
 from lexvl_anserini.data.dataset import load_dataset
@@ -234,6 +234,20 @@ def test_a_table_answers_without_torch_and_onnx_runtime(golden, tmp_path, monkey
         export.encode_document(TEXTS)
     with pytest.raises(MissingExtra):
         invoked(export_command, *call)
+
+
+def test_queries_of_an_encoder_that_has_no_graphs(golden, tmp_path):
+    """V-SPLADE's table has the weights of torch; its pages are refused, and the message names the way."""
+    from lexvl_anserini.doors.onnx.exporting import export
+
+    model = load_encoder("v-splade", str(made_v_splade(golden, tmp_path)), device="cpu")
+    export(model, tmp_path / "export", queries_only=True)
+    found, expected = (
+        one.encode_query(TEXTS) for one in (load_encoder("v-splade", str(tmp_path / "export"), runtime="onnx"), model)
+    )
+    assert expected.nnz and (found != expected).nnz == 0
+    with pytest.raises(UsageError, match="'v-splade' cannot be exported; .*--queries-only"):
+        export(model, tmp_path / "whole")
 
 
 def test_an_export_beside_the_weights_is_found(exported, tmp_path, monkeypatch):

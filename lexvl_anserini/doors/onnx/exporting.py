@@ -94,7 +94,7 @@ def check_exporter() -> None:
 
 
 def side_of(model: Encoder, tower: Tower) -> ExportedSide:
-    """What to write of a tower."""
+    """What to write of a tower; a bag of tokens can be written for every encoder."""
     sides: Mapping[type, Callable[[Any], ExportedSide]] = {
         BagTower: bag_side,
         DenseTower: dense_side,
@@ -102,8 +102,9 @@ def side_of(model: Encoder, tower: Tower) -> ExportedSide:
         SentenceTower: sentence_side,
         TextTower: text_side,
     }
-    if model.name not in EXPORTED or type(tower) not in sides:
-        raise UsageError(f"encoder {model.name!r} cannot be exported; those that can: {', '.join(EXPORTED)}")
+    if type(tower) not in sides or (model.name not in EXPORTED and type(tower) is not BagTower):
+        alone = "; of this one the queries alone can (--queries-only)" if type(model.query) is BagTower else ""
+        raise UsageError(f"encoder {model.name!r} cannot be exported; those that can: {', '.join(EXPORTED)}{alone}")
     return sides[type(tower)](tower)
 
 
