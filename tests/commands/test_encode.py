@@ -244,6 +244,8 @@ def test_parts_of_a_corpus(encode, beir):
         ("flickr8k", "text-to-image", "clip", ("clip", None)),
         ("coco", "text-to-image", None, ("vdr-crossmodal", None)),
         ("folder:photos", "text-to-image", None, ("vdr-crossmodal", "photos-vdr")),
+        ("pages:reports", "text-to-image", None, ("vdr", "lexvl-mini")),
+        ("pages:reports", "text-to-image", "vdr-crossmodal", ("vdr-crossmodal", "photos-vdr")),
         ("beir/scifact", "text-to-text", None, ("vdr", "lexvl-mini")),
         ("beir/scifact", "text-to-text", "vdr", ("vdr", None)),
     ],
