@@ -165,7 +165,7 @@ def write_export(folder: Path, size: int = 128, seed: int = 7, **config: Any) ->
     """The authors' export, in a new folder."""
     from safetensors.numpy import save_file
 
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder, size)
     draws = Draws(size, seed)
     save_file({key: draws.tensor(key, *shape) for key, shape in shapes(size).items()}, folder / "model.safetensors")

@@ -1,25 +1,25 @@
 """SHA-256 of pictures, members of archives and tables of embeddings, remembered between commands.
 
-The memory is one SQLite file outside every artefact. A digest is found again by the place of the bytes and by all that
-the file system says about their file: size, times, inode. A file that changed within the last two seconds is not
-remembered, because another change could leave its time as it is (git calls this racy). The memory may be missing,
-damaged, locked or read-only, and may be deleted at any time: then the bytes are read again.
+A digest is found again by the place of the bytes and by all that the file system says about their file: size, times,
+inode. A file that changed within the last two seconds is not remembered, because another change could leave its time as
+it is (git calls this racy).
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from collections.abc import Callable
 from hashlib import blake2b, file_digest, sha256
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from lexvl_anserini.data.corpora.embeddings import REFERENCE
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.entries import FileState, state_of
-from lexvl_anserini.data.pictures.archives import MEMBER, open_archive
+from lexvl_anserini.data.memory import Memory
+from lexvl_anserini.data.pictures.archives import open_archive
+from lexvl_anserini.data.pictures.references import MEMBER, page_of
 from lexvl_anserini.ground.errors import DataError
 
 MEMORY = "digests.sqlite3"
@@ -28,11 +28,6 @@ MEMORY = "digests.sqlite3"
 RACY_NS = 2 * 10**9
 # New digests that wait to be written together.
 WAITING = 1000
-# Seconds to wait for another process that is writing.
-PATIENCE_S = 1.0
-
-SHA256_BYTES = 32
-_CHECK_BYTES = 8
 
 
 class FileDigests:
@@ -43,10 +38,7 @@ class FileDigests:
 
     def __init__(self, memory: Path | None = None):
         self.read_bytes = 0
-        self._path = memory or data_root(None) / MEMORY
-        self._memory: sqlite3.Connection | None = None
-        self._opened = False
-        self._new: dict[bytes, bytes] = {}
+        self._memory = Memory(memory or data_root(None) / MEMORY, "digests", WAITING)
         # The last file of several references: a table of embeddings.
         self._last: tuple[bytes, bytes] = (b"", b"")
 
@@ -54,11 +46,10 @@ class FileDigests:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        self._write()
-        self._close()
+        self._memory.close()
 
     def of(self, reference: str) -> str | None:
-        """SHA-256 (hex) of the bytes of a picture (a path or `archive.tar::member`) or of the table of an embedding.
+        """SHA-256 (hex) of the bytes of a picture's file, of a member, or of the table of an embedding.
 
         None if they cannot be read.
         """
@@ -79,14 +70,12 @@ class FileDigests:
     ) -> bytes | None:
         state = state_now()
         key = _key(source, state)
-        digest = self._last[1] if key == self._last[0] else self._remembered(key)
+        digest = self._last[1] if key == self._last[0] else self._memory.get(key)
         if digest is None and state.regular:
             now = time.time_ns()
             digest = compute()
             if digest is not None and now - state.changed_ns > RACY_NS and state_now() == state:
-                self._new[key] = digest + _check(key, digest)
-        if len(self._new) >= WAITING:
-            self._write()
+                self._memory.put(key, digest)
         if digest is not None:
             self._last = (key, digest)
         return digest
@@ -101,64 +90,6 @@ class FileDigests:
             self.read_bytes += file.tell()
         return digest
 
-    # --- the memory ---
-
-    def _remembered(self, key: bytes) -> bytes | None:
-        value = self._new.get(key) or self._stored(key)
-        if not isinstance(value, bytes):
-            return None
-        digest, check = value[:SHA256_BYTES], value[SHA256_BYTES:]
-        return digest if check == _check(key, digest) else None
-
-    def _stored(self, key: bytes) -> Any:
-        self._open()
-        if self._memory is None:
-            return None
-        try:
-            row = self._memory.execute("SELECT digest FROM digests WHERE key = ?", (key,)).fetchone()
-        except sqlite3.Error as problem:
-            self._give_up(problem)
-            return None
-        return row and row[0]
-
-    def _open(self) -> None:
-        if self._opened:
-            return
-        self._opened = True
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._memory = sqlite3.connect(self._path, timeout=PATIENCE_S)
-            self._memory.execute("PRAGMA synchronous = OFF")
-            self._memory.execute(
-                "CREATE TABLE IF NOT EXISTS digests (key BLOB PRIMARY KEY, digest BLOB NOT NULL) WITHOUT ROWID"
-            )
-        except (OSError, sqlite3.Error) as problem:
-            self._give_up(problem)
-
-    def _write(self) -> None:
-        if self._memory is None:
-            return
-        try:
-            with self._memory:
-                self._memory.executemany("INSERT OR REPLACE INTO digests VALUES (?, ?)", self._new.items())
-            self._new = {}
-        except sqlite3.Error as problem:
-            self._give_up(problem)
-
-    def _give_up(self, problem: Exception) -> None:
-        """Goes on without the memory, and removes it if it is no memory (any more)."""
-        self._close()
-        if isinstance(problem, sqlite3.DatabaseError) and not isinstance(problem, sqlite3.OperationalError):
-            try:
-                self._path.unlink(missing_ok=True)
-            except OSError:
-                return
-
-    def _close(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
-
 
 class _Source(NamedTuple):
     """Where the bytes of a reference are: a file, or a member of an archive and its place there."""
@@ -169,11 +100,13 @@ class _Source(NamedTuple):
 
 
 def _source(reference: str) -> _Source:
+    if match := REFERENCE.fullmatch(reference):
+        return _Source(Path(match["table"]))
+    if page := page_of(reference):
+        return _source(page.file)
     if match := MEMBER.fullmatch(reference):
         path = Path(match["archive"]).expanduser()
         return _Source(path, match["member"], open_archive(path).place(match["member"]))
-    if match := REFERENCE.fullmatch(reference):
-        return _Source(Path(match["table"]))
     return _Source(Path(reference).expanduser())
 
 
@@ -181,8 +114,3 @@ def _key(source: _Source, state: FileState) -> bytes:
     """16 bytes that differ if the place or the file differs."""
     where = os.fsencode(source.path.absolute()), *source.place
     return blake2b(repr((where, *state)).encode(), digest_size=16).digest()
-
-
-def _check(key: bytes, digest: bytes) -> bytes:
-    """Shows that a remembered digest is whole and belongs to the key."""
-    return blake2b(key + digest, digest_size=_CHECK_BYTES).digest()

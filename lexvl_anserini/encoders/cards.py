@@ -305,7 +305,9 @@ DEFAULT_ENCODER = "vdr"
 DRAWINGS_ONLY: Mapping[str, str] = {"demo-vdr": "photos-vdr", "demo-dense": "photos-dense"}
 # Families of corpora of photos whose default needs no hub. Others have published test splits, for which people want the
 # published checkpoint.
-PHOTO_FAMILIES = frozenset({"flickr8k", "folder", "pictures", "samples"})
+PHOTO_FAMILIES = frozenset({"flickr8k", "folder", "pages", "pictures", "samples"})
+# The family whose documents have pictures, but say more by their texts.
+PAGES = "pages"
 
 
 def remark_on(checkpoint: str | None, corpus: str) -> str | None:
@@ -330,13 +332,15 @@ def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> 
 
     The checkpoint is None where the encoder's own default is loaded.
     """
-    named = encoder or (DEFAULT_ENCODER if direction == "text-to-text" else DEFAULT_IMAGE_ENCODER)
-    family, card = corpus.partition("/")[0].partition(":")[0], CARDS.get(named)
+    family = corpus.partition("/")[0].partition(":")[0]
+    texts = direction == "text-to-text" or (family == PAGES and encoder is None)
+    named = encoder or (DEFAULT_ENCODER if texts else DEFAULT_IMAGE_ENCODER)
+    card = CARDS.get(named)
     if card is None:
         return named, None
     if family == "demo":
         return named, card.demo_checkpoint
-    if direction == "text-to-text":
+    if texts:
         return named, None if encoder else card.texts_checkpoint
     return named, card.photos_checkpoint if family in PHOTO_FAMILIES else None
 

@@ -24,6 +24,7 @@ DATASETS: Mapping[str, str] = {
     "folder": "lexvl_anserini.data.corpora.folder:load_folder",
     "irds": "lexvl_anserini.data.corpora.irds:load_irds",
     "karpathy": "lexvl_anserini.data.corpora.captioned:load_karpathy",
+    "pages": "lexvl_anserini.doors.pages.corpus:load_pages",
     "pairs": "lexvl_anserini.data.corpora.text_pairs:load_pairs",
     "pictures": "lexvl_anserini.data.corpora.folder:load_pictures",
     "samples": "lexvl_anserini.data.corpora.samples:load_samples",
@@ -41,6 +42,7 @@ FAMILIES_OF_PATHS = frozenset(
         "folder",
         "irds",
         "karpathy",
+        "pages",
         "pairs",
         "pictures",
         "sentences",
@@ -110,6 +112,7 @@ DOORS: Mapping[str, str] = {
     "adapters": "adapters",
     "cluster": "ray",
     "onnx": "onnx",
+    "pages": "pages",
     "serving": "serve",
     "sharing": "sharing",
     "stores": "stores",
@@ -123,6 +126,9 @@ EXTRA_PACKAGES: Mapping[str, str] = {
     "fastapi": "serve",
     "fsspec": "ray",
     "matplotlib": "plots",  # of [train] too
+    "pebble": "pages",
+    "pypdfium2": "pages",
+    "rapidocr": "pages",
     "sentence_transformers": "train",
     "uvicorn": "serve",
 }

@@ -345,8 +345,9 @@ def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) ->
     """Refuses a model whose dimensions are not the index's."""
     if model.kind != manifest.kind:
         raise ArtefactError(f"encoder {model.name!r} is {model.kind}, {index} is {manifest.kind}")
-    if manifest.fields or isinstance(model.query, FieldsTower):
-        names = {field.name for field in model.query.fields} if isinstance(model.query, FieldsTower) else set[str]()
+    tower = getattr(model, "query", None)  # a model of a user may have the side of documents only
+    if manifest.fields or isinstance(tower, FieldsTower):
+        names = {field.name for field in tower.fields} if isinstance(tower, FieldsTower) else set[str]()
         if names != set(manifest.fields):
             raise ArtefactError(
                 f"encoder {model.name!r} is not that of {index} (fields: {', '.join(manifest.fields) or 'none'}); "

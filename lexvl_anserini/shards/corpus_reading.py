@@ -63,8 +63,8 @@ class Covered:
         return picture, _json(document) if self.metadata else None
 
     def _reference(self, document: Document) -> str | None:
-        """The reference of the picture or vector that the tower reads; None if it reads the text only."""
-        if document.image is None:
+        """The reference of the picture or vector that the tower reads; None if it reads the text only, or nothing."""
+        if document.image is None or document.problem is not None:
             return None
         reference = self.tower.read(document)
         return document.image if getattr(reference, "vector", reference) == document.image else None

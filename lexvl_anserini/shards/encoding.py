@@ -32,15 +32,16 @@ def encode_shard(
     progress: Progress,
     on_error: OnError = FAIL,
 ) -> Shard:
-    """Encodes and quantises one shard's documents; skips documents with unreadable images if the policy is "skip".
+    """Encodes and quantises one shard's documents; skips documents that cannot be read if the policy is "skip".
 
     Raises:
         LexvlError: an impact would reach 2^24; the message names document and term.
     """
     if model.kind == "text":
-        ids, metadata = [d.doc_id for d in documents], [d.metadata for d in documents]
-        progress(len(ids))
-        return Shard(ids, [model.document.read(d) for d in documents], None, metadata=metadata)
+        read, skipped = without_problems(documents, on_error.fresh())
+        ids, metadata = [d.doc_id for d in read], [d.metadata for d in read]
+        progress(len(documents))
+        return Shard(ids, [model.document.read(d) for d in read], None, skipped=skipped, metadata=metadata)
     read, vectors, skipped = encode_readable(documents, model, batch_size, progress, on_error)
     clipped = dropped = 0
     if model.kind == "impact":
@@ -60,18 +61,32 @@ def encode_readable(
     progress: Progress = silent,
     on_error: OnError = FAIL,
 ) -> tuple[list[Document], Any, list[SkippedDocument]]:
-    """Documents, the vector of each, and the documents that the policy skipped because their image is unreadable."""
+    """Documents, the vector of each, and the documents that the policy skipped because they cannot be read."""
     policy = on_error.fresh()
+    documents, skipped = without_problems(documents, policy)
     inputs = [model.document.read(document) for document in documents]
     vectors = encode_inputs(model.document, inputs, batch_size, progress, policy)
-    unread = policy.skipped
-    if not unread:
+    unread = policy.skipped[len(skipped) :]
+    skipped += [SkippedDocument(documents[image.position].doc_id, image.reference, image.reason) for image in unread]
+    if not skipped:
         return list(documents), vectors, []
-    progress(len(unread))
+    progress(len(skipped))
     readable = np.ones(len(documents), dtype=bool)
     readable[[image.position for image in unread]] = False
-    skipped = [SkippedDocument(documents[image.position].doc_id, image.reference, image.reason) for image in unread]
     return list(compress(documents, readable)), vectors[readable], skipped
+
+
+def without_problems(
+    documents: Sequence[Document], policy: OnError
+) -> tuple[Sequence[Document], list[SkippedDocument]]:
+    """The documents that have no problem, and the others if the policy skips them; else the first one raises."""
+    skipped = []
+    for position, document in enumerate(documents):
+        if document.problem is not None:
+            image = document.image or ""
+            policy.unreadable(position, image, DataError(document.problem))
+            skipped.append(SkippedDocument(document.doc_id, image, document.problem))
+    return [document for document in documents if document.problem is None] if skipped else documents, skipped
 
 
 def calibration_sample(documents: Iterable[Document], count: int) -> list[Document]:

@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 import torch
 from checkout import GOLDEN
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from safetensors.numpy import load_file, save_file
-from v_splade_folders import PUBLISHED, Draws, add_modules, write_export
+from transformers import AutoTokenizer
+from v_splade_folders import PUBLISHED, TEMPLATE, Draws, add_modules, write_export
 
+from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.encoders.checkpoints.v_splade_layout import PageShape, image_shapes, linear, norm, text_shapes
 from lexvl_anserini.encoders.families import v_splade
 from lexvl_anserini.encoders.loading import load_encoder
@@ -166,7 +170,8 @@ def test_what_siglip_and_modernbert_leave_unused_is_ignored(export, tmp_path):
             {"max_image_size": {"longest_edge": 64}},
             "tiles of 64 pixels .* reads tiles of 32",
         ),
-        ("processor_config.json", {"chat_template": "{{ 1 / 0 }}"}, "its chat template cannot be used"),
+        ("preprocessor_config.json", {"image_std": [0.5, 0, 0.5]}, r"image_std \[0.5, 0, 0.5\]"),
+        ("processor_config.json", {"chat_template": "{{ 1 / 0 }}"}, "its chat template has not the form of Idefics3's"),
     ],
 )
 def test_other_folders_are_refused_with_one_line(tmp_path, name, entries, error):
@@ -201,24 +206,34 @@ def test_terms_have_no_white_space(export):
 # ---- the prompt
 
 
-def test_the_prompt_is_what_the_chat_template_says(tmp_path):
-    folder = write_export(tmp_path / "export")
-    prompts = [loaded(folder).document.composition.backbone.prompt]
+def test_the_prompt_is_what_the_chat_template_makes_of_an_image(tmp_path):
+    """Transformers renders the same; here no template runs."""
+    folder, prompts = write_export(tmp_path / "export"), []
+
+    def prompt(**options) -> str:
+        return loaded(folder, **options).document.composition.backbone.prompt
+
+    messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ""}]}]
+    for template in (TEMPLATE, f"<|begin_of_text|>{TEMPLATE}"):
+        (folder / "chat_template.jinja").write_text(template)
+        render = AutoTokenizer.from_pretrained(str(folder)).apply_chat_template
+        assert prompt() == render(messages, chat_template=template, add_generation_prompt=True, tokenize=False)
+        prompts.append(prompt())
     (folder / "chat_template.jinja").unlink()
-    prompts.append(loaded(folder).document.composition.backbone.prompt)
-    changed(folder, "processor_config.json", chat_template="a <image>")
-    prompts.append(loaded(folder).document.composition.backbone.prompt)
-    prompts.append(loaded(folder, prompt="page <image>").document.composition.backbone.prompt)
-    assert prompts == [v_splade.PROMPT, v_splade.PROMPT, "a <image>", "page <image>"]
+    assert prompts == [prompt(), f"<|begin_of_text|>{prompt()}"]
+    changed(folder, "processor_config.json", chat_template=f"<s>{TEMPLATE}")
+    assert prompt() == f"<s>{v_splade.PROMPT}" and prompt(prompt="page <image>") == "page <image>"
     with pytest.raises(UsageError, match="expected <image> once"):
-        loaded(folder, prompt="page")
+        prompt(prompt="page")
 
 
 def test_a_template_is_part_of_the_digest(tmp_path):
     folder = write_export(tmp_path / "export")
     before = loaded(folder).checkpoint_digest
-    (folder / "chat_template.jinja").write_text("<image>")
+    (folder / "chat_template.jinja").write_text(f"<s>{TEMPLATE}")
     assert loaded(folder).checkpoint_digest != before
+    # Of a folder without a processor it is not: no encoder read it there, and digests stay.
+    assert model_files(["chat_template.jinja", "config.json"]) == ["config.json"]
 
 
 # ---- queries
@@ -264,6 +279,30 @@ def test_tiles_lie_row_by_row_before_the_whole():
     }
     alone = Tiles(24, longest=24).page(Image.new("RGB", (10, 7), "red"))
     assert (alone.rows, alone.columns, alone.tiles.shape) == (0, 0, (1, 24, 24, 3))
+
+
+def test_pages_of_more_tokens_than_positions_are_refused(tmp_path):
+    folder = write_export(tmp_path / "export")
+    changed(folder, "preprocessor_config.json", size={"longest_edge": 2048})
+    with pytest.raises(
+        CheckpointError, match="a page of 64 x 64 tiles and the prompt have more tokens than the 7999 pos"
+    ):
+        loaded(folder).encode_document([Image.new("RGB", (9, 9))])
+
+
+@settings(max_examples=12)
+@given(width=st.integers(1, 90), height=st.integers(1, 90), longest=st.sampled_from([32, 64, 96]))
+def test_tiles_are_those_of_transformers(width, height, longest):
+    """Its image processor with Pillow, which the authors' code runs."""
+    module = pytest.importorskip("transformers.models.idefics3.image_processing_pil_idefics3")
+    half, sizes = [0.5] * 3, {"size": {"longest_edge": longest}, "max_image_size": {"longest_edge": 16}}
+    processor = module.Idefics3ImageProcessorPil(image_mean=half, image_std=half, **sizes)
+    image = Image.fromarray(np.random.default_rng(width).integers(0, 256, (height, width, 3), dtype=np.uint8))
+    expected = processor([image], return_tensors="np", return_row_col_info=True)
+    page = Tiles(16, longest=longest).page(image)
+    assert ([[page.rows]], [[page.columns]]) == (expected["rows"], expected["cols"])
+    found = Tiles(16).normalise(torch.from_numpy(page.tiles))
+    np.testing.assert_allclose(found, expected["pixel_values"][0], atol=1e-6)
 
 
 # ---- maps

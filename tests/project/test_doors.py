@@ -23,6 +23,7 @@ HOME = Path("lexvl_anserini/doors")
 USES = {
     "cluster": ("encode", "--corpus", "samples", "--output", "s3://bucket/samples"),
     "onnx": ("export-onnx", "--encoder", "bag-of-tokens", "--checkpoint", "minilm", "--output", "exports"),
+    "pages": ("encode", "--corpus", "pages:reports", "--output", "impacts/reports"),
     "serving": ("serve", "--index", "indexes/demo"),
     "stores": ("search", "--index", "qdrant+file:stores/demo", "--query", "a red boat"),
 }

@@ -321,7 +321,7 @@ def test_a_memory_that_fails_costs_time_only(tmp_path, old):
 
 
 def test_a_memory_that_another_process_locks_is_not_waited_for(tmp_path, old, monkeypatch):
-    monkeypatch.setattr("lexvl_anserini.data.digests.PATIENCE_S", 0.01)
+    monkeypatch.setattr("lexvl_anserini.data.memory.PATIENCE_S", 0.01)
     memory = tmp_path / MEMORY
     remembered(memory, old[:1])
     with sqlite3.connect(memory) as other:

@@ -8,12 +8,12 @@ import zlib
 import numpy as np
 import pytest
 from byte_towers import tree
+from picture_towers import PictureTower
 from PIL import Image
-from scipy import sparse
-from word_towers import TERMS, WordTower, encode, lines, model_of, rows_of, same_as_fresh
+from word_towers import WordTower, encode, lines, model_of, rows_of, same_as_fresh
 
 from lexvl_anserini.data.pictures import images
-from lexvl_anserini.data.pictures.images import FAIL, read_images
+from lexvl_anserini.data.pictures.images import FAIL
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
@@ -23,21 +23,6 @@ from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards import writing
 from lexvl_anserini.shards.encoding import calibration_sample
 from lexvl_anserini.shards.layout import Layout
-
-
-class PictureTower(WordTower):
-    """Weight of a term: a share of the picture's red, so that a vector shows which picture it is of."""
-
-    def read(self, document):
-        return document.image
-
-    def weights(self, inputs, batch_size=32, progress=silent, on_error=FAIL):
-        matrix = np.zeros((len(inputs), len(TERMS)), dtype=np.float32)
-        pictures = read_images(inputs, workers=2, on_error=on_error)
-        for picture in pictures:
-            matrix[picture.position, [0, -1]] = np.asarray(picture.value)[0, 0, 0] / 255, 1
-            progress(1)
-        return sparse.csr_matrix(matrix)
 
 
 class DensePictureTower(PictureTower):

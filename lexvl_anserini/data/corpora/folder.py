@@ -2,52 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import NamedTuple, NoReturn
+from pathlib import PurePosixPath
 
-from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.corpora.beir import corpus_file, folder_and_split, load_beir_folder
+from lexvl_anserini.data.corpora.files import Files, OtherFiles, checked_name, files_in, nothing, place_of, suffix_of
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
-from lexvl_anserini.data.entries import HIDDEN, LeftOut, log_once
-from lexvl_anserini.data.pictures.archives import open_archive
+from lexvl_anserini.data.entries import LeftOut, log_once
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document
 
 TEXT_SUFFIX = ".txt"
-
-# Kinds of skipped files that the log names.
-NAMED = 5
-
-# What a plain folder lacks: the option of commands that take it from a file.
-REMEDIES = {"topics": "--topics (query_id, tab, text)", "judgements": "--qrels"}
-
-# What an entry of a folder is, besides kinds that are left out.
-FILE, FOLDER = "a file", "a folder"
-
-
-class Files(NamedTuple):
-    """The files below a folder or in a tar.
-
-    where  the folder or tar
-    names  its files in the order of their paths, without captions of images; what is no file is added to the argument
-    refer  from a name to the reference of the file: its path, or `archive.tar::member`
-    read   from a name to the bytes of the file
-    has    whether there is a file of a name, to read or to refuse
-    """
-
-    where: Path
-    names: Callable[[LeftOut], Iterator[str]]
-    refer: Callable[[str], str]
-    read: Callable[[str], bytes]
-    has: Callable[[str], bool]
 
 
 def load_folder(ref: CorpusRef) -> Dataset:
@@ -62,12 +31,12 @@ def load_folder(ref: CorpusRef) -> Dataset:
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
     text-to-text.
     """
-    where, split_in_name = folder_and_split(_place(ref))
+    where, split_in_name = folder_and_split(place_of(ref))
     if where.is_dir() and corpus_file(where):
         direction, split = checked_direction(ref, DIRECTIONS, "text-to-text"), checked_split(ref, split_in_name)
         name = f"folder:{where}" if split_in_name else ref.name
         return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction), remove_query=False)
-    files = _files(where)
+    files = files_in(where, _captions_among)
     first = _first(
         files,
         _is_read,
@@ -79,20 +48,20 @@ def load_folder(ref: CorpusRef) -> Dataset:
     return Dataset.of(
         replace(ref, direction=direction),
         documents=partial(read_files, files, ref.escape_ids, images_expected=direction == "text-to-image"),
-        topics=partial(_nothing, where, "topics"),
-        qrels=partial(_nothing, where, "judgements"),
+        topics=partial(nothing, where, "topics"),
+        qrels=partial(nothing, where, "judgements"),
     )
 
 
 def load_pictures(ref: CorpusRef) -> Dataset:
     """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are."""
-    files = _files(_place(ref))
+    files = files_in(place_of(ref), _captions_among)
     _first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
     return Dataset.of(
         replace(ref, direction="text-to-image"),
         documents=partial(read_files, files, ref.escape_ids, texts=False),
-        topics=partial(_nothing, files.where, "topics"),
-        qrels=partial(_nothing, files.where, "judgements"),
+        topics=partial(nothing, files.where, "topics"),
+        qrels=partial(nothing, files.where, "judgements"),
     )
 
 
@@ -103,8 +72,7 @@ def read_files(
 
     Without `texts`, such texts are left out.
     """
-    others: Counter[str] = Counter()
-    left_out = LeftOut()
+    others, left_out = OtherFiles(), LeftOut()
     stray = False
     for name in files.names(left_out):
         where = files.refer(name)
@@ -113,139 +81,41 @@ def read_files(
             text = _read_text(files, captions[0]) if captions else None
             for second in captions[1:]:
                 left_out.add("a second caption of an image", second)
-            yield Document(_checked_name(name, where, escape_ids), text=text, image=where)
+            yield Document(checked_name(name, where, escape_ids), text=text, image=where)
         elif _is_read(name) and not texts:
             left_out.add("a text that is no caption", name)
         elif _is_read(name):
             if images_expected and not stray:
                 stray = True
                 log_once(f"{where}: a text without an image of its name; it is a document of its own")
-            yield Document(_checked_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
-        elif _suffix(name) in HEIC_SUFFIXES:
+            yield Document(checked_name(name[: -len(TEXT_SUFFIX)], where, escape_ids), text=_read_text(files, name))
+        elif suffix_of(name) in HEIC_SUFFIXES:
             left_out.add(f"HEIC pictures ({HEIC_REMEDY})", name)
         else:
-            others[_suffix(name) or "no suffix"] += 1
+            others.add(name)
     left_out.log(str(files.where))
-    if others:
-        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(NAMED))
-        log_once(f"{files.where}: skipped, neither image nor text: {others.total():,} ({kinds})")
-
-
-# --- where files are ------------------------------------------------------------------------------------------------
-
-
-def _files(where: Path) -> Files:
-    if where.is_dir():
-        return Files(
-            where,
-            names=partial(_names_below, where),
-            refer=lambda name: str(where / name),
-            read=lambda name: (where / name).read_bytes(),
-            has=lambda name: _what_is(where / name) == FILE,
-        )
-    if where.suffix.lower() == ".tar" and where.is_file():
-        archive = open_archive(where)
-        return Files(
-            where,
-            names=partial(_names_in, archive.members),
-            refer=lambda name: f"{where}::{name}",
-            read=archive.read,
-            has=archive.members.__contains__,
-        )
-    if where.exists():
-        raise DataError(f"{where}: neither a folder nor an uncompressed .tar; unpack it, or name the folder it is in")
-    raise DataError(f"{where}: no such folder or tar")
-
-
-def _place(ref: CorpusRef) -> Path:
-    path = ref.name.partition(":")[2]
-    if not path:
-        raise UsageError(f"{ref.name!r} names no folder; expected folder:<path>")
-    try:
-        path.encode("utf-8")
-    except UnicodeEncodeError as problem:  # a manifest could not name it
-        raise DataError(f"{os.fsencode(path)!r}: the folder's name is not valid UTF-8; rename it") from problem
-    return Path(path).expanduser()
+    others.log(files.where, "neither image nor text")
 
 
 def _first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
     """The first name that fits."""
     first = next(filter(fits, files.names(LeftOut())), None)
     if first is None:
-        heic = sum(_suffix(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
+        heic = sum(suffix_of(name) in HEIC_SUFFIXES for name in files.names(LeftOut()))
         hint = f"; it has HEIC pictures ({heic:,}): {HEIC_REMEDY}" if heic else ""
         raise DataError(f"{files.where}: {problem}{hint}")
     return first
 
 
-def _names_below(folder: Path, left_out: LeftOut, prefix: str = "") -> Iterator[str]:
-    """Names of the files below a folder, sorted by path (code points), holding one folder's names at a time."""
-    try:
-        entries = sorted(os.scandir(folder), key=_path_order)
-    except OSError as problem:
-        raise DataError(f"{folder}: cannot be read ({problem.strerror})") from problem
-    kinds = [_kind(entry) for entry in entries]
-    captions = _captions_among(entry.name for entry, kind in zip(entries, kinds, strict=True) if kind == FILE)
-    for entry, kind in zip(entries, kinds, strict=True):
-        name = prefix + entry.name
-        if entry.name.startswith("."):
-            left_out.add(HIDDEN, name)
-        elif kind == FOLDER:
-            yield from _names_below(folder / entry.name, left_out, f"{name}/")
-        elif kind != FILE:
-            left_out.add(kind, name)
-        elif entry.name not in captions:
-            yield name
-
-
-def _names_in(members: Iterable[str], left_out: LeftOut) -> Iterator[str]:
-    captions = _captions_among(members)
-    for name in sorted(members):
-        if "/." in f"/{name}":
-            left_out.add(HIDDEN, name)
-        elif name not in captions:
-            yield name
-
-
-def _kind(entry: os.DirEntry[str]) -> str:
-    """What an entry is; most are files or folders, which the listing itself knows."""
-    if entry.is_file(follow_symlinks=False):
-        return FILE
-    return FOLDER if entry.is_dir(follow_symlinks=False) else _what_is(Path(entry.path)) or FILE
-
-
-def _what_is(path: Path) -> str | None:
-    """What a path is; a link to nothing is a file: reading it raises, so that nothing is skipped silently.
-
-    Links to folders are not followed: they may lead in a circle, and folders below this one are read anyway.
-    """
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return FILE if path.is_symlink() else None
-    if stat.S_ISDIR(mode):
-        return "a link to a folder" if path.is_symlink() else FOLDER
-    return FILE if stat.S_ISREG(mode) else "a pipe, a socket or a device"
-
-
-def _path_order(entry: os.DirEntry[str]) -> str:
-    """The sort key: a folder's name with its slash, so that nested sorting equals sorting whole paths."""
-    return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
-
-
 # --- what they are --------------------------------------------------------------------------------------------------
 
 
-def _suffix(name: str) -> str:
-    return PurePosixPath(name).suffix.lower()
-
-
 def _is_image(name: str) -> bool:
-    return _suffix(name) in image_suffixes()
+    return suffix_of(name) in image_suffixes()
 
 
 def _is_read(name: str) -> bool:
-    return _is_image(name) or _suffix(name) == TEXT_SUFFIX
+    return _is_image(name) or suffix_of(name) == TEXT_SUFFIX
 
 
 def _captions(image: str) -> tuple[str, str]:
@@ -258,14 +128,6 @@ def _captions_among(names: Iterable[str]) -> frozenset[str]:
     return frozenset(caption for name in names if _is_image(name) for caption in _captions(name))
 
 
-def _checked_name(name: str, where: str, escape_ids: bool) -> str:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError as problem:
-        raise DataError(f"{os.fsencode(where)!r}: the file's name is not valid UTF-8; rename it") from problem
-    return checked_id(name, where, escape_ids)
-
-
 def _read_text(files: Files, name: str) -> str:
     try:
         return files.read(name).decode("utf-8-sig").strip()
@@ -274,10 +136,3 @@ def _read_text(files: Files, name: str) -> str:
         raise DataError(f"{where}: not valid UTF-8 (byte {problem.start + 1}); convert the file to UTF-8") from problem
     except OSError as problem:
         raise DataError(f"{files.refer(name)}: cannot be read ({problem.strerror or problem})") from problem
-
-
-def _nothing(folder: Path, what: str) -> NoReturn:
-    raise DataError(
-        f"{folder}: a plain folder has no {what}; {REMEDIES[what]} names a file of them, in commands that have this "
-        "option; others need BEIR's layout, or karpathy:FILE.json,IMAGES for images with captions"
-    )

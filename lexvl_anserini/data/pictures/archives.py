@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 import struct
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +17,6 @@ from typing import NamedTuple
 
 from lexvl_anserini.data.entries import FileState, LeftOut, printable, state_of
 from lexvl_anserini.ground.errors import DataError
-
-# A reference to a member.
-MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
 
 # What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
 _BROKEN = (

@@ -29,8 +29,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.pictures.archives import MEMBER, open_archive
+from lexvl_anserini.data.pictures.archives import open_archive
+from lexvl_anserini.data.pictures.references import MEMBER, page_of
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.registry import door
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -124,24 +126,27 @@ def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image to an upright PIL image, mode RGB.
 
     Args:
-        reference: a path, `archive.tar::member`, or a PIL image (which is not changed).
-        max_pixels: width times height above which an image raises an error.
+        reference: a path, `archive.tar::member`, a page of either (`a.pdf#3`), or a PIL image (which is not changed).
+        max_pixels: width times height above which an image raises an error; pages are rendered to a size of their own.
     """
     import PIL.Image
 
     if isinstance(reference, PIL.Image.Image):
         where = f"PIL image {getattr(reference, 'filename', '')}".strip()
-        with _decoder_errors(where):
-            return _decoded(reference, where, max_pixels)
+        with decoder_errors(where):
+            return decoded(reference, where, max_pixels)
     where = str(reference)
-    with _decoder_errors(where), open_source(where) as source:
+    if page_of(where):
+        page: Image = door("pages.reading").open_page(where)
+        return page
+    with decoder_errors(where), open_source(where) as source:
         return decode_image(source, where, max_pixels)
 
 
 def decode_image(source: BinaryIO, where: str, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image from an open file, for example `io.BytesIO`; as `open_image`, with `where` for its errors."""
-    with _decoder_errors(where), _opened(source, where) as image:
-        return _decoded(image, where, max_pixels)
+    with decoder_errors(where), opened(source, where) as image:
+        return decoded(image, where, max_pixels)
 
 
 @cache
@@ -260,7 +265,8 @@ def _readable_formats() -> tuple[str, ...]:
     return tuple(kind for kind in FORMATS if kind in PIL.Image.OPEN)
 
 
-def _opened(source: BinaryIO, where: str) -> Image:
+def opened(source: BinaryIO, where: str) -> Image:
+    """An image whose pixels are not decoded yet, from an open file."""
     import PIL.Image
 
     _without_warnings()
@@ -286,7 +292,7 @@ def _too_large(where: str, size: str, limit: int) -> str:
 
 
 @contextmanager
-def _decoder_errors(where: str) -> Iterator[None]:
+def decoder_errors(where: str) -> Iterator[None]:
     """Turns errors of decoders into an error of one line that begins with the file's name."""
     try:
         yield
@@ -294,7 +300,7 @@ def _decoder_errors(where: str) -> Iterator[None]:
         raise DataError(f"{where}: a damaged or cut off picture ({problem})") from problem
 
 
-def _decoded(image: Image, where: str, max_pixels: int) -> Image:
+def decoded(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an opened image, after a check of its size: opening alone decodes nothing."""
     import PIL.Image
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lexvl_anserini.data.pictures.archives import MEMBER
 from lexvl_anserini.data.pictures.images import decode_image
+from lexvl_anserini.data.pictures.references import file_of
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.records import Document
@@ -71,7 +71,7 @@ class ShownCorpus(NamedTuple):
         document = self.documents.get(doc_id)
         if document is None or document.picture is None:
             raise DataError(f"no picture of a document {doc_id[:80]!r}")
-        if os.path.realpath(_file_of(document.picture)) != document.file:
+        if os.path.realpath(file_of(document.picture)) != document.file:
             raise DataError(f"the picture of document {doc_id[:80]!r} is another file now; start the server again")
         return document.picture
 
@@ -93,7 +93,7 @@ def shown(document: Document, pictures: bool, real_folder: Callable[[Path], str]
     """A document as it is shown, with or without its picture; `real_folder` follows the links of a folder."""
     picture, real = document.image if pictures else None, None
     if picture:
-        file = _file_of(picture)
+        file = file_of(picture)
         whole = Path(real_folder(file.parent)) / file.name
         real = os.path.realpath(whole) if whole.is_symlink() else str(whole)
     plain = {key: value for key, value in document.metadata.items() if isinstance(value, str | int | float | bool)}
@@ -118,12 +118,6 @@ def example_queries(dataset: Dataset) -> list[str]:
     texts = [topic.text for topic in topics if topic.text and len(topic.text) <= MOST_LETTERS]
     count = min(EXAMPLES, len(texts))
     return [texts[(2 * number + 1) * len(texts) // (2 * count)] for number in range(count)]
-
-
-def _file_of(picture: str) -> Path:
-    """The file of a picture: of a member of an archive, the archive."""
-    match = MEMBER.fullmatch(picture)
-    return Path(match["archive"] if match else picture).expanduser()
 
 
 class EncodedPicture(NamedTuple):

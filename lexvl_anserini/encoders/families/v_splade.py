@@ -52,9 +52,10 @@ from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.installed import package_folder, version_of
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
-# What the published chat template makes of one image and an empty text.
+# What Idefics3's chat template makes of one image and an empty text, after the token that a text may begin with; and
+# what such a template has.
 PROMPT = f"User:{IMAGE}<end_of_utterance>\nAssistant:"
-ROLES = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": ""}]}]
+TEMPLATE_PARTS = ("capitalize", IMAGE, "<end_of_utterance>", "Assistant:", "add_generation_prompt")
 
 # The tokens without a weight: ids 50280 to 50284 of the published tokenizer.
 SPECIALS = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
@@ -89,7 +90,8 @@ def load_v_splade(
             the weight 1.
         table_activation: softplus(x), as published, or relu: log(1 + max(0, x)), of the projected embedding of a token;
             default the table that the folder stores, else softplus.
-        prompt: has <image> where the page is; default the folder's chat template for one image and an empty text.
+        prompt: has <image> where the page is; default what the folder's chat template makes of one
+            image and an empty text.
         topk: dimensions kept per document; default all positive ones.
         query_topk: the same for queries; default `topk`.
         text_max_length: tokens per text; default the tokenizer's.
@@ -97,7 +99,7 @@ def load_v_splade(
     export = read_export(source, text == "table", table_activation)
     tokenizer, columns = export.tokenizer, export.columns
     tiles = read_tiles(export.folder, export.shape.image["image_size"])
-    prompt = checked_prompt(template_prompt(export.folder, tokenizer) if prompt is None else prompt)
+    prompt = checked_prompt(template_prompt(export.folder) if prompt is None else prompt)
 
     def texts(k: int | None) -> BagTower:
         limit = min(tokenizer.model_max_length, MOST_TOKENS) if text_max_length is None else text_max_length
@@ -159,6 +161,8 @@ def read_export(source: Source, with_table: bool, activation: TableActivation | 
     check_weights(weights, shape, with_table and table is None, str(folder))
     if with_table and table is None:
         table = table_of(weights, activation or "softplus")
+    if table is not None and not np.isfinite(table).all():
+        raise CheckpointError(f"{folder}: a weight of a token is not finite")
     with quietly():  # transformers does not know the types of the networks in the configuration, and says so
         tokenizer = load_tokenizer(source.tokenizer_folder())
     return PageModel(folder, weights, shape, tokenizer, columns_of(tokenizer, size, shape, str(folder)), table)
@@ -177,10 +181,13 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
     prefix = "vision_model." * (2 if hasattr(images, "vision_model") else 1)
     # Copies, because the tensors are pages of the file.
     state = {key.replace("vision_model.", prefix): value.to(torch.float32, copy=True) for key, value in own.items()}
-    with quietly():
-        model, info = kind.from_pretrained(
-            None, config=shape.config(tokens), state_dict=state, output_loading_info=True, dtype=torch.float32
-        )
+    try:
+        with quietly():
+            model, info = kind.from_pretrained(
+                None, config=shape.config(tokens), state_dict=state, output_loading_info=True, dtype=torch.float32
+            )
+    except Exception as error:  # a wrong value in the configuration raises any error
+        raise CheckpointError(f"{where}: the model cannot be loaded ({reason_of(error)})") from error
     complain(where, info["missing_keys"], info["unexpected_keys"], ())
     return model.eval()
 
@@ -239,23 +246,24 @@ def columns_of(tokenizer: Any, size: int, shape: PageShape, where: str) -> Token
     return TokenColumns(Vocabulary(terms[:size], "the tokenizer's vocabulary"), of_token)
 
 
-def template_prompt(folder: Path, tokenizer: Any) -> str:
-    """What the chat template of a folder makes of one image and an empty text; `PROMPT` in a folder without one."""
+def template_prompt(folder: Path) -> str:
+    """What the chat template of a folder makes of one image and an empty text; `PROMPT` in a folder without one.
+
+    A template is a program, which is not run: templates of Idefics3's form differ in the token that they begin with.
+    """
     template, processor = None, folder / PROCESSOR
     if processor.is_file():
         template = read_json(processor, "preprocessing", CheckpointError).get("chat_template")
         if (file := folder / CHAT_TEMPLATE).is_file():
-            template = file.read_text(encoding="utf-8")
+            template = file.read_text(encoding="utf-8", errors="replace")
     if template is None:
         return PROMPT
-    try:
-        # Jinja's sandbox runs the template.
-        prompt: str = tokenizer.apply_chat_template(
-            ROLES, chat_template=template, add_generation_prompt=True, tokenize=False
+    if not isinstance(template, str) or not all(part in template for part in TEMPLATE_PARTS):
+        raise CheckpointError(
+            f"{folder}: its chat template has not the form of Idefics3's ({', '.join(TEMPLATE_PARTS)}); give the "
+            "prompt that it makes of one image, with <image> for the image, as the option prompt"
         )
-    except Exception as error:  # a wrong template raises any error
-        raise CheckpointError(f"{folder}: its chat template cannot be used ({reason_of(error)})") from error
-    return prompt
+    return template.partition("{")[0] + PROMPT
 
 
 def checked_prompt(prompt: str) -> str:

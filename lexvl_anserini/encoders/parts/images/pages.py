@@ -19,6 +19,7 @@ from lexvl_anserini.encoders.parts.images.tiles import Tiles
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition
+from lexvl_anserini.ground.errors import CheckpointError
 
 IMAGE, AROUND, WHOLE = "<image>", "<fake_token_around_image>", "<global-img>"
 
@@ -40,19 +41,28 @@ class PageNetwork(nn.Module):
 
     def forward(self, tiles: Tensor, layout: Tensor) -> Tensor:
         """States [1, L, D] of tiles [T, 3, R, R], row by row and then the whole image; `layout` is (rows, columns)."""
+        ids = self.ids(layout).to(tiles.device)  # first: it may refuse the page
         pieces = tiles.split(PIECE) if tiles.device.type == "cpu" else (tiles,)
         states = (self.model.vision_model(pixel_values=piece).last_hidden_state for piece in pieces)
         cells = torch.cat([self.model.connector(state) for state in states])  # [T, S, D]
-        hidden: Tensor = self.model(
-            input_ids=self.ids(layout).to(tiles.device), image_hidden_states=list(cells)
-        ).last_hidden_state
+        hidden: Tensor = self.model(input_ids=ids, image_hidden_states=list(cells)).last_hidden_state
         return hidden
 
     def ids(self, layout: Tensor) -> Tensor:
-        """Token ids [1, L] of the prompt with the image tokens of all tiles."""
+        """Token ids [1, L] of the prompt with the image tokens of all tiles.
+
+        Raises:
+            CheckpointError: more tokens than the model has positions.
+        """
         rows, columns = layout.tolist()
         text = self.prompt.replace(IMAGE, tile_text(rows, columns, self.model.image_seq_len))
-        return torch.tensor(self.reader([text]))
+        ids = torch.tensor(self.reader([text]))
+        if ids.eq(self.model.config.image_token_id).sum() < (rows * columns + 1) * self.model.image_seq_len:
+            raise CheckpointError(
+                f"a page of {rows} x {columns} tiles and the prompt have more tokens than the {self.reader.max_length} "
+                "positions of the model"
+            )
+        return ids
 
     def cells(self, states: Tensor, layout: Tensor) -> Tensor:
         """States [1, L, C] at the cells of the tiles, [1, rows * side, columns * side, C].

@@ -17,8 +17,8 @@ import numpy as np
 from lexvl_anserini.encoders.parts.images.pixels import Box, Pixels, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError
 
-# Pillow's number of the filter, as preprocessor_config.json writes it.
-LANCZOS = 1
+# Pillow's numbers of its filters, as preprocessor_config.json writes them.
+LANCZOS, FILTERS = 1, range(6)
 
 # The longest side in pixels that the image processor makes.
 LONGEST = 4096
@@ -127,8 +127,18 @@ def read_tiles(folder: Path, side: int) -> Tiles:
             f"{path}: tiles of {tile} pixels in images of {longest}; the model reads tiles of {side}, and images have "
             f"at most {LONGEST}"
         )
-    mean, std = (tuple(described.get(key) or HALF) for key in ("image_mean", "image_std"))
-    return Tiles(side, mean, std, longest, described.get("resample", LANCZOS))
+    mean, std, resample = (
+        described.get(key, default)
+        for key, default in (("image_mean", HALF), ("image_std", HALF), ("resample", LANCZOS))
+    )
+    if not (is_colour(mean) and is_colour(std) and all(std) and type(resample) is int and resample in FILTERS):
+        raise CheckpointError(f"{path}: image_mean {mean!r:.80}, image_std {std!r:.80} or resample {resample!r:.80}")
+    return Tiles(side, tuple(mean), tuple(std), longest, resample)
+
+
+def is_colour(values: Any) -> bool:
+    """True for three numbers."""
+    return isinstance(values, list | tuple) and len(values) == 3 and all(isinstance(v, int | float) for v in values)
 
 
 def edge_of(size: Any, default: int) -> Any:

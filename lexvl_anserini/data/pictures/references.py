@@ -1,0 +1,41 @@
+"""References of pictures: a path or `archive.tar::member`; of a page of either, `a.pdf#3`, `scan.tif#2`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+# A member of an archive.
+MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
+
+# A page of a file: its number follows the suffix of the file.
+_PAGE = re.compile(r"(?P<file>.+\.[A-Za-z0-9]+)#(?P<page>[1-9][0-9]{0,8})", re.DOTALL)
+
+
+class PageReference(NamedTuple):
+    """A page: the file (or member of an archive), and the number of the page in it, from 1."""
+
+    file: str
+    page: int
+
+    def __str__(self) -> str:
+        return f"{self.file}#{self.page}"
+
+
+def page_of(reference: str) -> PageReference | None:
+    """The page that a reference names; None for a whole file.
+
+    >>> page_of("reports/a.pdf#3")
+    PageReference(file='reports/a.pdf', page=3)
+    """
+    match = _PAGE.fullmatch(reference)
+    return PageReference(match["file"], int(match["page"])) if match else None
+
+
+def file_of(reference: str) -> Path:
+    """The file that a reference leads into: of a member of an archive, the archive."""
+    page = page_of(reference)
+    whole = page.file if page else reference
+    match = MEMBER.fullmatch(whole)
+    return Path(match["archive"] if match else whole).expanduser()

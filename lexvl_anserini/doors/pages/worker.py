@@ -1,0 +1,155 @@
+"""Calls functions in processes that may crash, hang or ask for too much memory: the command goes on without them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from lexvl_anserini.data.pictures.images import usable_cores
+from lexvl_anserini.ground.errors import DataError, InstallationError, LexvlError, UsageError, reason_of
+
+if TYPE_CHECKING:
+    from pebble import ProcessPool
+
+# The variables of the environment that bound what one page may cost.
+SECONDS, GIGABYTES = "LEXVL_PAGE_SECONDS", "LEXVL_PAGE_GB"
+
+# Held by the thread that starts processes.
+_STARTING = Lock()
+
+# Processes at most: each that does OCR holds up to 1 GB.
+MOST_WORKERS = 8
+
+
+class Limits(NamedTuple):
+    """What one page may cost: seconds, and gigabytes of memory (on Linux)."""
+
+    seconds: float = 60.0
+    gigabytes: float = 3.0
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        """The limits that the variables set, else the defaults."""
+        names = {"seconds": SECONDS, "gigabytes": GIGABYTES}
+        return cls(**{field: _number(name) for field, name in names.items() if os.environ.get(name)})
+
+
+class Overdue(DataError):
+    """A page took longer than its limit."""
+
+
+def workers() -> int:
+    """How many processes there are."""
+    return min(usable_cores(), MOST_WORKERS)
+
+
+def begin(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Starts a call in the next free process, for `result_of`; function and arguments are pickled."""
+    limits = Limits.of_environment()
+    try:
+        with _STARTING:
+            pool = _pool(limits, os.getpid())
+        return pool.schedule(_called, (Path.cwd(), function, *arguments), timeout=limits.seconds)
+    except RuntimeError as problem:
+        raise _broken(problem) from problem
+
+
+def result_of(call: Future[Any], where: str) -> Any:
+    """What a call returns.
+
+    Raises:
+        DataError: what it raised, in one line that begins with `where`.
+        Overdue: it took too long.
+        InstallationError: no process starts.
+    """
+    limits = Limits.of_environment()
+    try:
+        return call.result()
+    except LexvlError:
+        raise
+    except BrokenProcessPool as problem:
+        raise _broken(problem) from problem
+    except TimeoutError as problem:
+        raise Overdue(f"{where}: more than {limits.seconds:g} s ({SECONDS})") from problem
+    except MemoryError as problem:
+        raise DataError(f"{where}: more than {limits.gigabytes:g} GB of memory ({GIGABYTES})") from problem
+    except Exception as problem:
+        code = getattr(problem, "exitcode", None)
+        if code is None:
+            raise DataError(f"{where}: cannot be read ({reason_of(problem)})") from problem
+        ending = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+        raise DataError(
+            f"{where}: its reading crashed ({ending}), perhaps beyond {limits.gigabytes:g} GB of memory ({GIGABYTES})"
+        ) from problem
+
+
+@cache
+def _pool(limits: Limits, process: int) -> ProcessPool:
+    """The processes of this one, `process`: a forked child has none of its parent."""
+    from pebble import ProcessPool
+
+    pool = ProcessPool(workers(), initializer=_bound, initargs=limits[1:], context=get_context("spawn"))
+    atexit.register(_end, pool)
+    return pool
+
+
+def _end(pool: ProcessPool) -> None:
+    pool.stop()
+    pool.join()
+
+
+def _broken(problem: Exception) -> InstallationError:
+    """The error of processes that do not start; the next call tries anew."""
+    _pool.cache_clear()
+    return InstallationError(
+        f"the processes that read pages do not start ({reason_of(problem)}); a script needs "
+        f"'if __name__ == \"__main__\":' around its calls, and {GIGABYTES} may be too low"
+    )
+
+
+def _number(name: str) -> float:
+    text = os.environ[name]
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise UsageError(f"{name}={text!r}: expected a number above 0")
+    return number
+
+
+# --- in the process -------------------------------------------------------------------------------------------------
+
+
+def _bound(gigabytes: float) -> None:
+    """Bounds the memory of this process, and lets it decode pictures of any size within that."""
+    import PIL.Image
+
+    PIL.Image.MAX_IMAGE_PIXELS = None
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 1e9),) * 2)
+
+
+def _called(folder: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in the working folder of the caller.
+
+    Errors of other libraries, whose classes the caller may not know, become lines.
+    """
+    os.chdir(folder)
+    try:
+        return function(*arguments)
+    except (LexvlError, MemoryError):
+        raise
+    except Exception as problem:
+        raise RuntimeError(reason_of(problem)) from None
