@@ -412,7 +412,8 @@ def test_an_image_counts_by_its_name():
 # No slash: of an image's path only the last part counts. A problem does not count: its document is never encoded.
 texts = st.none() | st.text(st.characters(exclude_categories=("Cs",), exclude_characters="/"), max_size=4)
 few = st.lists(
-    st.builds(Document, st.text("ab+-", min_size=1, max_size=3), texts, texts, texts, st.just({}), st.none()), max_size=3
+    st.builds(Document, st.text("ab+-", min_size=1, max_size=3), texts, texts, texts, st.just({}), st.none()),
+    max_size=3,
 )
 
 
