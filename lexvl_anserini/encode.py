@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.encode")
 
-# Documents that a dry run times.
-DRY_RUN_SAMPLE = 64
+# Documents that a dry run times, and those before them that warm the machine up.
+DRY_RUN_SAMPLE, WARMING = 128, 8
 
 
 def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
@@ -63,19 +63,24 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
     return rows
 
 
-def estimate(dataset: Dataset, model: Encoder, batch_size: int, on_error: OnError, part: Part | None) -> dict[str, Any]:
+def estimate(
+    dataset: Dataset, model: Encoder, quantiser: Quantiser, batch_size: int, on_error: OnError, part: Part | None
+) -> dict[str, Any]:
     """The number of documents of a corpus or a part, and the time that encoding will take, from a sample of them."""
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-    from lexvl_anserini.shards.encoding import calibration_sample, encode_shard
+    from lexvl_anserini.shards.encoding import CALIBRATION_SAMPLE, drawn_sample, encode_shard
 
     summary = check_corpus(dataset.documents, dataset.name)
-    sample = calibration_sample(dataset.documents(), summary.documents)[:DRY_RUN_SAMPLE]
+    sample = drawn_sample(dataset.documents(), summary.documents, DRY_RUN_SAMPLE)
     plain = Quantiser(document=SideQuantiser("peak", 8))
+    encode_shard(sample[:WARMING], model, plain, batch_size, silent, on_error)
     started = time.perf_counter()
     shard = encode_shard(sample, model, plain, batch_size, silent, on_error)
     documents = part.span(summary.documents)[1] if part else summary.documents
-    seconds = (time.perf_counter() - started) / len(sample) * documents
+    calibrating = model.kind == "impact" and model.fitted(quantiser).document.scheme == "calibrated"
+    encoded = documents + calibrating * min(CALIBRATION_SAMPLE, summary.documents)
+    seconds = (time.perf_counter() - started) / len(sample) * encoded
     rows: dict[str, Any] = {"documents": documents, "estimated_seconds": round(seconds, 1)}
     if "postings" in (counts := shard.counts()):
         rows["estimated_postings"] = round(counts["postings"] / len(sample) * documents)
@@ -338,6 +343,10 @@ def command(
     if inputs.index and not dry_run:
         cli.print_rows(encode_for_index(work), style)
         return
+    if runner != cli.RunnerOptions() and not dry_run and not parts.all_parts(inputs.topics):
+        raise UsageError(
+            "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"
+        )
     if parts.all_parts(inputs.topics) and not dry_run:
         with runner.running():
             cli.print_rows(encode_all_parts(work), style)
@@ -355,7 +364,7 @@ def command(
         rows = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint}
         rows["corpus"] = inputs.topics or inputs.corpus
         if topics is None:
-            rows |= estimate(dataset, model, batch_size, OnError(parts.on_error), part)
+            rows |= estimate(dataset, model, work.quantiser, batch_size, OnError(parts.on_error), part)
         else:
             rows["topics"] = topics.count()
     elif topics is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,6 +28,8 @@ from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Search
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
+
+log = logging.getLogger(__name__)
 
 # What decides a score besides our own code.
 VERSIONED = ("lexvl-anserini", "pyserini", "faiss-cpu", "torch", "transformers")
@@ -149,7 +152,17 @@ class IndexSearch:
         settings = replace(self.settings, remove_query=request.remove_query)
         lists = searcher.lists(chain([first], stream), request.hits, settings, tally)
         figures = partial(tally.efficiency, self.index.manifest, self.index.path)
-        return write_run(run, _watched(to_the_end(searcher, lists), progress), request, request.encoder.name, figures)
+        written = write_run(
+            run, _watched(to_the_end(searcher, lists), progress), request, request.encoder.name, figures
+        )
+        if tally.removed:
+            log.info(
+                "%s: in %d of %d lists the document whose id is the topic's is left out (--no-remove-query keeps it)",
+                run,
+                tally.removed,
+                written.counts.topics,
+            )
+        return written
 
 
 def texts_of(hits: RankedList, index: BuiltIndex, data_dir: str | None) -> dict[str, str]:

@@ -55,6 +55,7 @@ class SearchCost:
     terms: int = 0
     encode_s: float = 0.0
     all_s: float = 0.0
+    removed: int = 0
     served: Mapping[str, int] = field(default_factory=dict)
 
     def encoded(self, queries: Iterator[Any]) -> Iterator[Any]:
@@ -71,11 +72,19 @@ class SearchCost:
             self.all_s += seconds
             yield hits
 
+    def without_query(self, hits: RankedList) -> RankedList:
+        """The list without the document whose id is the topic's; counts those that are left out."""
+        others = hits.without(hits.query_id)
+        self.removed += len(hits) - len(others)
+        return others
+
     def efficiency(self, manifest: Manifest, index: Path) -> dict[str, float]:
         """Figures for tables; milliseconds are the engine's alone, without encoding."""
         figures: dict[str, float] = {"index_documents": manifest.counts.documents}
         if "bytes" in (report := read_report(index)):
             figures["index_bytes"] = report["bytes"]
+        if self.removed:
+            figures["queries_removed"] = self.removed
         if self.queries:
             figures["ms_per_query"] = round((self.all_s - self.encode_s) * 1000 / self.queries, 3)
         if manifest.kind == "impact" and self.queries:
@@ -266,7 +275,7 @@ class Searcher:
             vector_of = _vectors(impacts, self.index.manifest, settings)
             lists = search_refined(impacts, with_texts, settings, fetch, vector_of)
         for listed in tally.searched(lists):
-            yield listed.without(listed.query_id)[:hits] if settings.remove_query else listed
+            yield tally.without_query(listed)[:hits] if settings.remove_query else listed
         tally.served = self.engine.served()
 
     def verified(self) -> None:

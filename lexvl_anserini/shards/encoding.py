@@ -89,10 +89,9 @@ def without_problems(
     return [document for document in documents if document.problem is None] if skipped else documents, skipped
 
 
-def calibration_sample(documents: Iterable[Document], count: int) -> list[Document]:
-    """At most `CALIBRATION_SAMPLE` documents drawn without replacement from all `count`, the same every time."""
-    size = min(count, CALIBRATION_SAMPLE)
-    positions = np.sort(np.random.default_rng(CALIBRATION_SEED).choice(count, size, replace=False)).tolist()
+def drawn_sample(documents: Iterable[Document], count: int, size: int = CALIBRATION_SAMPLE) -> list[Document]:
+    """At most `size` documents drawn without replacement from all `count`, in their order, the same every time."""
+    positions = np.sort(np.random.default_rng(CALIBRATION_SEED).choice(count, min(count, size), replace=False)).tolist()
     drawn = set(positions)
     return [document for i, document in enumerate(islice(documents, positions[-1] + 1)) if i in drawn]
 
@@ -119,7 +118,7 @@ def calibrated(
     quantiser = model.fitted(quantiser)
     if quantiser.document.scheme != "calibrated":
         return quantiser
-    sample = calibration_sample(documents, count)
+    sample = drawn_sample(documents, count)
     read, weights, skipped = encode_readable(sample, model, batch_size, on_error=on_error)
     if not read:
         raise DataError(f"{name}: none of {len(sample)} images can be read; the first: {skipped[0].reason}")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from beir_folders import write_beir
@@ -22,12 +23,14 @@ from PIL import Image
 from lexvl_anserini import cli
 from lexvl_anserini.cli import parse_settings
 from lexvl_anserini.data.dataset import dataset_of, load_dataset
-from lexvl_anserini.encode import command
+from lexvl_anserini.data.pictures.images import FAIL
+from lexvl_anserini.encode import command, estimate
 from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import Topic
+from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
@@ -193,6 +196,30 @@ def test_dry_run_writes_nothing(encode, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["topics.tsv"]
 
 
+def test_a_dry_run_times_documents_from_all_over_the_corpus(monkeypatch):
+    """Half of the documents are ten times as long, and come last; a document takes a second a word."""
+    documents = [Document(str(i), text="word " * (1 if i < 500 else 10)) for i in range(1000)]
+    clock = [0.0]
+
+    def encode_shard(sample, *others):
+        clock[0] += sum(len(document.text.split()) for document in sample)
+        return SimpleNamespace(counts=dict)
+
+    monkeypatch.setattr("lexvl_anserini.shards.encoding.encode_shard", encode_shard)
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    dataset = SimpleNamespace(documents=lambda: iter(documents), name="half")
+    model = SimpleNamespace(kind="impact", fitted=lambda quantiser: quantiser)
+    rows = estimate(dataset, model, Quantiser.named("fixed", scale=1.0), 32, FAIL, None)
+    assert rows["estimated_seconds"] == pytest.approx(5500, rel=0.15)
+    calibrated = estimate(dataset, model, Quantiser(), 32, FAIL, None)
+    assert calibrated["estimated_seconds"] == pytest.approx(rows["estimated_seconds"] * 1256 / 1000)
+
+
+def test_a_runner_without_a_plan_is_refused(encode):
+    code, _, err = encode("--runner", "ray", "--workers", "2")
+    assert code == 2 and "--parts N --plan FILE" in err and not Path("impacts").exists()
+
+
 def test_list_encoders(encode):
     code, out, _ = encode("--list-encoders")
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(ENCODERS)
@@ -306,7 +333,7 @@ def test_encodes_topics_of_a_corpus(encode, beir):
     assert len(Path("q.jsonl").read_text().splitlines()) == 3
     # A run of them can be measured: the queries know where they are judged.
     origin = json.loads(Path("q.jsonl.manifest.json").read_text())["topics"]
-    assert origin["dataset"] == f"beir:{beir}" and origin["split"] == "test" and origin["remove_query"]
+    assert origin["dataset"] == f"beir:{beir}" and origin["split"] == "test" and not origin["remove_query"]
 
 
 def test_topics_are_not_overwritten_unless_told(encode, tmp_path):

@@ -75,7 +75,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def beir(tmp_path: Path) -> Path:
     topics = {"q1": "dog dog", "q2": "zebra", "q3": "unknown", "q4": "cat"}
     documents = {doc_id: "x" for doc_id, _ in DOCUMENTS}
-    return write_beir(tmp_path / "beir", documents, topics, ((query_id, "d1") for query_id in topics))
+    return write_beir(tmp_path / "scifact", documents, topics, ((query_id, "d1") for query_id in topics))
 
 
 invoke = partial(invoked, command)
@@ -124,6 +124,20 @@ def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
     assert manifest is not None
     assert (manifest.dataset, manifest.split, manifest.remove_query) == (f"beir:{beir}", "test", True)
     assert (manifest.index, manifest.hits, manifest.encoder["name"]) == ("index", 1000, "toy")
+    assert manifest.efficiency["queries_removed"] == 1
+
+
+def test_the_topic_itself_is_a_hit_in_a_folder_of_ones_own(index: Path, beir: Path, tmp_path: Path, caplog) -> None:
+    """Whether the topics come from the folder or from its file; a folder with the name of a BEIR dataset loses it."""
+    own = beir.rename(tmp_path / "mine")
+    for number, topics in enumerate((f"beir:{own}", own / "queries.jsonl")):
+        invoke("--index", index, "--topics", topics, "--output", tmp_path / str(number))
+        assert (tmp_path / str(number)).read_text().startswith("q1 Q0 q1 1 18 toy\n")
+    assert "left out" not in caplog.text
+    beirs = own.rename(tmp_path / "scifact")
+    with caplog.at_level("INFO", "lexvl_anserini"):
+        invoke("--index", index, "--topics", f"beir:{beirs}", "--output", tmp_path / "b")
+    assert "in 1 of 4 lists the document whose id is the topic's is left out" in caplog.text
 
 
 def test_a_folder_as_run_and_a_file_of_topics_that_is_not_there(index: Path, beir: Path, tmp_path: Path) -> None:
@@ -175,7 +189,7 @@ def test_default_topics_and_output(index: Path, beir: Path, tmp_path: Path, monk
     make_of(index, beir)
     monkeypatch.chdir(tmp_path)
     invoke("--index", index)
-    assert [path.name for path in Path("runs").iterdir()] == ["beir-beir.toy.trec", "beir-beir.toy.trec.manifest.json"]
+    assert [path.name for path in Path("runs").iterdir()] == ["beir-scifact.toy.trec", "beir-scifact.toy.trec.manifest.json"]
 
 
 def test_a_dataset_whose_topics_changed_is_another_request(

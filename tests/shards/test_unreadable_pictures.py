@@ -21,7 +21,7 @@ from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards import writing
-from lexvl_anserini.shards.encoding import calibration_sample
+from lexvl_anserini.shards.encoding import drawn_sample
 from lexvl_anserini.shards.layout import Layout
 
 
@@ -118,7 +118,7 @@ def test_skipping_nothing_is_no_difference(tmp_path, pictured):
 def test_a_failed_run_is_resumed_by_skipping(tmp_path, pictured, encoded):
     order = [*pictured[10:17], pictured[28], *pictured[:10], *pictured[17:28]]  # the first shard is in order
     encode(tmp_path / "fresh", order, PICTURES, on_error="skip")
-    sample = {d.doc_id for d in calibration_sample(iter(order), len(order))}
+    sample = {d.doc_id for d in drawn_sample(iter(order), len(order))}
     assert sample == {d.doc_id for d in order}, "so small a corpus is its own sample: calibrating fails first"
     with pytest.raises(DataError):
         encode(tmp_path / "out", order, PICTURES)

@@ -32,8 +32,8 @@ from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactQuery
 from lexvl_anserini.queries.query_vectors import write_queries
-from lexvl_anserini.shards import encoding, writing
-from lexvl_anserini.shards.encoding import calibration_sample
+from lexvl_anserini.shards import writing
+from lexvl_anserini.shards.encoding import drawn_sample
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 
@@ -169,12 +169,11 @@ def test_shards_end_where_batches_do(tmp_path):
     assert [shard["documents"] for shard in encode(tmp_path / "c", layout=Layout(shard_size=15)).shards] == [15, 15]
 
 
-def test_calibration_sample_is_a_sample(monkeypatch):
-    monkeypatch.setattr(encoding, "CALIBRATION_SAMPLE", 10)
-    chosen = [d.doc_id for d in calibration_sample(iter(DOCUMENTS), 30)]
+def test_drawn_sample_is_a_sample():
+    chosen = [d.doc_id for d in drawn_sample(iter(DOCUMENTS), 30, 10)]
     assert len(set(chosen)) == 10 and chosen == sorted(chosen) and chosen != [f"d{i:02d}" for i in range(10)]
-    assert chosen == [d.doc_id for d in calibration_sample(iter(DOCUMENTS), 30)]
-    assert calibration_sample(iter(DOCUMENTS[:3]), 3) == DOCUMENTS[:3]
+    assert chosen == [d.doc_id for d in drawn_sample(iter(DOCUMENTS), 30, 10)]
+    assert drawn_sample(iter(DOCUMENTS[:3]), 3) == DOCUMENTS[:3]
 
 
 @pytest.mark.parametrize("arguments", [{"shard_format": "csv"}, {"shard_size": 0}])
