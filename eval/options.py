@@ -78,7 +78,8 @@ MarkingTest = Annotated[
 Averages = Annotated[
     list[str] | None,
     typer.Option(
-        "--average", help="Columns of an average over datasets: beir-12, beir-13, beir-18, cqadupstack; repeatable."
+        "--average",
+        help="Columns of an average over datasets: beir-12, beir-13, beir-18, cqadupstack, vidore-2; repeatable.",
     ),
 ]
 Efficiency = Annotated[

@@ -139,6 +139,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
     "Evaluate runs by the rules of one dataset": {
         "beir": Row("lexvl_eval.beir", "BEIR: nDCG@10, Recall@100"),
         "msmarco": Row("lexvl_eval.msmarco", "MS MARCO passages: RR@10"),
+        "vidore": Row("lexvl_eval.vidore", "Pages: nDCG@5"),
         "coco": Row("lexvl_eval.coco", "COCO captions: R@1, R@5, R@10"),
         "flickr30k": Row("lexvl_eval.flickr30k", "Flickr30k captions: R@1, R@5, R@10"),
         "flickr8k": Row("lexvl_eval.flickr8k", "Flickr8k captions: R@1, R@5, R@10"),
@@ -154,6 +155,8 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "quantisation": Row("lexvl_eval.analyses.quantisation", "What integer impacts lose"),
         "pruning": Row("lexvl_eval.analyses.pruning", "What shorter queries and documents lose"),
         "sparsity": Row("lexvl_eval.analyses.sparsity", "Terms per query and document, and FLOPS"),
+        "draw-pages": Row("lexvl_eval.analyses.draw_pages", "Draw texts as scanned pages, with topics and judgements"),
+        "word-error": Row("lexvl_eval.analyses.word_error", "How well the words of pages are read"),
         "tune": Row("lexvl_eval.analyses.tune", "Choose settings on one split, report them on another"),
         "ann": Row("lexvl_eval.analyses.ann", "What approximate dense search loses"),
         "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),

@@ -46,6 +46,8 @@ BEIR_13 = (*BEIR_12, "quora")
 # Not public, or not in BEIR's archives.
 BEIR_CLOSED = ("bioasq", "robust04", "signal1m", "trec-news")
 
+VIDORE_2 = ("biomedical_lectures_v2", "economics_reports_v2", "esg_reports_human_labeled_v2", "esg_reports_v2")
+
 
 def _test_splits(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"beir/{name}/test" for name in names)
@@ -56,6 +58,7 @@ AVERAGES: Mapping[str, tuple[str, ...]] = {
     "beir-12": _test_splits(BEIR_12),
     "beir-13": _test_splits(BEIR_13),
     "beir-18": (*_test_splits((*BEIR_13, *BEIR_CLOSED)), "cqadupstack"),
+    "vidore-2": tuple(f"vidore/{name},english/test text-to-image" for name in VIDORE_2),
     "cqadupstack": _test_splits(f"cqadupstack/{part}" for part in CQADUPSTACK),
 }
 

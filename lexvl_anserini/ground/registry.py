@@ -31,6 +31,7 @@ DATASETS: Mapping[str, str] = {
     "sentences": "lexvl_anserini.data.corpora.own_queries:load_own_queries",
     "titles": "lexvl_anserini.data.corpora.own_queries:load_own_queries",
     "triples": "lexvl_anserini.data.corpora.text_pairs:load_triples",
+    "vidore": "lexvl_anserini.data.corpora.vidore:load_vidore",
     "webdataset": "lexvl_anserini.data.corpora.webdataset:load_webdataset",
 }
 # Datasets that are named family:path; the others have a fixed place in the data folder, or are packaged.
@@ -48,6 +49,7 @@ FAMILIES_OF_PATHS = frozenset(
         "sentences",
         "titles",
         "triples",
+        "vidore",
         "webdataset",
     }
 )

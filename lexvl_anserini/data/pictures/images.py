@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import numpy as np
 
 from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.data.pictures.references import MEMBER, page_of
+from lexvl_anserini.data.pictures.references import CELL, MEMBER, page_of
+from lexvl_anserini.data.pictures.tables import read_picture
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.registry import door
 
@@ -126,7 +127,8 @@ def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image to an upright PIL image, mode RGB.
 
     Args:
-        reference: a path, `archive.tar::member`, a page of either (`a.pdf#3`), or a PIL image (which is not changed).
+        reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`a.pdf#3`), or a PIL image (which is
+            not changed).
         max_pixels: width times height above which an image raises an error; pages are rendered to a size of their own.
     """
     import PIL.Image
@@ -216,13 +218,15 @@ def usable_cores() -> int:
 
 
 def open_source(where: str) -> BinaryIO:
-    """Opens an image's file, or its member of an archive (`archive.tar::member`), as bytes.
+    """Opens an image's file, its member of an archive (`archive.tar::member`) or its row of a table, as bytes.
 
     Raises:
         DataError: it does not exist, cannot be read, or is a pipe or a device, which has no end or waits for a writer.
     """
     if match := MEMBER.fullmatch(where):
         return io.BytesIO(open_archive(Path(match["archive"]).expanduser()).read(match["member"]))
+    if match := CELL.fullmatch(where):
+        return io.BytesIO(read_picture(Path(match["table"]).expanduser(), int(match["row"])))
     path = Path(where).expanduser()
     try:
         if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):

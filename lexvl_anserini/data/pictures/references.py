@@ -1,4 +1,4 @@
-"""References of pictures: a path or `archive.tar::member`; of a page of either, `a.pdf#3`, `scan.tif#2`."""
+"""References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `a.pdf#3`, `scan.tif#2`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 # A member of an archive.
 MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
+
+# A row of a table, from 0.
+CELL = re.compile(r"(?P<table>.+?\.parquet)::(?P<row>[0-9]{1,12})", re.IGNORECASE | re.DOTALL)
 
 # A page of a file: its number follows the suffix of the file.
 _PAGE = re.compile(r"(?P<file>.+\.[A-Za-z0-9]+)#(?P<page>[1-9][0-9]{0,8})", re.DOTALL)
@@ -34,8 +37,9 @@ def page_of(reference: str) -> PageReference | None:
 
 
 def file_of(reference: str) -> Path:
-    """The file that a reference leads into: of a member of an archive, the archive."""
+    """The file that a reference leads into: of a member of an archive, the archive; of a row, the table."""
     page = page_of(reference)
     whole = page.file if page else reference
     match = MEMBER.fullmatch(whole)
-    return Path(match["archive"] if match else whole).expanduser()
+    cell = None if match else CELL.fullmatch(whole)
+    return Path(match["archive"] if match else cell["table"] if cell else whole).expanduser()

@@ -1,0 +1,96 @@
+"""Pictures inside Parquet tables, as the hub keeps data sets: `table.parquet::17` is the picture of row 17, from 0."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from lexvl_anserini.data.entries import FileState, state_of
+from lexvl_anserini.ground.errors import DataError
+
+if TYPE_CHECKING:
+    from pyarrow import ChunkedArray, Schema
+    from pyarrow.parquet import ParquetFile
+
+# Row groups held at once, over all tables: readers of neighbouring rows take turns at the border of two.
+GROUPS_HELD = 2
+
+_LOCK = Lock()
+
+
+def open_table(path: Path) -> ParquetFile:
+    """A table, whose rows are not read yet.
+
+    Raises:
+        DataError: it is not there, or no Parquet.
+    """
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        return ParquetFile(path)
+    except OSError as problem:
+        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
+    except ArrowException as problem:
+        raise DataError(f"{path}: no Parquet table, or a damaged one ({problem})") from problem
+
+
+def picture_column(schema: Schema) -> str | None:
+    """The name of the column with pictures: bytes, or a struct with `bytes`, as the hub's image columns; else None."""
+    from pyarrow import types
+
+    def is_bytes(kind: Any) -> bool:
+        return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+    for field in schema:
+        kind = field.type
+        if types.is_struct(kind) and (place := kind.get_field_index("bytes")) >= 0:
+            kind = kind.field(place).type
+        if is_bytes(kind) and field.name.startswith("image"):
+            return str(field.name)
+    return None
+
+
+def read_picture(path: Path, row: int) -> bytes:
+    """The bytes of the picture in a row. Memory: the pictures of at most `GROUPS_HELD` row groups.
+
+    Raises:
+        DataError: no such table, row or picture, or a damaged table.
+    """
+    state = state_of(path)
+    starts = _starts(path, state)
+    if not 0 <= row < starts[-1]:
+        raise DataError(f"{path}::{row}: no such row; the table has {starts[-1]:,}")
+    group = bisect_right(starts, row) - 1
+    with _LOCK:
+        value = _pictures(path, state, group)[row - starts[group]].as_py()
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if not content:
+        raise DataError(f"{path}::{row}: no picture in this row")
+    return bytes(content)
+
+
+@lru_cache(maxsize=64)
+def _starts(path: Path, state: FileState) -> Sequence[int]:
+    """The first row of each group, and the number of rows."""
+    metadata = open_table(path).metadata
+    return list(accumulate((metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)), initial=0))
+
+
+@lru_cache(maxsize=GROUPS_HELD)
+def _pictures(path: Path, state: FileState, group: int) -> ChunkedArray:
+    from pyarrow import ArrowException
+
+    table = open_table(path)
+    column = picture_column(table.schema_arrow)
+    if column is None:
+        raise DataError(f"{path}: no column of pictures; it has {', '.join(table.schema_arrow.names)}")
+    try:
+        return table.read_row_group(group, columns=[column]).column(0)
+    except (ArrowException, OSError) as problem:
+        raise DataError(f"{path}: damaged in row group {group} ({problem})") from problem
