@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lexvl_anserini.cli import run
 
-from .judged import judged_command
+from .score import judged_command
 
 command = judged_command(
     """Measure runs on a BEIR dataset: nDCG@10, Recall@100, Recall@1000 and RR@10.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lexvl_anserini.cli import run
 
-from .judged import judged_command
+from .score import judged_command
 
 command = judged_command(
     """Measure runs on MS MARCO passages: RR@10 over all topics of the qrels.

@@ -1,11 +1,15 @@
-"""Measures runs against judgements: `python -m eval.score --run RUN --qrels QRELS --measure nDCG@10`."""
+"""Measures runs against judgements: `python -m eval.score --run RUN --qrels QRELS --measure nDCG@10`.
+
+`eval.beir` and its like are commands with the rules of one dataset, which `judged_command` makes.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
-from lexvl_anserini.cli import Verbose, expanded, run
+from lexvl_anserini.cli import Command, Verbose, expanded, run
 
 from . import options
 from .measures.measure_runs import measure_runs
@@ -39,6 +43,42 @@ def command(
     cards, source = names.cards(runs), judgements.source(escape_ids)
     measured = measure_runs(cards, source, measures, **asdict(rules), per_topic=per_topic, results=results)
     sys.stdout.write(render_scores(names.of_runs(cards, measured), per_topic, output_format))
+
+
+def judged_command(
+    help_text: str, measures: Sequence[str], ties: str | None = None, remove_query: bool = False
+) -> Command:
+    """The command of a dataset.
+
+    Args:
+        help_text: what `--help` prints.
+        measures: its measures by default.
+        ties: its order of equal scores; None for that of the run.
+        remove_query: whether a hit whose id is the query's is dropped before the cut.
+    """
+    measures_by_default, ties_by_default = list(measures), ties
+
+    def command(
+        runs: options.Runs,
+        names: options.NameOptions,
+        judgements: options.JudgementOptions,
+        measures: options.Measures = measures_by_default,
+        ties: options.Ties = ties_by_default,
+        escape_ids: options.EscapeIds = False,
+        per_topic: options.PerTopic = False,
+        results: options.Results = None,
+        output_format: options.ScoreFormat = "text",
+        verbose: Verbose = False,
+    ) -> None:
+        check_format(output_format, SCORE_FORMATS)
+        cards, source = names.cards(runs), judgements.source(escape_ids)
+        measured = measure_runs(
+            cards, source, measures, ties=ties, remove_query=remove_query, per_topic=per_topic, results=results
+        )
+        sys.stdout.write(render_scores(names.of_runs(cards, measured), per_topic, output_format))
+
+    command.__doc__ = help_text
+    return expanded(command)
 
 
 if __name__ == "__main__":

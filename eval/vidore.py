@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lexvl_anserini.cli import run
 
-from .judged import judged_command
+from .score import judged_command
 
 command = judged_command(
     """Measure runs on pages of ViDoRe, VisRAG or MMEB: nDCG@5, nDCG@10, Recall@5 and Recall@100.

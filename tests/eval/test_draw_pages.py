@@ -9,7 +9,7 @@ import pytest
 from beir_folders import write_beir
 from PIL import Image
 
-from eval.analyses.draw_pages import LEAST_SIZE, Look, chosen_pages, command, draw_page, page_id, set_text
+from eval.analyses.pages.draw_pages import LEAST_SIZE, Look, chosen_pages, command, draw_page, page_id, set_text
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.records import Document
 from tests.invoking import invoked

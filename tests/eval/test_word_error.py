@@ -9,7 +9,7 @@ from beir_folders import write_beir
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.analyses.word_error import Edits, command, edits_of
+from eval.analyses.pages.word_error import Edits, command, edits_of
 from tests.invoking import invoked
 
 texts = st.lists(st.sampled_from("abc"), max_size=6)

@@ -47,7 +47,7 @@ ROWS = 4096
 _OF_SPLIT = re.compile(r"(?P<split>[A-Za-z]+)-\d+-of-\d+(-[0-9a-f]+)?")
 
 
-class Tables(NamedTuple):
+class PageTables(NamedTuple):
     """The tables of a folder by kind; `rows` are pages with their queries."""
 
     where: Path
@@ -93,13 +93,13 @@ def folder_of(ref: CorpusRef) -> tuple[Path, str | None]:
     return where, language or None
 
 
-def tables_in(where: Path, split: str, language: str | None = None) -> Tables:
+def tables_in(where: Path, split: str, language: str | None = None) -> PageTables:
     """The tables of a split, and of a language where its name begins that of a folder; others are named in the log.
 
     Raises:
         DataError: no pages of this split, or a damaged table.
     """
-    kinds: dict[str, list[Path]] = {kind: [] for kind in (*Tables._fields[1:], "others")}
+    kinds: dict[str, list[Path]] = {kind: [] for kind in (*PageTables._fields[1:], "others")}
     splits: set[str] = set()
     paths = sorted(where.rglob("*.parquet"))
     of_language = [path for path in paths if language and path.parent.name.startswith(f"{language}-")]
@@ -115,7 +115,7 @@ def tables_in(where: Path, split: str, language: str | None = None) -> Tables:
     if others:
         names = ", ".join(str(path.relative_to(where)) for path in others)
         log_once(f"{where}: neither pages, queries nor judgements: {names}")
-    return Tables(where, *kinds.values())
+    return PageTables(where, *kinds.values())
 
 
 def _kind(schema: Schema) -> str:
@@ -128,7 +128,7 @@ def _kind(schema: Schema) -> str:
     return "others" if names.isdisjoint(QUERY_ID) or names.isdisjoint(QUERY) else "queries"
 
 
-def read_pages(tables: Tables, texts: bool, escape_ids: bool = False) -> Iterator[Document]:
+def read_pages(tables: PageTables, texts: bool, escape_ids: bool = False) -> Iterator[Document]:
     """The pages in the order of tables and rows; of rows with queries each page once."""
     seen: set[str] = set()
     for path in tables.pages or tables.rows:
@@ -147,7 +147,7 @@ def read_pages(tables: Tables, texts: bool, escape_ids: bool = False) -> Iterato
             yield Document(doc_id, text=content, image=f"{path}::{row}", metadata=metadata)
 
 
-def read_topics(tables: Tables, language: str | None = None, escape_ids: bool = False) -> Iterator[Topic]:
+def read_topics(tables: PageTables, language: str | None = None, escape_ids: bool = False) -> Iterator[Topic]:
     """The queries of a language, or all.
 
     Raises:
@@ -176,7 +176,7 @@ def read_topics(tables: Tables, language: str | None = None, escape_ids: bool = 
         raise DataError(f"{tables.where}: no query{asked_for}; languages there: {there}")
 
 
-def read_judgements(tables: Tables, language: str | None = None, escape_ids: bool = False) -> Iterator[Qrel]:
+def read_judgements(tables: PageTables, language: str | None = None, escape_ids: bool = False) -> Iterator[Qrel]:
     """The judgements of the topics of a language, or of all."""
     if not tables.judgements and not tables.rows:
         raise DataError(f"{tables.where}: no table of judgements; expected {QUERY_ID[0]}, {DOC_ID[0]}, {SCORE}")
@@ -198,7 +198,7 @@ def read_judgements(tables: Tables, language: str | None = None, escape_ids: boo
                 yield Qrel(*pair, 1)
 
 
-def _row_topics(tables: Tables) -> Mapping[str, tuple[str, str]]:
+def _row_topics(tables: PageTables) -> Mapping[str, tuple[str, str]]:
     """Id and text of each distinct query of rows that are pages, by the text."""
     topics: dict[str, tuple[str, str]] = {}
     for number, (_, _, values) in enumerate(_queried(tables)):
@@ -207,7 +207,7 @@ def _row_topics(tables: Tables) -> Mapping[str, tuple[str, str]]:
     return topics
 
 
-def _queried(tables: Tables) -> Iterator[tuple[Path, int, dict[str, Any]]]:
+def _queried(tables: PageTables) -> Iterator[tuple[Path, int, dict[str, Any]]]:
     """The rows that have a query, of pages with their queries."""
     for path in tables.rows:
         for row, values in _rows(path, [QUERY[0], FILE]):

@@ -1,4 +1,4 @@
-"""Draws texts as scanned pages: `python -m eval.analyses.draw_pages --dataset beir:scifact --output DIR`.
+"""Draws texts as scanned pages: `python -m eval.analyses.pages.draw_pages --dataset beir:scifact --output DIR`.
 
 Pages whose words are known, and which are judged: what OCR costs a search, and what a model of pages gains, can be
 measured without a collection of scans. A page is A4 at 150 dots an inch, in a typeface, a size, one or two columns, a
@@ -59,7 +59,7 @@ class Look(NamedTuple):
     quality: int
 
 
-class Line(NamedTuple):
+class SetLine(NamedTuple):
     """A line of text at a place of the page, in pixels."""
 
     left: float
@@ -75,7 +75,7 @@ def command(
     topics: Annotated[int | None, typer.Option(min=1, help="Topics, drawn by the seed; default all.")] = None,
     split: Annotated[str | None, typer.Option(help="Split of the topics; default test.")] = None,
     data_dir: DataDir = None,
-    seed: Annotated[int, typer.Option(help="Of topics, documents and the looks of pages.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of topics, documents and the looks of pages.")] = 0,
     overwrite: Overwrite = False,
     style: Style = "text",
     verbose: Verbose = False,
@@ -84,7 +84,7 @@ def command(
 
     DIR/pages is searched as `pages:DIR/pages`; `beir:DIR` has the true texts under the same ids.
 
-    Example: python -m eval.analyses.draw_pages --dataset beir/scifact --documents 600 --output pages-scifact
+    Example: python -m eval.analyses.pages.draw_pages --dataset beir/scifact --documents 600 --output pages-scifact
     """
     require("matplotlib")
     if output.exists() and not overwrite:
@@ -192,7 +192,7 @@ def draw_page(document: Document, seed: int = 0) -> tuple[Image, Document, Look]
     return Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).convert("RGB"), drawn, look
 
 
-def set_text(document: Document, look: Look) -> tuple[list[Line], Document]:
+def set_text(document: Document, look: Look) -> tuple[list[SetLine], Document]:
     """The lines of a page in the largest type up to the look's with which all words fit, and what they say."""
     title, words = (document.title or "").split(), (document.text or "").split()
     for size in range(look.size, LEAST_SIZE - 1, -1):
@@ -214,16 +214,16 @@ def set_text(document: Document, look: Look) -> tuple[list[Line], Document]:
     return lines, document._replace(text=" ".join(line.text for line in shown))
 
 
-def _column(words: Sequence[str], type_: FreeTypeFont, left: float, top: float, width: float) -> Iterator[Line]:
+def _column(words: Sequence[str], type_: FreeTypeFont, left: float, top: float, width: float) -> Iterator[SetLine]:
     """Words in lines of a width; a longer word has a line of its own."""
     line: list[str] = []
     for word in words:
         if line and type_.getlength(" ".join([*line, word])) > width:
-            yield Line(left, top, " ".join(line), type_)
+            yield SetLine(left, top, " ".join(line), type_)
             line, top = [], top + type_.size * LINE
         line.append(word)
     if line:
-        yield Line(left, top, " ".join(line), type_)
+        yield SetLine(left, top, " ".join(line), type_)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""How well pages are read: `python -m eval.analyses.word_error --read pages:DIR/pages --true beir:DIR`."""
+"""How well pages are read: `python -m eval.analyses.pages.word_error --read pages:DIR/pages --true beir:DIR`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lexvl_anserini.cli import DataDir, Verbose, run
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.ground.errors import DataError
 
-from .. import options
-from ..report.render import FieldColumn, Table, check_format, render
-from ..report.tables import COUNT
+from ... import options
+from ...report.render import FieldColumn, Table, check_format, render
+from ...report.tables import COUNT
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def command(
     Columns of print that are read across the page count as errors of order; "in any order" is the share of the true
     words that were read anywhere, which is what a search by words sees.
 
-    Example: python -m eval.analyses.word_error --read pages:pages-scifact/pages --true beir:pages-scifact
+    Example: python -m eval.analyses.pages.word_error --read pages:pages-scifact/pages --true beir:pages-scifact
     """
     check_format(output_format)
     edits = errors_of_pages(read, true, data_dir)

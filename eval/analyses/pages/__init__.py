@@ -1,0 +1,1 @@
+"""Pages drawn from texts, and how well pages are read."""
