@@ -83,8 +83,6 @@ class SearchCost:
         figures: dict[str, float] = {"index_documents": manifest.counts.documents}
         if "bytes" in (report := read_report(index)):
             figures["index_bytes"] = report["bytes"]
-        if self.removed:
-            figures["queries_removed"] = self.removed
         if self.queries:
             figures["ms_per_query"] = round((self.all_s - self.encode_s) * 1000 / self.queries, 3)
         if manifest.kind == "impact" and self.queries:

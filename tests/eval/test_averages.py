@@ -14,6 +14,7 @@ from lexvl_anserini.ground.records import Measurement
 def test_what_averages_have():
     assert {name: (len(AVERAGES[name]), len(datasets_of(name))) for name in AVERAGES} == {
         "beir-12": (12, 12), "beir-13": (13, 13), "beir-18": (18, 29), "cqadupstack": (12, 12),
+        "vidore-2": (4, 4),
     }  # fmt: skip
     assert {*datasets_of("beir-13")} - {*datasets_of("beir-12")} == {"beir/quora/test"}
     assert "beir/msmarco/dev" not in datasets_of("beir-18")

@@ -45,10 +45,9 @@ def load_beir(ref: CorpusRef) -> Dataset:
     return load_beir_folder(folder, replace(ref, name=f"beir/{name}", split=split))
 
 
-def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
+def load_beir_folder(folder: Path, ref: CorpusRef, remove_query: bool = True) -> Dataset:
     """A dataset in BEIR's layout under the name of the reference.
 
-    In BEIR's own datasets a document whose id is the topic's does not count; a folder is such a dataset by its name.
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
     encoded. Another split than the default is looked for at once.
     """
@@ -64,16 +63,11 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
         documents=partial(read_corpus, corpus, ref.escape_ids),
         topics=partial(_topics_of_split, folder, split, ref.escape_ids),
         qrels=partial(_qrels_of_split, folder, split, ref.escape_ids),
-        remove_query=_is_of_beir(folder, ref.name),
+        remove_query=remove_query,
     )
     if corpus.suffix in PACKED:
         return dataset
     return replace(dataset, placed=partial(read_placed_corpus, corpus, ref.escape_ids))
-
-
-def _is_of_beir(folder: Path, name: str) -> bool:
-    names = {folder.name, "/".join(folder.parts[-2:])}
-    return name.startswith("beir/") or (name.startswith("beir:") and not names.isdisjoint(BEIR_ARCHIVES))
 
 
 def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:

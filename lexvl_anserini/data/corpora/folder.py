@@ -35,7 +35,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
     if where.is_dir() and corpus_file(where):
         direction, split = checked_direction(ref, DIRECTIONS, "text-to-text"), checked_split(ref, split_in_name)
         name = f"folder:{where}" if split_in_name else ref.name
-        return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction))
+        return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction), remove_query=False)
     files = files_in(where, _captions_among)
     first = _first(
         files,
