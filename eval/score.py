@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from lexvl_anserini.cli import Command, Verbose, expanded, run
 
@@ -19,6 +20,32 @@ from .report.tables import SCORE_FORMATS, render_scores
 DEFAULT_MEASURES = ["nDCG@10", "RR@10", "Recall@100"]
 
 
+@dataclass(frozen=True)
+class PrintOptions:
+    """Whose ids are judged, and how the values are printed and stored."""
+
+    escape_ids: options.EscapeIds = False
+    per_topic: options.PerTopic = False
+    results: options.Results = None
+    output_format: options.ScoreFormat = "text"
+
+    def print_scores(
+        self,
+        runs: Sequence[Path],
+        names: options.NameOptions,
+        judgements: options.JudgementOptions,
+        measures: Sequence[str],
+        rules: options.RuleOptions,
+    ) -> None:
+        """Measures runs, and prints the values."""
+        check_format(self.output_format, SCORE_FORMATS)
+        cards, source = names.cards(runs), judgements.source(self.escape_ids)
+        measured = measure_runs(
+            cards, source, measures, **asdict(rules), per_topic=self.per_topic, results=self.results
+        )
+        sys.stdout.write(render_scores(names.of_runs(cards, measured), self.per_topic, self.output_format))
+
+
 @expanded
 def command(
     *,
@@ -27,10 +54,7 @@ def command(
     judgements: options.JudgementOptions,
     measures: options.Measures = DEFAULT_MEASURES,
     rules: options.RuleOptions,
-    escape_ids: options.EscapeIds = False,
-    per_topic: options.PerTopic = False,
-    results: options.Results = None,
-    output_format: options.ScoreFormat = "text",
+    printing: PrintOptions,
     verbose: Verbose = False,
 ) -> None:
     """Measure runs against judgements, with a value for every topic of the judgements; ranx computes.
@@ -39,10 +63,7 @@ def command(
 
     Example: python -m eval.score --run runs/demo.vdr.trec --measure nDCG@10 --measure HitRate@1
     """
-    check_format(output_format, SCORE_FORMATS)
-    cards, source = names.cards(runs), judgements.source(escape_ids)
-    measured = measure_runs(cards, source, measures, **asdict(rules), per_topic=per_topic, results=results)
-    sys.stdout.write(render_scores(names.of_runs(cards, measured), per_topic, output_format))
+    printing.print_scores(runs, names, judgements, measures, rules)
 
 
 def judged_command(
@@ -59,23 +80,17 @@ def judged_command(
     measures_by_default, ties_by_default = list(measures), ties
 
     def command(
+        *,
         runs: options.Runs,
         names: options.NameOptions,
         judgements: options.JudgementOptions,
         measures: options.Measures = measures_by_default,
         ties: options.Ties = ties_by_default,
-        escape_ids: options.EscapeIds = False,
-        per_topic: options.PerTopic = False,
-        results: options.Results = None,
-        output_format: options.ScoreFormat = "text",
+        printing: PrintOptions,
         verbose: Verbose = False,
     ) -> None:
-        check_format(output_format, SCORE_FORMATS)
-        cards, source = names.cards(runs), judgements.source(escape_ids)
-        measured = measure_runs(
-            cards, source, measures, ties=ties, remove_query=remove_query, per_topic=per_topic, results=results
-        )
-        sys.stdout.write(render_scores(names.of_runs(cards, measured), per_topic, output_format))
+        rules = options.RuleOptions(ties=ties, remove_query=remove_query)
+        printing.print_scores(runs, names, judgements, measures, rules)
 
     command.__doc__ = help_text
     return expanded(command)

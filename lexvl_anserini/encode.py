@@ -343,14 +343,14 @@ def command(
     if inputs.index and not dry_run:
         cli.print_rows(encode_for_index(work), style)
         return
-    if runner != cli.RunnerOptions() and not dry_run and not parts.all_parts(inputs.topics):
-        raise UsageError(
-            "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"
-        )
     if parts.all_parts(inputs.topics) and not dry_run:
         with runner.running():
             cli.print_rows(encode_all_parts(work), style)
         return
+    if runner != cli.RunnerOptions() and not dry_run:
+        raise UsageError(
+            "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"
+        )
     topics, dataset = inputs.load_topics(), inputs.load_corpus()
     if topics is None:
         dataset = begun(dataset)  # a corpus that cannot be read fails before the encoder is loaded

@@ -30,7 +30,8 @@ def command(
     Example: python -m lexvl_anserini.mine --run runs/train.trec --corpus beir/scifact/train --output mined.jsonl
     """
     from lexvl_anserini.data.dataset import load_dataset
-    from lexvl_anserini.ground.errors import ArtefactError, UsageError
+    from lexvl_anserini.ground.claims import refuse_existing
+    from lexvl_anserini.ground.errors import UsageError
     from lexvl_anserini.ground.run_manifest import read_run_manifest
     from lexvl_anserini.runs.negatives import Mining, mine, write_dpr
 
@@ -38,8 +39,7 @@ def command(
         raise UsageError(f"--first-rank {first_rank} is after --depth {depth}")
     if not output.name.endswith((".jsonl", ".jsonl.gz")):
         raise UsageError(f"--output {output}: expected a name in .jsonl or .jsonl.gz, as `train` reads it (dpr:FILE)")
-    if output.exists() and not overwrite:
-        raise ArtefactError(f"{output}: exists; --overwrite replaces it")
+    refuse_existing(output, overwrite)
     if corpus:
         dataset = load_dataset(corpus, None, data_dir)
     else:

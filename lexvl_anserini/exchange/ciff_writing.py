@@ -23,6 +23,7 @@ from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.engines.resident.packing_kernels import put_varying
 from lexvl_anserini.engines.resident.plain_packing import varying
 from lexvl_anserini.exchange.ciff_reading import VERSION
+from lexvl_anserini.ground.claims import refuse_existing
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, packed
 from lexvl_anserini.ground.installed import OURS, version_of
@@ -92,8 +93,7 @@ def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Pr
         UsageError: an index of another kind, or in partitions.
     """
     _check_index(index)
-    if output.exists() and not overwrite:
-        raise ArtefactError(f"{output}: exists; --overwrite replaces it")
+    refuse_existing(output, overwrite)
     jvm.start()
     with java_errors(f"{index}: cannot be read as a Lucene index"), census(index) as whole:
         whole.checkIntegrity()

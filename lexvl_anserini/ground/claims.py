@@ -124,3 +124,9 @@ def ensure(
 def report_finished(output: Path | str) -> None:
     """Logs that the output of a request is there, so that its command writes nothing."""
     log.info("%s: finished already, nothing to do", output)
+
+
+def refuse_existing(output: Path, overwrite: bool) -> None:
+    """Raises ArtefactError for an output that is there, of a command that cannot compare requests."""
+    if output.exists() and not overwrite:
+        raise ArtefactError(f"{output}: exists; --overwrite replaces it")

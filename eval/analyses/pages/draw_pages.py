@@ -22,7 +22,8 @@ import typer
 
 from lexvl_anserini.cli import DataDir, Overwrite, Style, Verbose, print_rows, progress_bar, run
 from lexvl_anserini.data.dataset import Dataset, load_dataset
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.claims import refuse_existing
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.ground.registry import require
@@ -87,8 +88,7 @@ def command(
     Example: python -m eval.analyses.pages.draw_pages --dataset beir/scifact --documents 600 --output pages-scifact
     """
     require("matplotlib")
-    if output.exists() and not overwrite:
-        raise ArtefactError(f"{output}: exists; --overwrite replaces it")
+    refuse_existing(output, overwrite)
     source = load_dataset(dataset, split, data_dir=data_dir)
     chosen, qrels, pages = chosen_pages(source, documents, topics, seed)
     cut = 0
@@ -204,7 +204,7 @@ def set_text(document: Document, look: Look) -> tuple[list[SetLine], Document]:
         fitting = max(int((HEIGHT - MARGIN - top) / (size * LINE)), 0)
         if len(wrapped) <= fitting * look.columns:
             break
-    per_column = max(-(-len(wrapped) // look.columns), 1) if len(wrapped) <= fitting * look.columns else fitting
+    per_column = min(-(-len(wrapped) // look.columns), fitting)
     shown = wrapped[: per_column * look.columns]
     for number, line in enumerate(shown):
         column, row = divmod(number, per_column)

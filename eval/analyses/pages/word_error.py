@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -20,8 +19,7 @@ from ...report.render import FieldColumn, Table, check_format, render
 from ...report.tables import COUNT
 
 
-@dataclass(frozen=True)
-class Edits:
+class Edits(NamedTuple):
     """The fewest edits that make the true words of what was read, and the true words that were read at any place.
 
     words        true words
@@ -36,9 +34,6 @@ class Edits:
     missing: int = 0
     added: int = 0
     read: int = 0
-
-    def __add__(self, other: Edits) -> Edits:
-        return Edits(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
 
 
 class PageErrors(NamedTuple):
@@ -93,7 +88,7 @@ def command(
     """
     check_format(output_format)
     edits = errors_of_pages(read, true, data_dir)
-    rows = [PageErrors.of("all", len(edits), sum(edits.values(), Edits()))]
+    rows = [PageErrors.of("all", len(edits), Edits(*map(sum, zip(*edits.values(), strict=True))))]
     pages = [PageErrors.of(doc_id, 1, of_page) for doc_id, of_page in edits.items()]
     rows += sorted(pages, key=lambda row: (-row.error, row.page))[:worst]
     sys.stdout.write(render(Table.of_fields(rows, COLUMNS), rows, output_format))

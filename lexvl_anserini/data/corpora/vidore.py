@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.dataset import Dataset, checked_direction, data_root
 from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.data.pictures.tables import open_table, picture_column
+from lexvl_anserini.data.parquet import read_batches
+from lexvl_anserini.data.pictures.tables import DAMAGED, picture_column, schema_of
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, Topic
@@ -40,8 +41,6 @@ DOC_ID, QUERY_ID = ("corpus-id", "corpus_id", "id", "_id"), ("query-id", "query_
 JUDGED = (DOC_ID[:2], QUERY_ID[:2], ("score",))
 QUERY, TEXT = ("query", "text"), ("markdown", "text")
 SCORE, LANGUAGE, FILE = "score", "language", "image_filename"
-# Rows decoded at a time; pictures are not.
-ROWS = 4096
 
 # `test-00000-of-00002.parquet`
 _OF_SPLIT = re.compile(r"(?P<split>[A-Za-z]+)-\d+-of-\d+(-[0-9a-f]+)?")
@@ -102,12 +101,12 @@ def tables_in(where: Path, split: str, language: str | None = None) -> PageTable
     kinds: dict[str, list[Path]] = {kind: [] for kind in (*PageTables._fields[1:], "others")}
     splits: set[str] = set()
     paths = sorted(where.rglob("*.parquet"))
-    of_language = [path for path in paths if language and path.parent.name.startswith(f"{language}-")]
+    of_language = [path for path in paths if _in_folder_of(language, path)]
     for path in of_language or paths:
         named = _OF_SPLIT.fullmatch(path.stem)
         splits.add(named["split"] if named else split)
         if named is None or named["split"] == split:
-            kinds[_kind(open_table(path).schema_arrow)].append(path)
+            kinds[_kind(schema_of(path))].append(path)
     others = kinds.pop("others")
     if not kinds["pages"] and not kinds["rows"]:
         there = f"splits there: {', '.join(sorted(splits))}" if splits - {split} else "no table of pages"
@@ -116,6 +115,11 @@ def tables_in(where: Path, split: str, language: str | None = None) -> PageTable
         names = ", ".join(str(path.relative_to(where)) for path in others)
         log_once(f"{where}: neither pages, queries nor judgements: {names}")
     return PageTables(where, *kinds.values())
+
+
+def _in_folder_of(language: str | None, path: Path) -> bool:
+    """Whether the folder of a table has the name of a language, as MTEB's `english-queries`."""
+    return bool(language) and path.parent.name.startswith(f"{language}-")
 
 
 def _kind(schema: Schema) -> str:
@@ -132,13 +136,13 @@ def read_pages(tables: PageTables, texts: bool, escape_ids: bool = False) -> Ite
     """The pages in the order of tables and rows; of rows with queries each page once."""
     seen: set[str] = set()
     for path in tables.pages or tables.rows:
-        columns = _columns(path, DOC_ID if tables.pages else (FILE,))
-        shown = open_table(path).schema_arrow
-        text = next((name for name in TEXT if name in shown.names), None)
+        schema = schema_of(path)
+        [id_column] = _columns(schema, DOC_ID if tables.pages else (FILE,))
+        text = next((name for name in TEXT if name in schema.names), None)
         if texts and text is None:
             raise DataError(f"{path}: no text of pages ({' or '.join(TEXT)}); encode its pictures")
-        for row, values in _rows(path, [*columns, *([text] if text else []), *_plain(shown, columns)]):
-            doc_id = checked_id(values.pop(columns[0]), f"{path} row {row}", escape_ids)
+        for row, values in _rows(path, [id_column, *([text] if text else []), *_plain(schema, id_column)]):
+            doc_id = checked_id(values.pop(id_column), f"{path} row {row}", escape_ids)
             if not tables.pages and doc_id in seen:
                 continue
             seen.add(doc_id)
@@ -155,19 +159,19 @@ def read_topics(tables: PageTables, language: str | None = None, escape_ids: boo
     """
     languages: set[str] = set()
     count = 0
-    if language and any(path.parent.name.startswith(f"{language}-") for path in tables.queries):
+    if any(_in_folder_of(language, path) for path in tables.queries):
         language = None
     for path in tables.queries:
-        id_column, text = _columns(path, QUERY_ID, QUERY)
-        names = open_table(path).schema_arrow.names
-        spoken = [LANGUAGE] if LANGUAGE in names else []
+        schema = schema_of(path)
+        id_column, text = _columns(schema, QUERY_ID, QUERY)
+        spoken = [LANGUAGE] if LANGUAGE in schema.names else []
         for row, values in _rows(path, [id_column, text, *spoken]):
             languages.add(values.get(LANGUAGE) or "")
             if language in (None, values.get(LANGUAGE)):
                 count += 1
                 yield Topic(checked_id(values[id_column], f"{path} row {row}", escape_ids), values[text])
     if not tables.queries and language is None:
-        for query_id, text in _row_topics(tables).values():
+        for text, query_id in _row_topics(tables).items():
             count += 1
             yield Topic(query_id, text)
     if not count:
@@ -182,7 +186,7 @@ def read_judgements(tables: PageTables, language: str | None = None, escape_ids:
         raise DataError(f"{tables.where}: no table of judgements; expected {QUERY_ID[0]}, {DOC_ID[0]}, {SCORE}")
     topics = {topic.query_id for topic in read_topics(tables, language, escape_ids)} if language else None
     for path in tables.judgements:
-        columns = _columns(path, QUERY_ID, DOC_ID)
+        columns = _columns(schema_of(path), QUERY_ID, DOC_ID)
         for row, values in _rows(path, [*columns, SCORE]):
             query_id, doc_id = (checked_id(values[column], f"{path} row {row}", escape_ids) for column in columns)
             if topics is None or query_id in topics:
@@ -192,18 +196,17 @@ def read_judgements(tables: PageTables, language: str | None = None, escape_ids:
         judged: set[tuple[str, str]] = set()
         for path, row, values in _queried(tables):
             doc_id = checked_id(values[FILE], f"{path} row {row}", escape_ids)
-            pair = topic_of[values[QUERY[0]]][0], doc_id
+            pair = topic_of[values[QUERY[0]]], doc_id
             if pair not in judged:
                 judged.add(pair)
                 yield Qrel(*pair, 1)
 
 
-def _row_topics(tables: PageTables) -> Mapping[str, tuple[str, str]]:
-    """Id and text of each distinct query of rows that are pages, by the text."""
-    topics: dict[str, tuple[str, str]] = {}
+def _row_topics(tables: PageTables) -> Mapping[str, str]:
+    """Text -> id of each distinct query of rows that are pages."""
+    topics: dict[str, str] = {}
     for number, (_, _, values) in enumerate(_queried(tables)):
-        text = values[QUERY[0]]
-        topics.setdefault(text, (f"q{number}", text))
+        topics.setdefault(values[QUERY[0]], f"q{number}")
     return topics
 
 
@@ -215,30 +218,22 @@ def _queried(tables: PageTables) -> Iterator[tuple[Path, int, dict[str, Any]]]:
                 yield path, row, values
 
 
-def _columns(path: Path, *wanted: Sequence[str]) -> list[str]:
+def _columns(schema: Schema, *wanted: Sequence[str]) -> list[str]:
     """The column of a table for each of what is needed."""
-    names = open_table(path).schema_arrow.names
-    return [next(name for name in choices if name in names) for choices in wanted]
+    return [next(name for name in choices if name in schema.names) for choices in wanted]
 
 
-def _plain(schema: Schema, others: Sequence[str]) -> list[str]:
+def _plain(schema: Schema, id_column: str) -> list[str]:
     """The columns of numbers and words that become metadata."""
     from pyarrow import types
 
     kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
     plain = [field.name for field in schema if any(kind(field.type) for kind in kinds)]
-    return [name for name in plain if name not in {*others, *TEXT, *QUERY}]
+    return [name for name in plain if name not in {id_column, *TEXT, *QUERY}]
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Some columns of each row, with its number from 0."""
-    from pyarrow import ArrowException
-
-    row = 0
-    try:
-        for batch in open_table(path).iter_batches(ROWS, columns=list(columns)):
-            for values in batch.to_pylist():
-                yield row, values
-                row += 1
-    except (ArrowException, OSError) as problem:
-        raise DataError(f"{path}: damaged after row {row:,} ({problem})") from problem
+    """Some columns of each row, with its number from 0; pictures are not decoded."""
+    of_any_type = dict.fromkeys(columns, lambda kind: True)
+    batches = read_batches(path, of_any_type, failure=DAMAGED)
+    return enumerate(values for batch in batches for values in batch.to_pylist())

@@ -40,6 +40,5 @@ def file_of(reference: str) -> Path:
     """The file that a reference leads into: of a member of an archive, the archive; of a row, the table."""
     page = page_of(reference)
     whole = page.file if page else reference
-    match = MEMBER.fullmatch(whole)
-    cell = None if match else CELL.fullmatch(whole)
-    return Path(match["archive"] if match else cell["table"] if cell else whole).expanduser()
+    match = MEMBER.fullmatch(whole) or CELL.fullmatch(whole)
+    return Path(match[1] if match else whole).expanduser()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -11,6 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.entries import FileState, state_of
+from lexvl_anserini.data.parquet import Failure, parquet_errors
 from lexvl_anserini.ground.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,24 +22,27 @@ if TYPE_CHECKING:
 # Row groups held at once, over all tables: readers of neighbouring rows take turns at the border of two.
 GROUPS_HELD = 2
 
+DAMAGED = Failure(remedy="no Parquet table, or a damaged one; fetch it again")
+
 _LOCK = Lock()
 
 
-def open_table(path: Path) -> ParquetFile:
-    """A table, whose rows are not read yet.
+def schema_of(path: Path) -> Schema:
+    """The columns of a table.
 
     Raises:
-        DataError: it is not there, or no Parquet.
+        DataError: it cannot be read, or is no Parquet.
     """
-    from pyarrow import ArrowException
+    with _opened(path) as file:
+        return file.schema_arrow
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[ParquetFile]:
     from pyarrow.parquet import ParquetFile
 
-    try:
-        return ParquetFile(path)
-    except OSError as problem:
-        raise DataError(f"{path}: cannot be read ({problem.strerror or problem})") from problem
-    except ArrowException as problem:
-        raise DataError(f"{path}: no Parquet table, or a damaged one ({problem})") from problem
+    with parquet_errors(path, DAMAGED), ParquetFile(path) as file:
+        yield file
 
 
 def picture_column(schema: Schema) -> str | None:
@@ -78,19 +83,15 @@ def read_picture(path: Path, row: int) -> bytes:
 @lru_cache(maxsize=64)
 def _starts(path: Path, state: FileState) -> Sequence[int]:
     """The first row of each group, and the number of rows."""
-    metadata = open_table(path).metadata
-    return list(accumulate((metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)), initial=0))
+    with _opened(path) as file:
+        groups = range(file.metadata.num_row_groups)
+        return list(accumulate((file.metadata.row_group(group).num_rows for group in groups), initial=0))
 
 
 @lru_cache(maxsize=GROUPS_HELD)
 def _pictures(path: Path, state: FileState, group: int) -> ChunkedArray:
-    from pyarrow import ArrowException
-
-    table = open_table(path)
-    column = picture_column(table.schema_arrow)
-    if column is None:
-        raise DataError(f"{path}: no column of pictures; it has {', '.join(table.schema_arrow.names)}")
-    try:
-        return table.read_row_group(group, columns=[column]).column(0)
-    except (ArrowException, OSError) as problem:
-        raise DataError(f"{path}: damaged in row group {group} ({problem})") from problem
+    with _opened(path) as file:
+        column = picture_column(file.schema_arrow)
+        if column is None:
+            raise DataError(f"{path}: no column of pictures; it has {', '.join(file.schema_arrow.names)}")
+        return file.read_row_group(group, columns=[column]).column(0)
