@@ -8,7 +8,11 @@ const state = { q: "", as: "auto", where: "", filters: [], weights: {}, like: nu
 const columns = [];
 let description = { indexes: [], examples: [] };
 
+// A published page answers its own requests (`static.js`), and its link is behind a #, which a disk allows.
+const site = globalThis.lexvlSite;
+
 async function request(path, body, signal) {
+  if (site) return site.request(path, body);
   const options = body === undefined ? { signal } : { method: "POST", signal, body: body instanceof Blob ? body : JSON.stringify(body),
     headers: { "content-type": body instanceof Blob ? "application/octet-stream" : "application/json" } };
   const response = await fetch(path, options);
@@ -20,7 +24,7 @@ async function request(path, body, signal) {
 // --- the link
 
 function readLink() {
-  const given = new URLSearchParams(location.search);
+  const given = new URLSearchParams(site ? location.hash.slice(1) : location.search);
   const parsed = (key, otherwise) => { try { return JSON.parse(given.get(key)) ?? otherwise; } catch { return otherwise; } };
   Object.assign(state, { q: given.get("q") ?? "", as: ["text", "terms"].includes(given.get("as")) ? given.get("as") : "auto",
     where: given.get("where") ?? "", like: given.get("like"), picture: given.get("picture"),
@@ -40,7 +44,8 @@ function writeLink() {
   const weights = Object.fromEntries(Object.entries(state.weights).filter(([, terms]) => Object.keys(terms).length));
   if (Object.keys(weights).length) given.set("weights", JSON.stringify(weights));
   if (state.filters.length) given.set("filters", JSON.stringify(state.filters));
-  history.replaceState(null, "", given.size ? `?${given}` : location.pathname);
+  if (site) history.replaceState(null, "", `#${given}`);
+  else history.replaceState(null, "", given.size ? `?${given}` : location.pathname);
 }
 
 // --- searches: one request of a column at a time, then the newest state
@@ -133,7 +138,7 @@ function openDetails(searcher, card) {
   }
   const similar = element("button", { type: "button", text: "search for similar ones",
     onclick: () => { byId("details").close(); newQuery({ q: "", like: hit.doc_id }); } });
-  const right = element("div", {}, facts, similar, note, list);
+  const right = element("div", {}, facts, site ? "" : similar, note, list);
   byId("details-body").replaceChildren(element("div", { class: "detail" }, element("div", {}, frame, hit.picture && hit.text ? element("p", { text: hit.text }) : ""), right));
   byId("details").showModal();
   if (!index.terms) return;
@@ -341,6 +346,7 @@ byId("filter-add").addEventListener("click", () => {
 
 async function begin() {
   readLink();
+  for (const served of site ? document.querySelectorAll(".served") : []) served.hidden = true;
   description = await request("api/indexes");
   for (const index of description.indexes) {
     const events = {

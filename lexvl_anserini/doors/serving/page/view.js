@@ -21,6 +21,7 @@ export function number(value) {
 }
 
 export function pictureUrl(index, id, side) {
+  if (globalThis.lexvlSite) return globalThis.lexvlSite.picture(id);
   return "api/picture?" + new URLSearchParams({ index, doc_id: id, side });
 }
 
@@ -87,11 +88,12 @@ export class Column {
     this.ran = element("p", { class: "ran" });
     this.problem = element("p", { class: "problem", role: "alert" });
     this.chips = element("ul", { class: "chips", "aria-label": `Terms of the query for ${description.name}` });
+    this.related = element("p", { class: "related", hidden: true });
     this.list = element("ol", { class: "hits", "aria-label": `Hits of ${description.name}` });
     this.list.classList.toggle("texts", !description.pictures);
     this.more = element("button", { type: "button", class: "more", text: "more hits", hidden: true, onclick: () => events.more() });
     this.root = element("section", { "aria-label": description.name }, element("h2", { text: description.name }),
-      this.ran, this.problem, this.chips, this.list, this.more);
+      this.ran, this.problem, this.chips, this.related, this.list, this.more);
     this.problem.textContent = description.problem;
     this.about = `${description.documents.toLocaleString("en")} documents, ${description.encoder}`;
     this.ran.textContent = this.about;
@@ -111,6 +113,7 @@ export class Column {
       ? `${this.about}; read as ${reading}, encoded in ${encode.toFixed(1)} ms, searched in ${search.toFixed(1)} ms, here after ${milliseconds.toFixed(0)} ms${ignored}`
       : `${this.about}${ignored}`;
     this.showChips(answer.chips);
+    this.showRelated(answer.related ?? [], answer.chips[0]?.given || 1);
     this.showHits(answer.hits);
     this.more.hidden = answer.hits.length < most || most >= 100;
     if (answer.read_as !== "none" && !answer.hits.length) this.problem.textContent = "no document has a term of the query, or none matches the filters";
@@ -151,6 +154,12 @@ export class Column {
       slider.title = weight === given ? "" : `the encoder gave ${given}`;
     };
     return { root, set };
+  }
+
+  showRelated(terms, weight) {
+    this.related.hidden = !terms.length;
+    this.related.replaceChildren("also: ", ...terms.map((term) => element("button", { type: "button", text: term,
+      "aria-label": `Add ${term}`, onclick: () => this.events.weight(term, weight) })));
   }
 
   showHits(hits) {

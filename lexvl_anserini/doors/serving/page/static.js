@@ -1,0 +1,247 @@
+// The page without a server: answers of the API from the files that `lexvl publish` wrote beside it.
+
+const coming = new Map(), documentNumbers = new Map(), lists = new Map();
+const SUGGESTIONS = 10, OFFERED_TERMS = 6;
+
+// Data files are scripts that call this function, because a page that was opened from a disk may not read files.
+globalThis.lexvl = (name, content) => coming.get(name).resolve(content);
+
+function part(name) {
+  if (!coming.has(name)) {
+    const awaited = Promise.withResolvers ? Promise.withResolvers() : deferred();
+    coming.set(name, awaited);
+    const script = document.createElement("script");
+    script.src = `data/${name}.js`;
+    script.onerror = () => { coming.delete(name); awaited.reject(new Error(`data/${name}.js cannot be read`)); };
+    document.head.append(script);
+  }
+  return coming.get(name).promise;
+}
+
+function deferred() {
+  const made = {};
+  made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }));
+  return made;
+}
+
+const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+// --- a text as BERT's WordPiece with lower case reads it
+
+const DROPPED = /[\p{Cc}\p{Cf}\p{Co}\p{Cs}\0\ufffd]/u, KEPT_CONTROLS = /[\t\n\r]/, SPACE = /\s/u, MARKS = /\p{Mn}/gu;
+const PUNCTUATION = /[!-/:-@[-`{-~]|\p{P}/u;
+const IDEOGRAPHS = [[0x4e00, 0x9fff], [0x3400, 0x4dbf], [0x20000, 0x2a6df], [0x2a700, 0x2b73f], [0x2b740, 0x2b81f],
+  [0x2b920, 0x2ceaf], [0xf900, 0xfaff], [0x2f800, 0x2fa1f]];
+
+function normalised(text) {
+  let clean = "";
+  for (const letter of text) {
+    const code = letter.codePointAt(0);
+    if (KEPT_CONTROLS.test(letter) || SPACE.test(letter)) clean += DROPPED.test(letter) && !KEPT_CONTROLS.test(letter) ? "" : " ";
+    else if (DROPPED.test(letter)) continue;
+    else clean += IDEOGRAPHS.some(([from, to]) => from <= code && code <= to) ? ` ${letter} ` : letter;
+  }
+  // Letter by letter: a sigma at the end of a word has no form of its own here.
+  return [...clean.normalize("NFD").replace(MARKS, "")].map((letter) => letter.toLowerCase()).join("");
+}
+
+function split(text) {
+  const found = [];
+  let word = "";
+  const end = () => { if (word) found.push(word); word = ""; };
+  for (const letter of text) {
+    if (SPACE.test(letter)) end();
+    else if (PUNCTUATION.test(letter)) { end(); found.push(letter); }
+    else word += letter;
+  }
+  end();
+  return found;
+}
+
+// The tokens of a word, the longest beginning first; one that is unknown for a word that cannot be put together.
+function piecesOf(word, words) {
+  const letters = [...word], pieces = [];
+  if (letters.length > words.longest) return [-1];
+  for (let begin = 0; begin < letters.length;) {
+    let end = letters.length, token;
+    for (; end > begin; end--) {
+      token = words.ids.get((begin ? "##" : "") + letters.slice(begin, end).join(""));
+      if (token !== undefined) break;
+    }
+    if (end === begin) return [-1];
+    pieces.push(token);
+    begin = end;
+  }
+  return pieces;
+}
+
+function tokensOf(text, words) {
+  const tokens = [];
+  for (const piece of text.split(words.special)) {
+    if (words.specials.includes(piece)) tokens.push(words.ids.get(piece));
+    else for (const word of split(normalised(piece))) tokens.push(...piecesOf(word, words));
+  }
+  return tokens.slice(0, words.most);
+}
+
+let read = null;
+
+async function wordsOfSite() {
+  if (read) return read;
+  const words = await part("words");
+  const ids = new Map(words.tokens.split("\n").map((token, id) => [token, id]));
+  const escaped = words.specials.map((token) => token.replace(/[[\](){}.*+?^$|\\]/g, "\\$&"));
+  read = { ...words, ids, special: new RegExp(`(${escaped.join("|")})`), columnOf: new Map(words.terms.map((term, column) => [term, column])) };
+  return read;
+}
+
+// --- a question
+
+async function weighted(question) {
+  const words = await wordsOfSite();
+  const own = new Set(tokensOf(question.text, words).map((token) => words.columns[token] ?? -1).filter((column) => column >= 0));
+  const weights = new Map([...own].map((column) => [column, words.weights[own.size]]));
+  const given = new Map(weights);
+  for (const [term, weight] of Object.entries(question.weights)) {
+    const column = words.columnOf.get(term);
+    if (column === undefined) throw new Error(`${term} is no term of this index`);
+    if (!Number.isInteger(weight) || weight < 0 || weight >= 1 << 24) throw new Error(`the weight of ${term}: expected a number from 0 to 16777215`);
+    weights.set(column, weight);
+    if (!given.has(column)) given.set(column, 0);
+  }
+  return { words, weights, given };
+}
+
+// The documents and impacts of a term.
+async function listOf(column) {
+  if (!lists.has(column)) {
+    const { starts } = await part("site");
+    let number = starts.length - 1;
+    while (starts[number] > column) number--;
+    const bytes = bytesOf(await part(`postings-${number}`));
+    const end = starts[number + 1] ?? Infinity;
+    let place = 0;
+    const next = () => {
+      let value = 0, factor = 1, byte;
+      do { byte = bytes[place++]; value += (byte & 127) * factor; factor *= 128; } while (byte & 128);
+      return value;
+    };
+    for (let at = starts[number]; at < end && place < bytes.length; at++) {
+      const documents = new Int32Array(next()), impacts = new Int32Array(documents.length);
+      let before = -1;
+      for (let one = 0; one < documents.length; one++) documents[one] = before += next();
+      for (let one = 0; one < documents.length; one++) impacts[one] = next();
+      lists.set(at, { documents, impacts });
+    }
+  }
+  return lists.get(column);
+}
+
+async function ranked(weights, documents, most) {
+  const scores = new Float64Array(documents);
+  for (const [column, weight] of weights) {
+    const list = await listOf(column);
+    for (let one = 0; one < list.documents.length; one++) scores[list.documents[one]] += weight * list.impacts[one];
+  }
+  // Of equal scores the lower number is first; a key holds both, exactly as long as score x documents is below 2^53.
+  const keys = [];
+  scores.forEach((score, number) => { if (score > 0) keys.push(score * documents + documents - 1 - number); });
+  return Float64Array.from(keys).sort().reverse().slice(0, most)
+    .reduce((hits, key) => { hits.push({ number: documents - 1 - (key % documents), score: Math.floor(key / documents) }); return hits; }, []);
+}
+
+async function documentOf(number) {
+  const site = await part("site");
+  const [id, title, text, suffix] = (await part(`documents-${Math.floor(number / site.part)}`))[number % site.part];
+  documentNumbers.set(id, { number, suffix });
+  return { id, title, text, suffix };
+}
+
+async function answer(question) {
+  const site = await part("site"), started = performance.now();
+  if (question.like || question.picture) throw new Error("a page without a server searches with words alone");
+  const { words, weights, given } = await weighted(question);
+  const encoded = performance.now(), description = site.indexes[0];
+  const hits = [];
+  for (const { number, score } of await ranked(weights, description.documents, question.hits)) {
+    const { id, title, text, suffix } = await documentOf(number);
+    hits.push({ rank: hits.length + 1, doc_id: id, score, title, text, picture: Boolean(suffix), metadata: {} });
+  }
+  const chips = [...given].map(([column, value]) => ({ term: words.terms[column], weight: weights.get(column), given: value }))
+    .sort((a, b) => b.given - a.given || (a.term < b.term ? -1 : 1));
+  const ended = performance.now();
+  const empty = !question.text.trim() && !chips.length;
+  return { index: question.index, read_as: empty ? "none" : "text", chips, hits, documents: description.documents, ignored: [],
+    related: await offered(weights, words), timing: { encode_ms: encoded - started, search_ms: ended - encoded, all_ms: ended - started } };
+}
+
+// Terms beside those of a query.
+async function offered(weights, words) {
+  const related = await part("related"), counts = new Map();
+  for (const [column, weight] of weights) {
+    if (weight) related[column].forEach((other, place) => counts.set(other, (counts.get(other) ?? 0) + 1 / (1 + place)));
+  }
+  return [...counts].filter(([column]) => !weights.has(column)).sort((a, b) => b[1] - a[1] || a[0] - b[0])
+    .slice(0, OFFERED_TERMS).map(([column]) => words.terms[column]);
+}
+
+function impactIn(list, number) {
+  let low = 0, high = list.documents.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (list.documents[middle] < number) low = middle + 1; else high = middle;
+  }
+  return list.documents[low] === number ? list.impacts[low] : 0;
+}
+
+async function products({ question, doc_ids: ids }) {
+  const { words, weights } = await weighted(question);
+  return Promise.all(ids.map(async (id) => {
+    const { number } = documentNumbers.get(id), found = [];
+    for (const [column, weight] of weights) {
+      const impact = impactIn(await listOf(column), number);
+      if (weight && impact) found.push({ term: words.terms[column], weight, impact, product: weight * impact, field: "" });
+    }
+    found.sort((a, b) => b.product - a.product || (a.term < b.term ? -1 : 1));
+    return { doc_id: id, score: found.reduce((sum, one) => sum + one.product, 0), products: found, rest: 0 };
+  }));
+}
+
+// The sum of weight x activation in each cell, from 0 to 1, of the terms of the question that have a map.
+async function heatMap({ question, doc_id: id, term }) {
+  const { words, weights } = await weighted(question), { number } = documentNumbers.get(id), site = await part("site");
+  const stored = (await part(`grids-${Math.floor(number / site.part)}`))[number % site.part];
+  if (!stored) return null;
+  const [rows, columns] = stored.grid, bytes = bytesOf(stored.cells), size = 2 + Math.ceil((rows * columns) / 2);
+  const sums = new Float64Array(rows * columns);
+  let any = false;
+  stored.columns.forEach((column, place) => {
+    const weight = weights.get(column);
+    if (!weight || (term && words.terms[column] !== term)) return;
+    any = true;
+    const [low, high] = bytes.subarray(size * place), halves = bytes.subarray(size * place + 2, size * (place + 1));
+    sums.forEach((_, cell) => { sums[cell] += weight * (low + ((high - low) * ((halves[cell >> 1] >> (4 * (cell & 1))) & 15)) / 15); });
+  });
+  if (!any) return null;
+  const least = Math.min(...sums), span = Math.max(...sums) - least || 1;
+  const grid = Array.from({ length: rows }, (_, row) => Array.from(sums.subarray(row * columns, (row + 1) * columns), (value) => (value - least) / span));
+  return { grid, region: stored.region };
+}
+
+async function suggested(query) {
+  const { terms } = await wordsOfSite(), prefix = new URLSearchParams(query).get("prefix");
+  return terms.filter((term) => term.startsWith(prefix)).sort((a, b) => (b === prefix) - (a === prefix)).slice(0, SUGGESTIONS);
+}
+
+globalThis.lexvlSite = {
+  async request(path, body) {
+    const [name, query] = path.split("?");
+    if (name === "api/indexes") return part("site");
+    if (name === "api/suggest") return suggested(query);
+    return { "api/search": answer, "api/products": products, "api/map": heatMap }[name](body);
+  },
+  picture(id) {
+    const { number, suffix } = documentNumbers.get(id);
+    return `pictures/${number}.${suffix}`;
+  },
+};

@@ -1,0 +1,1 @@
+"""The search page as a folder of files that need no server."""

@@ -1,0 +1,98 @@
+"""The postings of an index for a page: by dimension, in files of similar size.
+
+Documents have their numbers in the order of ids, which is the order of equal scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.doors.serving.publishing.data_files import as_text, varying
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.lucene.fields import CONTENTS, opened_reader
+from lexvl_anserini.engines.resident.packing import exported
+from lexvl_anserini.exchange.ciff_writing import names_of, take_census
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.vocabulary import Vocabulary
+
+# Bytes of a file of postings, before they are written as text.
+RANGE = 1 << 16
+
+
+class Postings(NamedTuple):
+    """An index by dimension: the postings of dimension d are ends[d - 1]..ends[d].
+
+    ids        of the documents, in their order
+    ends       int64 [V]
+    documents  int32 [postings], ascending within a dimension
+    impacts    int32 [postings]
+    """
+
+    ids: list[str]
+    ends: np.ndarray
+    documents: np.ndarray
+    impacts: np.ndarray
+
+    def of(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """The documents of a dimension, and its impacts in them."""
+        begin = int(self.ends[dimension - 1]) if dimension else 0
+        return self.documents[begin : self.ends[dimension]], self.impacts[begin : self.ends[dimension]]
+
+    def matrix(self) -> Any:
+        """Impacts as CSR float32 [V, documents]."""
+        from scipy import sparse
+
+        pointers = np.concatenate([[0], self.ends])
+        shape = len(self.ends), len(self.ids)
+        return sparse.csr_matrix((self.impacts.astype(np.float32), self.documents, pointers), shape=shape)
+
+
+def read_postings(index: Path, vocabulary: Vocabulary) -> Postings:
+    """Reads all postings of an index.
+
+    Raises:
+        ArtefactError: no Lucene index, or a term that is not in the vocabulary.
+    """
+    if not any(index.glob("segments_*")):
+        raise ArtefactError(f"{index}: no Lucene index; build it with python -m lexvl_anserini.index")
+    jvm.start()
+    dimensions, documents, impacts = [], [], []
+    with opened_reader(index) as reader:
+        facts = take_census(index, reader)
+        order = sorted(range(len(facts.ids)), key=facts.ids.__getitem__)
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order))
+        for chunk in exported(reader, CONTENTS):
+            names = [name.decode() for name in names_of(chunk)]
+            if unknown := [name for name in names if name not in vocabulary.dimension]:
+                raise ArtefactError(f"{index}: the term {unknown[0]!r:.80} is not in its vocabulary; index again")
+            own = np.array([vocabulary.dimension[name] for name in names], np.int32)
+            dimensions.append(own.repeat(np.diff(chunk.ends, prepend=0)))
+            documents.append(place[facts.numbers[chunk.documents]])
+            impacts.append(chunk.impacts.copy())
+    columns, numbers, values = map(np.concatenate, (dimensions, documents, impacts))
+    by_dimension = np.lexsort((numbers, columns))
+    ends = np.cumsum(np.bincount(columns, minlength=len(vocabulary)), dtype=np.int64)
+    return Postings([facts.ids[at].decode() for at in order], ends, numbers[by_dimension], values[by_dimension])
+
+
+def in_ranges(postings: Postings) -> Iterator[tuple[int, str]]:
+    """Files of postings: the first dimension of each, and its lists as text.
+
+    A list is the number of postings, the distances of the documents (the first to -1), and the impacts, as `varying`.
+    """
+    first, pieces, size = 0, [], 0
+    for dimension in range(len(postings.ends)):
+        documents, impacts = postings.of(dimension)
+        numbers = np.concatenate([[len(documents)], np.diff(documents, prepend=-1), impacts])
+        octets = varying(numbers)
+        if pieces and size + len(octets) > RANGE:
+            yield first, as_text(np.concatenate(pieces))
+            first, pieces, size = dimension, [], 0
+        pieces.append(octets)
+        size += len(octets)
+    yield first, as_text(np.concatenate(pieces))
