@@ -10,12 +10,28 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from check import problems
 from pages import ROOT, collect
 
 SITE = ROOT / "build" / "site"
+
+
+def publish_demo(site: Path, environment: dict[str, str]) -> bool:
+    """Encodes, indexes and publishes the pictures of the demo, which the first page links; False if that fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        shards, index = f"{folder}/shards", f"{folder}/demo"
+        for arguments in (
+            ["encode", "--corpus", "demo", "--output", shards],
+            ["index", shards, "--index", index],
+            ["doors.serving.publish", index, str(site), "--name", "drawn pictures"],
+        ):
+            command = [sys.executable, "-m", f"lexvl_anserini.{arguments[0]}", *arguments[1:]]
+            if subprocess.run(command, cwd=ROOT, env=environment, check=False, stdout=subprocess.DEVNULL).returncode:
+                return False
+    return True
 
 
 def main() -> int:
@@ -37,7 +53,7 @@ def main() -> int:
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": programs, "PYTHONWARNINGS": "ignore:IProgress not found"}
     done = subprocess.run([*command, *places], cwd=ROOT, env=environment, check=False)
-    if done.returncode:
+    if done.returncode or not publish_demo(output / "demo", environment):
         return 1
     found = problems(output)
     for problem in found:

@@ -22,7 +22,7 @@ def command(
     side: Annotated[int, typer.Option(min=32, max=2048, help="Pixels of a thumbnail's longer side.")] = 320,
     map_terms: Annotated[
         int, typer.Option(min=0, max=255, help="Terms of a picture with a map of where they are; 0 for no maps.")
-    ] = 12,
+    ] = 10,
     replace_ids: Annotated[
         bool, typer.Option("--replace-ids", help="Numbers in the place of document ids, which may be file names.")
     ] = False,
@@ -51,7 +51,9 @@ def command(
     publication = Publication(side, map_terms, replace_ids, tuple(example or ()))
     with cli.progress_bar(f"publish {index}", None, "documents") as progress:
         rows = publish(served, site, publication, overwrite, progress)
-    cli.print_rows({"site": str(site / "index.html"), **rows, "seconds": round(time.perf_counter() - started, 2)}, style)
+    cli.print_rows(
+        {"site": str(site / "index.html"), **rows, "seconds": round(time.perf_counter() - started, 2)}, style
+    )
 
 
 if __name__ == "__main__":

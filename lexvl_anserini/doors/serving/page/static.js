@@ -1,7 +1,7 @@
 // The page without a server: answers of the API from the files that `lexvl publish` wrote beside it.
 
-const coming = new Map(), documentNumbers = new Map(), lists = new Map();
-const SUGGESTIONS = 10, OFFERED_TERMS = 6;
+const coming = new Map(), documentNumbers = new Map(), lists = new Map(), grids = new Map();
+const SUGGESTIONS = 10, OFFERED_TERMS = 6, STEPS = 7;
 
 // Data files are scripts that call this function, because a page that was opened from a disk may not read files.
 globalThis.lexvl = (name, content) => coming.get(name).resolve(content);
@@ -24,7 +24,25 @@ function deferred() {
   return made;
 }
 
-const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+// The bytes of a text of base64, inflated.
+async function bytesOf(text) {
+  const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+// Reads numbers of 7 bits a byte, the lowest first.
+function numbersOf(bytes) {
+  let place = 0;
+  return {
+    next() {
+      let value = 0, factor = 1, byte;
+      do { byte = bytes[place++]; value += (byte & 127) * factor; factor *= 128; } while (byte & 128);
+      return value;
+    },
+    get ended() { return place >= bytes.length; },
+  };
+}
 
 // --- a text as BERT's WordPiece with lower case reads it
 
@@ -89,9 +107,11 @@ let read = null;
 async function wordsOfSite() {
   if (read) return read;
   const words = await part("words");
-  const ids = new Map(words.tokens.split("\n").map((token, id) => [token, id]));
+  const tokens = new TextDecoder().decode(await bytesOf(words.tokens)).split("\n");
+  const ids = new Map(tokens.map((token, id) => [token, id]));
+  const numbers = numbersOf(await bytesOf(words.columns)), columns = tokens.map(() => numbers.next() - 1);
   const escaped = words.specials.map((token) => token.replace(/[[\](){}.*+?^$|\\]/g, "\\$&"));
-  read = { ...words, ids, special: new RegExp(`(${escaped.join("|")})`), columnOf: new Map(words.terms.map((term, column) => [term, column])) };
+  read = { ...words, ids, columns, special: new RegExp(`(${escaped.join("|")})`), columnOf: new Map(words.terms.map((term, column) => [term, column])) };
   return read;
 }
 
@@ -118,19 +138,12 @@ async function listOf(column) {
     const { starts } = await part("site");
     let number = starts.length - 1;
     while (starts[number] > column) number--;
-    const bytes = bytesOf(await part(`postings-${number}`));
-    const end = starts[number + 1] ?? Infinity;
-    let place = 0;
-    const next = () => {
-      let value = 0, factor = 1, byte;
-      do { byte = bytes[place++]; value += (byte & 127) * factor; factor *= 128; } while (byte & 128);
-      return value;
-    };
-    for (let at = starts[number]; at < end && place < bytes.length; at++) {
-      const documents = new Int32Array(next()), impacts = new Int32Array(documents.length);
+    const numbers = numbersOf(await bytesOf(await part(`postings-${number}`)));
+    for (let at = starts[number]; !numbers.ended; at++) {
+      const documents = new Int32Array(numbers.next()), impacts = new Int32Array(documents.length);
       let before = -1;
-      for (let one = 0; one < documents.length; one++) documents[one] = before += next();
-      for (let one = 0; one < documents.length; one++) impacts[one] = next();
+      for (let one = 0; one < documents.length; one++) documents[one] = before += numbers.next();
+      for (let one = 0; one < documents.length; one++) impacts[one] = numbers.next();
       lists.set(at, { documents, impacts });
     }
   }
@@ -207,20 +220,35 @@ async function products({ question, doc_ids: ids }) {
   }));
 }
 
+// The grids of a file's documents; each gets the place where its cells begin.
+async function gridsOf(number) {
+  if (!grids.has(number)) {
+    const { of, cells } = await part(`grids-${number}`);
+    let begin = 0;
+    for (const stored of of) {
+      if (!stored) continue;
+      stored.begin = begin;
+      begin += stored.columns.length * (2 + stored.grid[0] * stored.grid[1]);
+    }
+    grids.set(number, { of, cells: await bytesOf(cells) });
+  }
+  return grids.get(number);
+}
+
 // The sum of weight x activation in each cell, from 0 to 1, of the terms of the question that have a map.
 async function heatMap({ question, doc_id: id, term }) {
   const { words, weights } = await weighted(question), { number } = documentNumbers.get(id), site = await part("site");
-  const stored = (await part(`grids-${Math.floor(number / site.part)}`))[number % site.part];
+  const { of, cells } = await gridsOf(Math.floor(number / site.part)), stored = of[number % site.part];
   if (!stored) return null;
-  const [rows, columns] = stored.grid, bytes = bytesOf(stored.cells), size = 2 + Math.ceil((rows * columns) / 2);
+  const [rows, columns] = stored.grid, size = 2 + rows * columns;
   const sums = new Float64Array(rows * columns);
   let any = false;
   stored.columns.forEach((column, place) => {
     const weight = weights.get(column);
     if (!weight || (term && words.terms[column] !== term)) return;
     any = true;
-    const [low, high] = bytes.subarray(size * place), halves = bytes.subarray(size * place + 2, size * (place + 1));
-    sums.forEach((_, cell) => { sums[cell] += weight * (low + ((high - low) * ((halves[cell >> 1] >> (4 * (cell & 1))) & 15)) / 15); });
+    const [low, high, ...steps] = cells.subarray(stored.begin + size * place, stored.begin + size * (place + 1));
+    steps.forEach((step, cell) => { sums[cell] += weight * (low + ((high - low) * step) / STEPS); });
   });
   if (!any) return null;
   const least = Math.min(...sums), span = Math.max(...sums) - least || 1;

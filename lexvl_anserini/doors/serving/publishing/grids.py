@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,19 +15,27 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
 # Steps of a cell between the least and the greatest value of its grid, and of these values themselves.
-STEPS = 15
+STEPS = 7
 ENDS = 255
 
 
-def grids_of(tower: ImageTower, picture: str, dimensions: Sequence[int]) -> dict[str, Any]:
+class Grids(NamedTuple):
     """The activations of some terms in each cell of a picture.
 
     grid     rows and columns
     region   left, top, right, bottom of the grid as shares of width and height
-    columns  the dimensions
-    cells    for each of them the least and the greatest activation, as shares of the greatest of all in 255 steps, then
-             two cells a byte, the first in the lower half: steps between the two ends
+    columns  the dimensions of the terms
+    cells    uint8 [terms, 2 + rows x columns], see `stepped`
     """
+
+    grid: list[int]
+    region: list[float]
+    columns: list[int]
+    cells: np.ndarray
+
+
+def grids_of(tower: ImageTower, picture: str, dimensions: Sequence[int]) -> Grids:
+    """The grids of some terms in a picture."""
     import torch
 
     from lexvl_anserini.encoders.parts.images.grounding import patch_logits
@@ -38,22 +46,31 @@ def grids_of(tower: ImageTower, picture: str, dimensions: Sequence[int]) -> dict
     logits = torch.from_numpy(patch_logits(tower, [image], list(dimensions))[0])
     values = np.maximum(tower.composition.activation(logits).numpy(), 0)  # [rows, columns, terms]
     rows, columns, terms = values.shape
-    return {
-        "grid": [rows, columns],
-        "region": [round(share, 4) for share in (left / wide, top / high, right / wide, bottom / high)],
-        "columns": list(dimensions),
-        "cells": as_text(packed(values.reshape(rows * columns, terms).T)),
-    }
+    region = [round(share, 4) for share in (left / wide, top / high, right / wide, bottom / high)]
+    return Grids([rows, columns], region, list(dimensions), stepped(values.reshape(rows * columns, terms).T))
 
 
-def packed(values: np.ndarray) -> np.ndarray:
-    """Grids [terms, cells] of values >= 0 as uint8, see `grids_of`."""
+def stepped(values: np.ndarray) -> np.ndarray:
+    """Grids [terms, cells] of values >= 0 as uint8 [terms, 2 + cells].
+
+    The least and the greatest value of a term, as shares of the greatest of all terms in 255 steps; then the cells, in
+    7 steps from one to the other.
+    """
     greatest = float(values.max(initial=0)) or 1.0
     low = np.floor(values.min(axis=1) / greatest * ENDS)
     high = np.ceil(values.max(axis=1) / greatest * ENDS)
     span = np.maximum(high - low, 1)
-    steps = np.rint((values / greatest * ENDS - low[:, None]) / span[:, None] * STEPS).astype(np.uint8)
-    if steps.shape[1] % 2:
-        steps = np.pad(steps, ((0, 0), (0, 1)))
-    halves = steps[:, ::2] | steps[:, 1::2] << 4
-    return np.column_stack([low.astype(np.uint8), high.astype(np.uint8), halves])
+    steps = np.rint((values / greatest * ENDS - low[:, None]) / span[:, None] * STEPS)
+    return np.column_stack([low, high, steps]).astype(np.uint8)
+
+
+def as_part(grids: Sequence[Grids | None]) -> dict[str, Any]:
+    """The grids of some documents as a data file: what the cells are of, and all cells in their order."""
+    cells = [picture.cells.ravel() for picture in grids if picture is not None]
+    return {
+        "of": [
+            picture and {"grid": picture.grid, "region": picture.region, "columns": picture.columns}
+            for picture in grids
+        ],
+        "cells": as_text(np.concatenate(cells)),
+    }

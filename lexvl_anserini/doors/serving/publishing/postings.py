@@ -23,7 +23,7 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 RANGE = 1 << 16
 
 
-class Postings(NamedTuple):
+class TermPostings(NamedTuple):
     """An index by dimension: the postings of dimension d are ends[d - 1]..ends[d].
 
     ids        of the documents, in their order
@@ -51,7 +51,7 @@ class Postings(NamedTuple):
         return sparse.csr_matrix((self.impacts.astype(np.float32), self.documents, pointers), shape=shape)
 
 
-def read_postings(index: Path, vocabulary: Vocabulary) -> Postings:
+def read_postings(index: Path, vocabulary: Vocabulary) -> TermPostings:
     """Reads all postings of an index.
 
     Raises:
@@ -77,15 +77,16 @@ def read_postings(index: Path, vocabulary: Vocabulary) -> Postings:
     columns, numbers, values = map(np.concatenate, (dimensions, documents, impacts))
     by_dimension = np.lexsort((numbers, columns))
     ends = np.cumsum(np.bincount(columns, minlength=len(vocabulary)), dtype=np.int64)
-    return Postings([facts.ids[at].decode() for at in order], ends, numbers[by_dimension], values[by_dimension])
+    return TermPostings([facts.ids[at].decode() for at in order], ends, numbers[by_dimension], values[by_dimension])
 
 
-def in_ranges(postings: Postings) -> Iterator[tuple[int, str]]:
+def in_ranges(postings: TermPostings) -> Iterator[tuple[int, str]]:
     """Files of postings: the first dimension of each, and its lists as text.
 
     A list is the number of postings, the distances of the documents (the first to -1), and the impacts, as `varying`.
     """
-    first, pieces, size = 0, [], 0
+    first, size = 0, 0
+    pieces: list[np.ndarray] = []
     for dimension in range(len(postings.ends)):
         documents, impacts = postings.of(dimension)
         numbers = np.concatenate([[len(documents)], np.diff(documents, prepend=-1), impacts])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lexvl_anserini.doors.serving.publishing.postings import Postings
+from lexvl_anserini.doors.serving.publishing.postings import TermPostings
 
 # Terms that are offered for a term, and the least cosine.
 OFFERED = 5
@@ -17,7 +17,7 @@ LEAST_DOCUMENTS = 3
 BATCH = 256
 
 
-def related_terms(postings: Postings) -> list[list[int]]:
+def related_terms(postings: TermPostings) -> list[list[int]]:
     """For each dimension, those whose impacts over all documents have the greatest cosine with its own, best first."""
     from scipy import sparse
 

@@ -65,7 +65,7 @@ class Publication:
     """
 
     side: int = 320
-    map_terms: int = 12
+    map_terms: int = 10
     replace_ids: bool = False
     examples: Sequence[str] = ()
 
@@ -174,9 +174,10 @@ class _Site:
     def _has_pictures(self) -> bool:
         return any(document.picture for document in self.live.corpus.documents.values())
 
-    def _write_documents(self, begin: int, lists: postings.Postings, sizes: dict[str, int]) -> None:
+    def _write_documents(self, begin: int, lists: postings.TermPostings, sizes: dict[str, int]) -> None:
         """Writes PART documents, their pictures and maps."""
-        rows, maps = [], []
+        rows: list[list[str]] = []
+        maps: list[grids.Grids | None] = []
         numbers = range(begin, min(begin + PART, len(lists.ids)))
         heaviest = self._heaviest(numbers, lists)
         for number in numbers:
@@ -188,7 +189,7 @@ class _Site:
             maps.append(self._grids(document, heaviest[number]) if suffix else None)
         sizes["documents"] += write_part(self.folder, f"documents-{begin // PART}", rows)
         if any(maps):
-            sizes["maps"] += write_part(self.folder, f"grids-{begin // PART}", maps)
+            sizes["maps"] += write_part(self.folder, f"grids-{begin // PART}", grids.as_part(maps))
 
     def _write_picture(self, number: int, doc_id: str, document: ShownDocument) -> str:
         """Writes the thumbnail of a document; returns the suffix of its file, empty without a picture."""
@@ -199,7 +200,7 @@ class _Site:
         (self.folder / PICTURES / f"{number}.{suffix}").write_bytes(picture.content)
         return suffix
 
-    def _heaviest(self, numbers: range, lists: postings.Postings) -> dict[int, list[int]]:
+    def _heaviest(self, numbers: range, lists: postings.TermPostings) -> dict[int, list[int]]:
         """The dimensions of the heaviest terms of documents, by a document's number."""
         heaviest: dict[int, list[int]] = {number: [] for number in numbers}
         if not self.publication.map_terms or self.live.map_tower is None:
@@ -211,7 +212,7 @@ class _Site:
             heaviest[number] = [dimension for _, dimension in order[: self.publication.map_terms]]
         return heaviest
 
-    def _grids(self, document: ShownDocument, dimensions: Sequence[int]) -> dict[str, Any] | None:
+    def _grids(self, document: ShownDocument, dimensions: Sequence[int]) -> grids.Grids | None:
         """The maps of a document's picture."""
         if not dimensions or document.picture is None:
             return None
@@ -253,7 +254,7 @@ def one_script(modules: Iterator[str]) -> Iterator[str]:
     """Modules as one script that a browser runs from a disk too, where it refuses modules."""
     yield '"use strict";\n(() => {\n'
     for module in modules:
-        yield re.sub(r"^export (?=function|class|const)", "", re.sub(r"^import .*\n", "", module, flags=re.M), flags=re.M)
+        yield re.sub(
+            r"^export (?=function|class|const)", "", re.sub(r"^import .*\n", "", module, flags=re.M), flags=re.M
+        )
     yield "})();\n"
-
-

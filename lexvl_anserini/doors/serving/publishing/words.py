@@ -1,4 +1,4 @@
-"""What the page needs to read a query as the index's encoder does: BERT's WordPiece, and the dimension of each token."""
+"""What the page needs to read a query as the index's encoder does: BERT's WordPiece and the dimensions of tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lexvl_anserini.doors.serving.publishing.data_files import as_text, varying
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.tokens import token_strings
@@ -38,7 +39,8 @@ def bag_of(model: Encoder) -> BagTower:
 def words_of(tower: BagTower, manifest: Manifest) -> dict[str, Any]:
     """The tokenizer of a query side as the page reads it, and the weights of an index's queries.
 
-    tokens    all tokens, in the order of their ids; a token's `columns` is its dimension, -1 if it has none
+    tokens    all tokens, in the order of their ids, with line feeds between them
+    columns   the dimension + 1 of each token, 0 if it has none, as `varying`
     specials  tokens that a text may name as they are
     most      tokens of a text that are read
     longest   characters of the longest word that is split
@@ -66,8 +68,8 @@ def words_of(tower: BagTower, manifest: Manifest) -> dict[str, Any]:
         )
     most = reader.max_length - reader.special_tokens
     return {
-        "tokens": "\n".join(token_strings(reader.tokenizer)),
-        "columns": tower.columns.of_token.tolist(),
+        "tokens": as_text(np.frombuffer("\n".join(token_strings(reader.tokenizer)).encode(), np.uint8)),
+        "columns": as_text(varying(tower.columns.of_token + 1)),
         "specials": [token["content"] for token in rule["added_tokens"]],
         "most": most,
         "longest": model["max_input_chars_per_word"],
