@@ -346,7 +346,7 @@ def test_a_part_is_resumed_and_is_no_other_part(tmp_path, encoded):
     encode(tmp_path / "out", part=Part(1, 2))
     assert encoded == ["d23"] and same_as_fresh(tmp_path / "out", part=Part(1, 2))
     for other in (Part(0, 2), Part(1, 3), None):
-        with pytest.raises(ArtefactError, match="corpus.part.id: 1 found, 0 requested"):
+        with pytest.raises(ArtefactError, match="corpus.part.* requested"):
             encode(tmp_path / "out", part=other)
 
 
