@@ -65,6 +65,7 @@ class Searcher {
     try {
       this.answer = await request("api/search", asked);
       this.column.show(this.answer, performance.now() - started, state.hits);
+      if (this.answer.read_as === "none" && !this.answer.hits.length) this.column.showSample(description.pictures?.[asked.index] ?? []);
       if (!this.again) this.explain(asked, this.answer);
     } catch (error) {
       this.answer = null;
@@ -83,7 +84,7 @@ class Searcher {
     try {
       this.column.showProducts(await request("api/products", { question: asked, doc_ids: answer.hits.map((hit) => hit.doc_id) }, signal));
     } catch (error) {
-      if (error.name !== "AbortError") this.column.failed(error.message);
+      if (error.name !== "AbortError") this.column.problem.textContent = error.message;
     }
   }
 }
@@ -342,6 +343,7 @@ byId("filter-add").addEventListener("click", () => {
 async function begin() {
   readLink();
   description = await request("api/indexes");
+  document.title = `${description.indexes.map((index) => index.name).join(", ")} - LexVL search`;
   for (const index of description.indexes) {
     const events = {
       weight(term, value) {
@@ -351,6 +353,7 @@ async function begin() {
       },
       map: (card, term) => showMap(searcher, card, card.frame, term),
       open: (card) => openDetails(searcher, card),
+      similar: (id) => newQuery({ q: "", like: id }),
       more() { state.hits = Math.min(state.hits + STEP, MOST); search(); },
     };
     const column = new Column(index, events), searcher = new Searcher(column);
