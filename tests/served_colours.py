@@ -61,6 +61,10 @@ class ColourWords:
 
     vectors = weights
 
+    def knows(self, text):
+        """Whether a word is a colour."""
+        return any(word in COLOURS for word in text.split())
+
     def rows(self, inputs):
         return np.array([[text.split().count(colour) for colour in COLOURS] for text in inputs], dtype=np.float32)
 

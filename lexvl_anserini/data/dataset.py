@@ -89,9 +89,9 @@ def data_root(data_dir: str | None) -> Path:
 
 
 def load_dataset(
-    name: str,
+    name: str | Path,
     split: str | None = None,
-    data_dir: str | None = None,
+    data_dir: str | Path | None = None,
     escape_ids: bool = False,
     direction: str | None = None,
     passages: str | None = None,
@@ -114,11 +114,11 @@ def load_dataset(
         UsageError: the dataset does not have that direction, or `passages` is no such rule.
         DataError: its files are missing or malformed; the message says what to put where.
     """
-    check_type("name", name, str, "the name of a corpus, such as 'demo'")
+    check_type("name", name, str | Path, "the name of a corpus, such as 'demo'")
     check_type("split", split, str | None, "a name")
     check_type("data_dir", data_dir, str | Path | None, "a folder")
     check_type("direction", direction, str | None, "a name")
-    return dataset_of(CorpusRef(name, split, data_dir and str(data_dir), escape_ids, direction, passages))
+    return dataset_of(CorpusRef(str(name), split, str(data_dir) if data_dir else None, escape_ids, direction, passages))
 
 
 def family_of(name: str) -> str:
@@ -132,7 +132,7 @@ def dataset_of(ref: CorpusRef) -> Dataset:
     if family not in DATASETS and Path(ref.name).expanduser().exists():
         raise UsageError(
             f"{ref.name!r} is a path and names no corpus; folder:{ref.name} has its pictures and texts, "
-            f"pictures:{ref.name} its pictures alone"
+            f"pictures:{ref.name} its pictures alone, beir:{ref.name} a corpus.jsonl"
         )
     load: Callable[[CorpusRef], Dataset] = resolve("corpus", family, DATASETS)
     if ref.name.startswith(f"{family}:") and family not in FAMILIES_OF_PATHS:

@@ -437,9 +437,11 @@ class Encoder:
         """Per row of CSR [n, V], (term, weight) by descending weight, ties by dimension; `top_k` cuts.
 
         Raises:
-            UsageError: the encoder is not lexical.
+            UsageError: the encoder is not lexical, or these are no vectors of it.
         """
         terms = self.vocabulary.terms
+        if not hasattr(vectors, "indptr"):
+            raise UsageError(f"vectors is {vectors!r:.60}, expected what encode_query or encode_document returns")
         vectors = cast("sparse.csr_matrix", vectors)
         rows = []
         for row in range(vectors.shape[0]):

@@ -109,9 +109,9 @@ class Source:
 
 def load_encoder(
     name: str,
-    checkpoint: str | None = None,
-    tokenizer: str | None = None,
-    backbone_config: str | None = None,
+    checkpoint: str | Path | None = None,
+    tokenizer: str | Path | None = None,
+    backbone_config: str | Path | None = None,
     device: str = "auto",
     runtime: str = "torch",
     **options: Any,
@@ -136,14 +136,26 @@ def load_encoder(
         MissingExtra: the package of the runtime is not installed.
     """
     check_type("name", name, str, "the name of an encoder, such as 'splade'")
-    places = {"checkpoint": checkpoint, "tokenizer": tokenizer, "backbone_config": backbone_config}
-    for argument, value in places.items():
-        check_type(argument, value, str | Path | None, "a folder, a hub id or a packaged name")
+    places = [
+        _place("checkpoint", checkpoint),
+        _place("tokenizer", tokenizer),
+        _place("backbone_config", backbone_config),
+    ]
     check_type("runtime", runtime, str, "a name, such as 'torch'")
     card_of(name)
     load = resolve("runtime", runtime, RUNTIME_HOMES)
-    encoder: Encoder = load(name, checkpoint, tokenizer, backbone_config, device, options)
+    encoder: Encoder = load(name, *places, device, options)
     return encoder
+
+
+def _place(argument: str, value: str | Path | None) -> str | None:
+    """A place as a text; a path must exist, so that no hub is searched for it."""
+    check_type(argument, value, str | Path | None, "a folder, a hub id or a packaged name")
+    if isinstance(value, Path) and not value.expanduser().exists():
+        raise CheckpointError(
+            f"{argument} {value}: no such file or folder; a hub id or a packaged name is a text, not a Path"
+        )
+    return None if value is None else str(value)
 
 
 def load_by_torch(

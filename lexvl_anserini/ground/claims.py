@@ -7,23 +7,25 @@ holds. `claim` says what to do; `ensure` is the whole course of a command whose 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
-from lexvl_anserini.ground.typed import shown
+from lexvl_anserini.ground.typed import shortened, shown
 
 log = logging.getLogger(__name__)
 
 Output = TypeVar("Output")
 
-# In an error message: characters of a value, and differing entries with their values.
-SHOWN = 160
+# In an error message: characters of a value, those before the first that differs, and keys with their values.
+SHOWN = 120
+BEFORE = 20
 DETAILED = 4
 
 
@@ -53,13 +55,30 @@ class Comparison:
         return not self.differing
 
     def __str__(self) -> str:
-        """The differences, for an error message: the first with their values, the others by name."""
-        detailed = [
-            f"{name}: {shown(earlier, SHOWN)} found, {shown(request, SHOWN)} requested"
-            for name, (request, earlier) in islice(self.differing.items(), DETAILED)
-        ]
-        others = ", ".join(list(self.differing)[DETAILED:])
+        """The keys that differ, at any depth, for an error message: the first with their values, the others by name."""
+        keys = [key for name, values in self.differing.items() for key in _differing(name, *values)]
+        detailed = ["{}: {} found, {} requested".format(name, *_shown_apart(*pair)) for name, *pair in keys[:DETAILED]]
+        others = ", ".join(name for name, *_ in keys[DETAILED:])
         return "; ".join([*detailed, f"also {others}"] if others else detailed)
+
+
+def _differing(name: str, request: Any, earlier: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The keys where two unequal values differ: name, earlier value, requested value."""
+    if not (isinstance(request, Mapping) and isinstance(earlier, Mapping)):
+        yield name, earlier, request
+        return
+    for key in {**request, **earlier}:
+        if (pair := (request.get(key), earlier.get(key)))[0] != pair[1]:
+            yield from _differing(f"{name}.{key}", *pair)
+
+
+def _shown_apart(earlier: Any, request: Any) -> tuple[str, str]:
+    """Two values as JSON, cut so that they show where they differ."""
+    first, second = (shown(value, sys.maxsize) for value in (earlier, request))
+    begin = len(commonprefix([first, second])) - BEFORE
+    if begin > 0 and max(len(first), len(second)) > SHOWN:
+        first, second = "..." + first[begin:], "..." + second[begin:]
+    return shortened(first, SHOWN), shortened(second, SHOWN)
 
 
 def same_request(request: Mapping[str, Any], earlier: Mapping[str, Any]) -> Comparison:

@@ -242,4 +242,9 @@ def shown(value: Any, most: int = SHOWN) -> str:
         text = orjson.dumps(value, default=str).decode()
     except TypeError:  # integers of more than 64 bits, keys that are no texts, lone surrogates
         text = ascii(value)
+    return shortened(text, most)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters."""
     return text if len(text) <= most else text[: most - 3] + "..."

@@ -177,6 +177,8 @@ class Searcher:
         encoder: EncoderChanges = EncoderChanges(),
         manifest: Path | str | None = None,
     ):
+        if model is not None and not hasattr(model, "kind"):  # models of users are encoders too
+            raise UsageError(f"model is {model!r:.60}, expected what load_encoder returns")
         self.index = located(index, manifest)
         self._given, self._changes = model, encoder
         self._opening = RLock()

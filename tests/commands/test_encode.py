@@ -113,7 +113,9 @@ def test_texts_in_passages(encode, beir, caplog):
     again = dataset_of(manifest.corpus.ref)
     assert [document.doc_id for document in again.documents()] == ids
     code, _, err = encode("--passages", "5", encoder="bag-of-tokens", output="out")
-    assert code == 1 and 'holds shards of another request (corpus: {"name"' in one_line(err)
+    assert code == 1 and 'holds shards of another request (corpus.passages: "5:3" found, "5" requested; ' in one_line(
+        err
+    )
     code, _, err = encode("--passages", "3:5", encoder="bag-of-tokens", output="new")
     assert code == 2 and one_line(err).startswith("error: passages '3:5': expected WORDS or WORDS:STRIDE")
     code, _, err = encode("--passages", "5", "--topics", f"beir:{beir}", output="q.jsonl")

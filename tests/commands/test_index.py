@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from shard_folders import Documents, write_dense_shards, write_shards, write_text_shards
 
-from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.index import command, peak_memory_bytes
@@ -59,7 +59,9 @@ def test_other_shards_need_overwrite_and_a_failed_one_keeps_the_index(tmp_path: 
     build_index(tmp_path / "a", tmp_path / "index")
     before = files(tmp_path / "index")
     assert build_index(tmp_path / "a", tmp_path / "index").documents == 3
-    with pytest.raises(ArtefactError, match=r"an index of another request \(counts: .*; shards: .*\); --overwrite"):
+    with pytest.raises(
+        ArtefactError, match=r"an index of another request \(counts.documents: 3 found, 4 requested; .*\); --overwrite"
+    ):
         build_index(tmp_path / "b", tmp_path / "index")
     write_shards(tmp_path / "c", [("d1", {"a": 1}), ("d1", {"a": 2})])
     with pytest.raises(ArtefactError, match="'d1' occurs twice"):
@@ -78,6 +80,13 @@ def test_a_place_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
             build_index(tmp_path / "shards", place, overwrite=True)
     (tmp_path / "empty").mkdir()
     assert build_index(tmp_path / "shards", tmp_path / "empty").documents == 3
+
+
+def test_an_index_in_the_place_of_shards(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    index = build_index(tmp_path / "shards", tmp_path / "indexes/x").path
+    with pytest.raises(UsageError, match=f"{index}: an index already; search it with lexvl search --index {index}, or"):
+        build_index(index)
 
 
 def test_unfinished_and_foreign_shards(tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ def test_a_refined_run_is_another_making(index: Path, beir: Path, tmp_path: Path
     assert manifest is not None
     options = manifest.encoder["options"]
     assert options["forbid"] == ["cat"] and options["without_terms"].startswith("terms.txt@")
-    with pytest.raises(ArtefactError, match=r"a run of another request \(encoder: .*\)"):
+    with pytest.raises(ArtefactError, match=r"a run of another request \(encoder.options.without_terms: .*\)"):
         invoke(*arguments)
 
 
@@ -405,7 +405,7 @@ def test_documents_by_their_passages(passages: Path, beir: Path, tmp_path: Path)
         invoke(*arguments, *options)
         manifest = read_run_manifest(run)
         assert manifest is not None and manifest.encoder.options == {"passages": words}
-        with pytest.raises(ArtefactError, match="another request .encoder: "):
+        with pytest.raises(ArtefactError, match="another request .encoder.options.passages: "):
             invoke(*arguments[:-1], "sum", *options)
         return run.read_text()
 

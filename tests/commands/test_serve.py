@@ -54,8 +54,8 @@ def test_what_cannot_be_served_is_refused(toy, tmp_path) -> None:
 
 
 def test_equal_folder_names_get_numbers(tmp_path) -> None:
-    paths = [tmp_path / "a" / "index", tmp_path / "b" / "index", tmp_path / "other"]
-    assert [one.name for one in served_indexes(paths, [], "cpu", None)] == ["index", "index-2", "other"]
+    paths = [tmp_path / "a" / "demo", tmp_path / "b" / "demo", tmp_path / "other"]
+    assert [one.name for one in served_indexes(paths, [], "cpu", None)] == ["demo", "demo-2", "other"]
 
 
 def test_an_index_in_a_store_is_served_beside_a_folder(toy, tmp_path, monkeypatch) -> None:

@@ -156,7 +156,9 @@ def test_a_part_of_another_encoder_is_no_part(request_of, tmp_path):
     content = json.loads(path.read_text())
     content["encoder"]["checkpoint_digest"] = "other"
     path.write_text(json.dumps(content))
-    with pytest.raises(LexvlError, match=r"part-00001-of-00004: .*holds shards of another request \(encoder: "):
+    with pytest.raises(
+        LexvlError, match=r"part-00001-of-00004: .*holds shards of another request \(encoder.checkpoint_digest: "
+    ):
         encode_parts(request_of("out"))
 
 

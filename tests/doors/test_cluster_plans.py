@@ -145,7 +145,7 @@ def test_another_request_than_the_plan_is_refused(dataset: Dataset, tmp_path: Pa
         encode(dataset, tmp_path / "a", part=plan.part(Part(0, 3)))
     with pytest.raises(UsageError, match="shard id 2 of 2"):
         encode(dataset, tmp_path / "b", part=plan.part(Part(2, 2)))
-    with pytest.raises(ArtefactError, match=r"the plan is of another request \(layout: "):
+    with pytest.raises(ArtefactError, match=r"the plan is of another request \(layout.shard_size: "):
         write_impacts(dataset, model_of(), tmp_path / "c", part=plan.part(Part(0, 2)))
     with pytest.raises(UsageError, match="24 parts of a corpus of 23 documents"):
         plan_of(dataset, 24)

@@ -228,6 +228,21 @@ SEARCH = """async ([text, weights]) => {
 }"""
 
 
+def test_documents_like_another_are_kept_in_the_link(page) -> None:
+    page.goto(page.url.partition("#")[0] + "#")
+    page.reload()
+    page.locator(".sample button").nth(2).click()
+    page.wait_for_selector(".hit .bars li")
+    name = page.locator("#sent-name").inner_text().removeprefix("like ")
+    assert any(text.endswith(f" {name}") for text in page.locator(".hit .id").all_inner_texts())
+    page.reload()
+    page.wait_for_selector(".hit .bars li")
+    assert page.locator("#sent-name").inner_text() == f"like {name}"
+    page.goto(page.url.partition("#")[0] + "#q=a+red+square")
+    page.reload()
+    page.wait_for_selector(".hit .bars li")
+
+
 def hostile_texts(count: int) -> list[str]:
     chance = random.Random(3)
     return [

@@ -17,6 +17,7 @@ from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, lo
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.doors.serving import limits, opened
+from lexvl_anserini.doors.serving.opened import served_indexes
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
@@ -111,6 +112,27 @@ def test_an_empty_question_has_no_hits(client) -> None:
         assert (answer["read_as"], answer["hits"], answer["chips"]) == ("none", [], [])
     assert client.ask(text="nothing known")["hits"] == []
     assert client.post("/api/products", {"question": {"index": "colours"}, "doc_ids": ["red.png"]}) == (200, [])
+
+
+def test_a_query_without_a_word_of_the_model_gets_a_warning(client) -> None:
+    answer = client.ask(text="xqzzyv")
+    assert answer["warning"] == "no word of this query is a term of the model: expect little"
+    for known in ("a red xqzzyv", "+red", ""):
+        assert client.ask(text=known)["warning"] == ""
+
+
+def test_an_index_has_the_name_of_its_folder_or_of_its_album(tmp_path) -> None:
+    places = [tmp_path / "demo", tmp_path / "photos/index", tmp_path / "other/photos/index"]
+    assert [served.name for served in served_indexes(places, [], "cpu", None)] == ["demo", "photos", "photos-2"]
+
+
+def test_examples_of_a_corpus_without_topics_are_heavy_terms(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(searcher, "load_encoder_of", load)
+    with running(index_pictures(tmp_path / "pictures", tmp_path / "colours")) as client:
+        found = client.get("/api/indexes")
+        # Of half.png, red.png, sub/green.png and the one with blue alone; a picture has no term of the other colours.
+        assert sorted(found["examples"]) == ["blue", "blue red", "green", "red"]
+        assert set(found["pictures"]["colours"]) == {"half.png", "red.png", "sub/green.png", HOSTILE_ID}
 
 
 def test_a_picture_and_a_document_are_queries(client) -> None:

@@ -18,21 +18,21 @@ def test_each_product_names_its_field(tmp_path: Path) -> None:
     write_text_shards(tmp_path / "text", [("d1", "red boat"), ("d2", "sea")])
     write_text_shards(tmp_path / "title", [("d1", "boat"), ("d2", "boats and seas")])
     join_fields({name: tmp_path / name for name in ("text", "title")}, tmp_path / "both", word_analysis)
-    build_index(tmp_path / "both", tmp_path / "index")
-    shelf = Shelf(served_indexes([tmp_path / "index"], [], "cpu", None))
+    build_index(tmp_path / "both", tmp_path / "served")
+    shelf = Shelf(served_indexes([tmp_path / "served"], [], "cpu", None))
     try:
         service = Service(shelf)
         for text, expected in (
             ("a boat", {"text:boat": "text", "title:boat": "title"}),
             ("+text:boat title:boat^2", {"text:boat": "text", "title:boat": "title"}),
         ):
-            question = Question(index="index", text=text)
+            question = Question(index="served", text=text)
             answer = service.answer(question)
             assert answer.hits[0].doc_id == "d1" and {chip.term for chip in answer.chips} == set(expected)
             [found] = service.products(ProductsQuestion(question=question, doc_ids=["d1"]))
             assert {product.term: product.field for product in found.products} == expected
             assert sum(product.product for product in found.products) == found.score == answer.hits[0].score
-        assert service.suggested("index", "bo") == ["text:boat", "title:boat"]
-        assert service.suggested("index", "title:s") == ["title:sea"]
+        assert service.suggested("served", "bo") == ["text:boat", "title:boat"]
+        assert service.suggested("served", "title:s") == ["title:sea"]
     finally:
         shelf.close()

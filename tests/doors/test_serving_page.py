@@ -109,6 +109,55 @@ def test_the_example_is_one_click(browser, client) -> None:
         assert page.locator("#query").input_value() == EXAMPLE
 
 
+def test_an_error_leaves_no_older_hits_and_nonsense_gets_a_warning(browser, client) -> None:
+    with opened(browser, client, "?q=red") as page:
+        column = page.locator("section[aria-label=colours]")
+        first_is(page, "red.png")
+        page.locator("#query").fill("+red -(")
+        playwright.expect(column.locator(".problem")).to_contain_text("-(")
+        playwright.expect(column.locator(".hit, .chip")).to_have_count(0)
+        page.locator("#query").fill("xqzzyv")
+        playwright.expect(column.locator(".problem")).to_contain_text("no word of this query is a term of the model")
+        page.locator("#query").fill("red")
+        first_is(page, "red.png")
+        playwright.expect(column.locator(".problem")).to_be_empty()
+
+
+def test_the_empty_page_has_a_title_and_pictures_that_find_similar_ones(browser, client) -> None:
+    with opened(browser, client) as page:
+        assert page.title() == "colours, twin - LexVL search"
+        playwright.expect(page.locator("section[aria-label=colours] .sample")).to_have_count(4)
+        page.locator("section[aria-label=colours]").get_by_role("button", name="Like half.png").click()
+        playwright.expect(page.locator("#sent-name")).to_have_text("like half.png")
+        first_is(page, "half.png")
+        playwright.expect(page.locator(".sample")).to_have_count(0)
+
+
+def test_bars_are_shares_of_the_score_and_shift_nothing(browser, client) -> None:
+    with opened(browser, client, "?q=red+blue") as page:
+        card = page.locator("section[aria-label=colours] .hit").first
+        playwright.expect(card.locator(".bar")).to_have_count(2)
+        score, widths = (
+            number(card.locator(".score").inner_text()),
+            card.locator(".bar").evaluate_all("(bars) => bars.map((bar) => parseFloat(bar.style.width))"),
+        )
+        products = [number(text) for text in card.locator(".product").all_inner_texts()]
+        assert widths == pytest.approx([100 * product / score for product in products])
+        full = card.bounding_box()["height"]
+        page.route("**/api/products", lambda route: None)  # the products never come
+        page.reload()
+        playwright.expect(card.locator(".score")).to_have_text(f"{score:,.0f}")
+        assert card.locator(".bar").count() == 0 and card.bounding_box()["height"] == full
+
+
+def test_dark_where_the_system_is_dark(browser, client) -> None:
+    with opened(browser, client, "?q=red+blue") as page:
+        shade = "() => getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)[0]"
+        assert page.evaluate(shade) == 255
+        page.emulate_media(color_scheme="dark")
+        assert page.evaluate(shade) < 40
+
+
 def test_suggestions_by_the_keyboard_alone(browser, client) -> None:
     with opened(browser, client) as page:
         page.keyboard.press("Tab")
@@ -260,8 +309,9 @@ def test_a_narrow_screen_has_one_column_and_no_sideways_scrolling(browser, clien
 def test_accessibility(browser, client) -> None:
     if not AXE.is_file():
         pytest.skip("no axe-core: npm install --no-save axe-core, or $LEXVL_AXE names axe.min.js")
-    for wide in (1280, 360):
+    for wide, scheme in ((1280, "light"), (360, "light"), (1280, "dark")):
         with opened(browser, client, "?q=red+blue&mix=50&where=-green", wide) as page:
+            page.emulate_media(color_scheme=scheme)
             first_is(page, "half.png")
             page.evaluate(AXE.read_text(encoding="utf-8"))
             assert broken_rules(page) == []

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 import lexvl_anserini
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders import loading
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import read_report
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
@@ -255,12 +256,29 @@ def test_a_first_argument_of_another_type(name: str, value: Any) -> None:
         ("build_index", {"shards": "x", "index": 3}),
         ("write_impacts", {"dataset": lexvl_anserini.load_dataset("samples"), "model": 3, "output": "x"}),
         ("Searcher", {"index": "x", "manifest": 3}),
+        ("Searcher", {"index": "x", "model": 3}),
         ("as_frame", {"rankings": [[3]]}),
     ],
 )
 def test_another_argument_of_another_type(name: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r" is (3|None), expected "):
         getattr(lexvl_anserini, name)(**arguments)
+
+
+def test_paths_are_taken_where_texts_name_paths(golden: Path, tmp_path: Path) -> None:
+    bert = golden / "splade/ckpt_bert"
+    with pytest.raises(UsageError, match=f"'{tmp_path}' is a path .* beir:{tmp_path} a corpus.jsonl"):
+        load_dataset(tmp_path)
+    model = load_encoder("bag-of-tokens", bert, tokenizer=bert)
+    assert model.checkpoint == model.options["tokenizer"] == str(bert.resolve())
+    with pytest.raises(UsageError, match=r"vectors is \[1\], expected what encode_query or encode_document returns"):
+        model.decode([1])  # type: ignore[arg-type]
+    missing = {"checkpoint": tmp_path / "x", "tokenizer": tmp_path / "x", "backbone_config": Path("owner/name")}
+    for argument, path in missing.items():
+        with pytest.raises(
+            CheckpointError, match=f"{argument} {path}: no such file or folder; a hub id or a packaged name is a text"
+        ):
+            load_encoder("bag-of-tokens", **{"checkpoint": bert, argument: path})
 
 
 @pytest.mark.parametrize("device", [None, 3.5, "none"])

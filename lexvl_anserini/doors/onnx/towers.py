@@ -164,6 +164,11 @@ class LexicalGraphTower(GraphTower):
         """Maps a column of `weights` to its term."""
         return self.columns.vocabulary
 
+    def knows(self, text: str) -> bool:
+        """Whether a token of the text is a term, so that more than associations finds documents."""
+        [batch] = self.items.batches([text], 1, FAIL)
+        return batch.rows is None or len(self.columns.own(batch.rows)[0]) > 0
+
     def weights(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> sparse.csr_matrix:

@@ -108,13 +108,14 @@ class Service:
 
     def description(self) -> PageDescription:
         """What the page has to know."""
-        indexes, examples = [], list(self.examples)
+        indexes, pictures, examples = [], {}, list(self.examples)
         for name in self.shelf.names:
             with self.shelf.borrowed(name) as index:
                 indexes.append(described(index, self.shelf.problem(name)))
+                pictures[name] = index.corpus.sample()
                 examples = examples or list(index.examples)
         shown = examples[: max(EXAMPLES, len(self.examples))]
-        return PageDescription(indexes=indexes, examples=shown, version=__version__)
+        return PageDescription(indexes=indexes, pictures=pictures, examples=shown, version=__version__)
 
     def suggested(self, name: str, prefix: str) -> list[str]:
         """Terms of an index that begin with a prefix."""
@@ -150,6 +151,7 @@ class Service:
                 hits=[hit_of(index, hit) for hit in hits],
                 documents=index.manifest.counts.documents,
                 ignored=ignored,
+                warning=warning_of(index, question.text) if read.read_as == "text" else "",
                 timing=timing,
             )
 
@@ -257,6 +259,12 @@ def described(index: LiveIndex, problem: str) -> IndexDescription:
         fields=fields,
         problem=problem,
     )
+
+
+def warning_of(index: LiveIndex, text: str) -> str:
+    """Why to expect little of a text: the model finds its documents by associations alone, or by none."""
+    knows = getattr(index.model.query, "knows", None)
+    return "" if knows is None or knows(text) else "no word of this query is a term of the model: expect little"
 
 
 def drawn_map(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> HeatMap:

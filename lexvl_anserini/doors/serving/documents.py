@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from itertools import islice
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from lexvl_anserini.data.dataset import Dataset
+    from lexvl_anserini.engines.engine import ImpactEngine
 
 # Corpora whose documents are vectors: an `image` of theirs is the place of a vector.
 WITHOUT_PICTURES = "embeddings"
@@ -34,6 +36,12 @@ WITHOUT_PICTURES = "embeddings"
 READ_TOPICS = 200
 EXAMPLES = 4
 MOST_LETTERS = 60
+
+# Letters of a word that an example query begins with; words that begin alike are often forms of one.
+ALIKE = 3
+
+# Pictures of a corpus on a page without a query.
+SAMPLES = 12
 
 # Longest side in pixels by name.
 SIDES = {"small": 320, "large": 1280}
@@ -75,6 +83,10 @@ class ShownCorpus(NamedTuple):
             raise DataError(f"the picture of document {doc_id[:80]!r} is another file now; start the server again")
         return document.picture
 
+    def sample(self) -> list[str]:
+        """The ids of some documents with pictures."""
+        return spaced([doc_id for doc_id, document in self.documents.items() if document.picture], SAMPLES)
+
     def values(self, key: str) -> list[str]:
         """The values of a metadata key, in order; none if there are too many to offer."""
         values = {str(document.metadata[key]) for document in self.documents.values() if key in document.metadata}
@@ -115,9 +127,27 @@ def example_queries(dataset: Dataset) -> list[str]:
         topics = list(islice(dataset.topics(), READ_TOPICS))
     except (LexvlError, OSError):
         return []
-    texts = [topic.text for topic in topics if topic.text and len(topic.text) <= MOST_LETTERS]
-    count = min(EXAMPLES, len(texts))
-    return [texts[(2 * number + 1) * len(texts) // (2 * count)] for number in range(count)]
+    return spaced([topic.text for topic in topics if topic.text and len(topic.text) <= MOST_LETTERS], EXAMPLES)
+
+
+def spaced(items: Sequence[str], most: int) -> list[str]:
+    """Some of the items, evenly spaced."""
+    count = min(most, len(items))
+    return [items[(2 * number + 1) * len(items) // (2 * count)] for number in range(count)]
+
+
+def example_words(corpus: ShownCorpus, engine: ImpactEngine, terms: Iterable[str]) -> list[str]:
+    """Queries for a corpus without topics: the one or two heaviest words of some documents."""
+    words = [term for term in terms if term.isalpha() and len(term) >= ALIKE]
+    queries = []
+    for doc_id in spaced(list(corpus.documents), EXAMPLES):
+        impacts: Mapping[str, int] = {}
+        with suppress(LexvlError):  # the corpus may have documents that the index has not
+            impacts = engine.impacts(doc_id, words)
+        first, *others = [*sorted(impacts, key=lambda word: (-impacts[word], word)), ""]
+        second = next((word for word in others if word[:ALIKE] != first[:ALIKE]), "")
+        queries.append(f"{first} {second}".strip())
+    return list(filter(None, dict.fromkeys(queries)))
 
 
 class EncodedPicture(NamedTuple):

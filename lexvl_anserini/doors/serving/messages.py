@@ -97,6 +97,7 @@ class ShownAnswer(Message):
     read_as   text, terms, picture or document; none for an empty question
     chips     the query's terms, the heaviest first; empty for an index without terms
     ignored   parts of the question that this index cannot take into account
+    warning   why to expect little; empty as a rule
     """
 
     index: str
@@ -105,6 +106,7 @@ class ShownAnswer(Message):
     hits: list[ShownHit]
     documents: int
     ignored: list[str]
+    warning: str
     timing: Timing
 
 
@@ -184,9 +186,10 @@ class IndexDescription(Message):
 
 
 class PageDescription(Message):
-    """What the server has: its indexes in the order of the page, and example queries."""
+    """What the server has: its indexes in the order of the page, example queries, and ids of some pictures of each."""
 
     indexes: list[IndexDescription]
+    pictures: dict[str, list[str]]
     examples: list[str]
     version: str
 

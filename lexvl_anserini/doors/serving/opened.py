@@ -14,10 +14,16 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.doors.serving import limits
-from lexvl_anserini.doors.serving.documents import WITHOUT_PICTURES, ShownCorpus, example_queries, read_corpus
+from lexvl_anserini.doors.serving.documents import (
+    WITHOUT_PICTURES,
+    ShownCorpus,
+    example_queries,
+    example_words,
+    read_corpus,
+)
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
-from lexvl_anserini.engines.opening import index_name, index_path
+from lexvl_anserini.engines.opening import index_name, index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
@@ -36,6 +42,9 @@ log = logging.getLogger(__name__)
 
 # Seconds between two looks at the folder of an index.
 LOOK_EVERY_S = 0.5
+
+# The folder of an index in an album that `lexvl photos` makes; the album names the index.
+ALBUM = "index"
 
 # Tries to open an index that other processes replace meanwhile.
 OPENINGS = 5
@@ -161,6 +170,8 @@ def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
         live = _opened(served, before, state or (0, 0, 0))
         # Manifest, corpus and engine belong to one index only if no process replaced it in between.
         if state_of_index(served.path) == state:
+            if live.terms and not live.examples:
+                live.examples = example_words(live.corpus, live.impacts, live.terms)
             Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
             return live
         live.close()
@@ -307,7 +318,10 @@ def served_indexes(
         raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")
     served: dict[str, ServedIndex] = {}
     for number, place in enumerate(places):
-        if not (base := index_name(place)):
+        base = index_name(place)
+        if base == ALBUM and not is_store_url(place):
+            base = Path(place).resolve().parent.name
+        if not base:
             raise DataError(f"{place}: a folder without a name; name the folder of an index")
         path = index_path(place)
         name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in served)

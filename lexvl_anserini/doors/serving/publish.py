@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from lexvl_anserini.engines.index_folder import index_manifest
 def command(
     index: Annotated[Path, typer.Argument(help="Folder of an impact index.")],
     site: Annotated[Path, typer.Argument(help="Folder of the site; one with other files is refused.")],
-    name: Annotated[str | None, typer.Option(help="Title of the page; default the name of the index's folder.")] = None,
+    name: Annotated[str | None, typer.Option(help="Title of the page; default that of the index.")] = None,
     example: Annotated[
         list[str] | None, typer.Option(help="A query that the page offers; repeatable. Default the corpus's own.")
     ] = None,
@@ -40,17 +41,15 @@ def command(
 
     Example: python -m lexvl_anserini.doors.serving.publish indexes/demo sites/demo
     """
-    from lexvl_anserini.doors.serving.opened import ServedIndex
+    from lexvl_anserini.doors.serving.opened import served_indexes
     from lexvl_anserini.doors.serving.publishing.site import Publication, bare_words, publish
-    from lexvl_anserini.searching.searcher import EncoderChanges
 
     started = time.perf_counter()
     options = {**bare_words(index_manifest(index).encoder.name), **cli.encoder_settings(settings, None)}
-    changes = EncoderChanges(checkpoint, options=options, device=device)
-    served = ServedIndex(name or index.resolve().name, index, changes, data_dir)
+    [served] = served_indexes([index], [checkpoint] if checkpoint else [], device, data_dir, options)
     publication = Publication(side, map_terms, replace_ids, tuple(example or ()))
     with cli.progress_bar(f"publish {index}", None, "documents") as progress:
-        rows = publish(served, site, publication, overwrite, progress)
+        rows = publish(replace(served, name=name or served.name), site, publication, overwrite, progress)
     cli.print_rows(
         {"site": str(site / "index.html"), **rows, "seconds": round(time.perf_counter() - started, 2)}, style
     )

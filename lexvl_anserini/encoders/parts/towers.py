@@ -185,6 +185,10 @@ class TextTower(ReadsTexts, LexicalTower):
         super().__init__(composition, columns, device)
         self.reader, self.joiner = reader, joiner
 
+    def knows(self, text: str) -> bool:
+        """Whether a token of the text is a term, so that more than associations finds documents."""
+        return len(self.columns.own(self.reader([text]))[0]) > 0
+
     def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest texts come first (see `by_length`)."""
         for positions, rows, padded in token_batches(self.reader, inputs, batch_size, self.device):

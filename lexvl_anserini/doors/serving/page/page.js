@@ -1,6 +1,6 @@
 // The state of the page, its requests, and the link that reproduces it. `view.js` draws.
 
-import { Column, bars, drawMap, element, number, picture } from "./view.js";
+import { Column, bars, drawMap, element, number, picture, pictureUrl } from "./view.js";
 
 const STEP = 24, MOST = 96, RANK_CONSTANT = 60, HOVER_MS = 120, PAUSE_MS = 80;
 const byId = (id) => document.getElementById(id);
@@ -70,6 +70,7 @@ class Searcher {
     try {
       this.answer = await request("api/search", asked);
       this.column.show(this.answer, performance.now() - started, state.hits);
+      if (this.answer.read_as === "none" && !this.answer.hits.length) this.column.showSample(description.pictures?.[asked.index] ?? []);
       if (!this.again) this.explain(asked, this.answer);
     } catch (error) {
       this.answer = null;
@@ -88,7 +89,7 @@ class Searcher {
     try {
       this.column.showProducts(await request("api/products", { question: asked, doc_ids: answer.hits.map((hit) => hit.doc_id) }, signal));
     } catch (error) {
-      if (error.name !== "AbortError") this.column.failed(error.message);
+      if (error.name !== "AbortError") this.column.problem.textContent = error.message;
     }
   }
 }
@@ -138,7 +139,7 @@ function openDetails(searcher, card) {
   }
   const similar = element("button", { type: "button", text: "search for similar ones",
     onclick: () => { byId("details").close(); newQuery({ q: "", like: hit.doc_id }); } });
-  const right = element("div", {}, facts, site ? "" : similar, note, list);
+  const right = element("div", {}, facts, similar, note, list);
   byId("details-body").replaceChildren(element("div", { class: "detail" }, element("div", {}, frame, hit.picture && hit.text ? element("p", { text: hit.text }) : ""), right));
   byId("details").showModal();
   if (!index.terms) return;
@@ -270,7 +271,7 @@ function showSent() {
   byId("sent").hidden = !id && !like;
   if (!id && !like) return;
   const index = description.indexes.find((one) => one.pictures);
-  const source = id ? `api/pictures/${encodeURIComponent(id)}` : index ? "api/picture?" + new URLSearchParams({ index: index.name, doc_id: like }) : "";
+  const source = id ? `api/pictures/${encodeURIComponent(id)}` : index ? pictureUrl(index.name, like, "small") : "";
   byId("sent-picture").hidden = !source;
   if (source) byId("sent-picture").src = source;
   byId("sent-name").textContent = id ? "your picture" : `like ${like}`;
@@ -348,6 +349,7 @@ async function begin() {
   readLink();
   for (const served of site ? document.querySelectorAll(".served") : []) served.hidden = true;
   description = await request("api/indexes");
+  document.title = `${description.indexes.map((index) => index.name).join(", ")} - LexVL search`;
   for (const index of description.indexes) {
     const events = {
       weight(term, value) {
@@ -357,6 +359,7 @@ async function begin() {
       },
       map: (card, term) => showMap(searcher, card, card.frame, term),
       open: (card) => openDetails(searcher, card),
+      similar: (id) => newQuery({ q: "", like: id }),
       more() { state.hits = Math.min(state.hits + STEP, MOST); search(); },
     };
     const column = new Column(index, events), searcher = new Searcher(column);
@@ -373,6 +376,7 @@ async function begin() {
   byId("where").value = state.where;
   byId("read-as").value = state.as;
   addBlend();
+  if (site && state.like) await site.find(state.like);
   showFilters();
   showSent();
   if (!matchMedia("(max-width: 820px)").matches) field.focus();

@@ -1,7 +1,7 @@
 // The page without a server: answers of the API from the files that `lexvl publish` wrote beside it.
 
 const coming = new Map(), documentNumbers = new Map(), lists = new Map(), grids = new Map();
-const SUGGESTIONS = 10, OFFERED_TERMS = 6, STEPS = 7;
+const SUGGESTIONS = 10, OFFERED_TERMS = 6, LIKE_TERMS = 64, STEPS = 7;
 
 // Data files are scripts that call this function, because a page that was opened from a disk may not read files.
 globalThis.lexvl = (name, content) => coming.get(name).resolve(content);
@@ -119,8 +119,7 @@ async function wordsOfSite() {
 
 async function weighted(question) {
   const words = await wordsOfSite();
-  const own = new Set(tokensOf(question.text, words).map((token) => words.columns[token] ?? -1).filter((column) => column >= 0));
-  const weights = new Map([...own].map((column) => [column, words.weights[own.size]]));
+  const weights = question.like ? await heaviestOf(await find(question.like), words) : bagOf(question.text, words);
   const given = new Map(weights);
   for (const [term, weight] of Object.entries(question.weights)) {
     const column = words.columnOf.get(term);
@@ -130,6 +129,32 @@ async function weighted(question) {
     if (!given.has(column)) given.set(column, 0);
   }
   return { words, weights, given };
+}
+
+function bagOf(text, words) {
+  const own = new Set(tokensOf(text, words).map((token) => words.columns[token] ?? -1).filter((column) => column >= 0));
+  return new Map([...own].map((column) => [column, words.weights[own.size]]));
+}
+
+// The heaviest terms of a document, as the query that finds documents like it.
+async function heaviestOf(number, words) {
+  const impacts = [];
+  for (let column = 0; column < words.terms.length; column++) {
+    const impact = impactIn(await listOf(column), number);
+    if (impact) impacts.push([column, impact]);
+  }
+  return new Map(impacts.sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, LIKE_TERMS));
+}
+
+// The number of a document by its id; a link may name one of which no file is here yet.
+async function find(id) {
+  const { indexes: [{ documents }], part: size } = await part("site");
+  for (let number = 0; number < documents && !documentNumbers.has(id); number += size) {
+    const rows = await part(`documents-${number / size}`);
+    rows.forEach(([other, , , suffix], place) => documentNumbers.set(other, { number: number + place, suffix }));
+  }
+  if (!documentNumbers.has(id)) throw new Error(`no document ${id} here`);
+  return documentNumbers.get(id).number;
 }
 
 // The documents and impacts of a term.
@@ -172,7 +197,7 @@ async function documentOf(number) {
 
 async function answer(question) {
   const site = await part("site"), started = performance.now();
-  if (question.like || question.picture) throw new Error("a page without a server searches with words alone");
+  if (question.picture) throw new Error("a page without a server searches with words alone");
   const { words, weights, given } = await weighted(question);
   const encoded = performance.now(), description = site.indexes[0];
   const hits = [];
@@ -184,7 +209,7 @@ async function answer(question) {
     .sort((a, b) => b.given - a.given || (a.term < b.term ? -1 : 1));
   const ended = performance.now();
   const empty = !question.text.trim() && !chips.length;
-  return { index: question.index, read_as: empty ? "none" : "text", chips, hits, documents: description.documents, ignored: [],
+  return { index: question.index, read_as: empty ? "none" : question.like ? "document" : "text", chips, hits, documents: description.documents, ignored: [],
     related: await offered(weights, words), timing: { encode_ms: encoded - started, search_ms: ended - encoded, all_ms: ended - started } };
 }
 
@@ -262,9 +287,14 @@ async function suggested(query) {
 }
 
 globalThis.lexvlSite = {
+  find,
   async request(path, body) {
     const [name, query] = path.split("?");
-    if (name === "api/indexes") return part("site");
+    if (name === "api/indexes") {
+      const site = await part("site");
+      for (const [id, number, suffix] of site.samples) documentNumbers.set(id, { number, suffix });
+      return { ...site, pictures: { [site.indexes[0].name]: site.samples.map(([id]) => id) } };
+    }
     if (name === "api/suggest") return suggested(query);
     return { "api/search": answer, "api/products": products, "api/map": heatMap }[name](body);
   },

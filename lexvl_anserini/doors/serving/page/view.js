@@ -54,11 +54,10 @@ export function picture(index, id, side, alternative) {
 }
 
 export function bars(list, found, most, choose) {
-  const largest = Math.max(...found.products.map((one) => one.product), 1);
+  const share = (value) => `${Math.min(100, (100 * value) / Math.max(found.score, 1e-9))}%`;
   const shown = found.products.length > most ? found.products.slice(0, most - 1) : found.products;
   const items = shown.map((one) => {
-    const bar = element("span", { class: "bar" });
-    bar.style.width = `${(100 * one.product) / largest}%`;
+    const bar = barOf(share(one.product));
     const title = `${one.term}: weight ${number(one.weight)} × impact ${number(one.impact)} = ${number(one.product)}`;
     const word = one.field ? one.term.slice(one.field.length + 1) : one.term;
     const item = element("li", { title }, bar, one.field ? element("span", { class: "field", text: one.field }) : "", element("span", { class: "term", text: word }),
@@ -68,13 +67,19 @@ export function bars(list, found, most, choose) {
     return item;
   });
   const left = found.products.slice(shown.length);
-  if (left.length) items.push(summed(`${left.length} more terms`, left.reduce((sum, one) => sum + one.product, 0)));
-  if (found.rest) items.push(summed("BM25 and rounding", found.rest));
+  if (left.length) items.push(summed(`${left.length} more terms`, left.reduce((sum, one) => sum + one.product, 0), share));
+  if (found.rest) items.push(summed("BM25 and rounding", found.rest, share));
   list.replaceChildren(...items);
 }
 
-function summed(label, value) {
-  return element("li", { class: "rest" }, element("span", { class: "term", text: label }),
+function barOf(width) {
+  const bar = element("span", { class: "bar" });
+  bar.style.width = width;
+  return bar;
+}
+
+function summed(label, value, share) {
+  return element("li", { class: "rest" }, barOf(share(value)), element("span", { class: "term", text: label }),
     element("span", { class: "product", text: number(value) }));
 }
 
@@ -102,10 +107,19 @@ export class Column {
   failed(reason) {
     this.problem.textContent = reason;
     this.ran.textContent = this.about;
+    this.showChips([]);
+    this.showHits([]);
+    this.more.hidden = true;
+  }
+
+  // Some pictures where there is no query; a click finds similar ones.
+  showSample(ids) {
+    this.list.replaceChildren(...ids.map((id) => element("li", { class: "sample" }, element("button", { type: "button", class: "picture",
+      "aria-label": `Like ${id}`, onclick: () => this.events.similar(id) }, picture(this.description.name, id, "small", "")))));
   }
 
   show(answer, milliseconds, most) {
-    this.problem.textContent = this.description.problem;
+    this.problem.textContent = answer.warning || this.description.problem;
     const { encode_ms: encode, search_ms: search } = answer.timing;
     const ignored = answer.ignored.length ? `; not applied here: ${answer.ignored.join(", ")}` : "";
     const reading = { text: "words", terms: "terms", picture: "a picture", document: "a document", none: "" }[answer.read_as];
@@ -114,9 +128,10 @@ export class Column {
       : `${this.about}${ignored}`;
     this.showChips(answer.chips);
     this.showRelated(answer.related ?? [], answer.chips[0]?.given || 1);
+    this.list.style.setProperty("--rows", Math.min(BARS, answer.chips.length));
     this.showHits(answer.hits);
     this.more.hidden = answer.hits.length < most || most >= 100;
-    if (answer.read_as !== "none" && !answer.hits.length) this.problem.textContent = "no document has a term of the query, or none matches the filters";
+    if (answer.read_as !== "none" && !answer.hits.length && !answer.warning) this.problem.textContent = "no document has a term of the query, or none matches the filters";
   }
 
   showChips(chips) {

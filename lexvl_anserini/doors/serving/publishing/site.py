@@ -18,7 +18,8 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,12 +129,13 @@ def _check_place(site: Path, index: Path, overwrite: bool) -> None:
 
 @dataclass
 class _Site:
-    """A site while it is written into a folder."""
+    """A site while it is written into a folder; `_samples` are ids, numbers and suffixes of some pictures."""
 
     folder: Path
     live: LiveIndex
     bag: BagTower
     publication: Publication
+    _samples: list[tuple[str, int, str]] = field(default_factory=list)
 
     def write(self, word_rules: dict[str, Any], progress: Progress) -> dict[str, Any]:
         """Writes all files."""
@@ -150,7 +152,8 @@ class _Site:
         for begin in range(0, len(lists.ids), PART):
             self._write_documents(begin, lists, sizes)
             progress(min(PART, len(lists.ids) - begin))
-        sizes["page"] = write_part(self.folder, "site", {**self._description(), "starts": starts, "part": PART})
+        description = {**self._description(), "samples": self._samples, "starts": starts, "part": PART}
+        sizes["page"] = write_part(self.folder, "site", description)
         sizes["page"] += write_page(self.folder)
         write_json(self.folder / MARK, {"format": FORMAT, "documents": len(lists.ids), "version": __version__})
         sizes["pictures"] = sum(file.stat().st_size for file in (self.folder / PICTURES).iterdir())
@@ -165,14 +168,15 @@ class _Site:
         """What the page knows of the index, and the queries that it offers."""
         maps = self.publication.map_terms > 0 and self.live.map_tower is not None
         shown = described(self.live, "").model_copy(
-            update={"corpus": "", "fields": [], "sends": False, "maps": maps and self._has_pictures}
+            update={"corpus": "", "fields": [], "sends": False, "maps": maps and bool(self._sampled)}
         )
         examples = list(self.publication.examples or self.live.examples)
         return {"indexes": [shown.model_dump()], "examples": examples, "version": __version__}
 
-    @property
-    def _has_pictures(self) -> bool:
-        return any(document.picture for document in self.live.corpus.documents.values())
+    @cached_property
+    def _sampled(self) -> frozenset[str]:
+        """The ids of documents whose pictures a page without a query shows."""
+        return frozenset(self.live.corpus.sample())
 
     def _write_documents(self, begin: int, lists: postings.TermPostings, sizes: dict[str, int]) -> None:
         """Writes PART documents, their pictures and maps."""
@@ -186,6 +190,8 @@ class _Site:
             suffix = self._write_picture(number, doc_id, document)
             shown = str(number + 1) if self.publication.replace_ids else doc_id
             rows.append([shown, document.title, document.text, suffix])
+            if suffix and doc_id in self._sampled:
+                self._samples.append((shown, number, suffix))
             maps.append(self._grids(document, heaviest[number]) if suffix else None)
         sizes["documents"] += write_part(self.folder, f"documents-{begin // PART}", rows)
         if any(maps):
