@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 
 def crash():
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def hang():
+def compute():
     while True:
         pass
+
+
+def compute_a_second():
+    end = time.process_time() + 1
+    while time.process_time() < end:
+        pass
+    return end
+
+
+def wait():
+    time.sleep(3600)
 
 
 def take_memory():

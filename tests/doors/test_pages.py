@@ -185,7 +185,7 @@ def test_a_page_that_took_too_long_is_remembered_for_its_limits(folder, monkeypa
         patch.setattr(reading, "result_of", lambda call, where: (_ for _ in ()).throw(worker.Overdue(f"{where}: slow")))
         with pytest.raises(DataError, match=r"a\.pdf#1: slow"):
             reading.read_words(path)
-    with pytest.raises(DataError, match=r"a\.pdf#1: more than 60 s \(LEXVL_PAGE_SECONDS\), remembered"):
+    with pytest.raises(DataError, match=r"a\.pdf#1: more than 60 s of CPU time \(LEXVL_PAGE_SECONDS\), remembered"):
         reading.read_words(path)
     monkeypatch.setattr(worker.Limits, "of_environment", lambda: worker.Limits(61.0))
     assert text_of(reading.read_words(path).words) == "cat dog 0"
@@ -216,11 +216,31 @@ def test_errors_of_other_libraries_are_one_line():
         called(page_faults.fail)
 
 
-def test_what_hangs_ends_at_its_deadline(monkeypatch):
+def test_what_computes_without_end_is_stopped_by_its_cpu_time(monkeypatch):
     monkeypatch.setenv(worker.SECONDS, "0.5")
-    with pytest.raises(worker.Overdue, match=r"^a\.pdf#1: more than 0\.5 s \(LEXVL_PAGE_SECONDS\)"):
-        called(page_faults.hang)
+    with pytest.raises(worker.Overdue, match=r"^a\.pdf#1: more than 0\.5 s of CPU time \(LEXVL_PAGE_SECONDS\)"):
+        called(page_faults.compute)
     assert called(os.getpid) != os.getpid()
+
+
+def test_what_waits_without_end_is_stopped_by_the_clock_and_not_remembered(folder, monkeypatch):
+    path = f"{folder}/a.pdf#1"
+    with monkeypatch.context() as patch:
+        patch.setenv(worker.SECONDS, "0.5")
+        patch.setattr(worker, "PATIENCE", 1)
+        with pytest.raises(DataError, match=r"^a\.pdf#1: not read after 0\.5 s of the clock") as caught:
+            called(page_faults.wait)
+        patch.setattr(reading, "result_of", lambda call, where: (_ for _ in ()).throw(caught.value))
+        with pytest.raises(DataError, match="of the clock"):
+            reading.read_words(path)
+    assert not isinstance(caught.value, worker.Overdue)
+    assert text_of(reading.read_words(path).words) == "cat dog 0"
+
+
+def test_cpu_time_of_earlier_calls_does_not_count(monkeypatch):
+    monkeypatch.setenv(worker.SECONDS, "1.5")
+    for _ in range(2 * worker.workers() + 1):
+        assert called(page_faults.compute_a_second) > 0
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])

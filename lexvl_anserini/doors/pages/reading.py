@@ -1,7 +1,7 @@
 """Reads pages in processes of their own, and remembers their words between commands, because OCR takes seconds a page.
 
 The memory is `$LEXVL_DATA/pages.sqlite3`. Words are found again by the digest of the file, the number of the page and
-the versions of PDFium and OCR. A page that took too long is remembered too, for the limits that it broke.
+the versions of PDFium and OCR. A page that took too much CPU time is remembered too, for the limits that it broke.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 MEMORY = "pages.sqlite3"
 # Raise it if the same versions read other words.
 VERSION = 1
+
+# The key of the limits that a page broke; memories of 0.2.0 have `overdue`, of limits of the clock.
+OVERDUE = "overdue_cpu"
 
 # Pages that wait for the consumer, per worker.
 AHEAD = 3
@@ -136,7 +139,7 @@ class PageReader:
         try:
             words: PageWords = result_of(call, str(page))
         except Overdue as problem:
-            self._put(key, {"overdue": list(self._limits)})
+            self._put(key, {OVERDUE: list(self._limits)})
             return ReadPage(page, None, str(problem))
         except DataError as problem:
             return ReadPage(page, None, str(problem))
@@ -162,11 +165,10 @@ class PageReader:
         if value is None:
             return None
         content: dict[str, Any] = orjson.loads(zlib.decompress(value))
-        if (limits := content.get("overdue")) is None:
-            return content
-        if tuple(limits) != self._limits:
-            return None
-        raise Overdue(f"{where}: more than {self._limits.seconds:g} s ({SECONDS}), remembered from an earlier try")
+        if tuple(content.get(OVERDUE, ())) == self._limits:
+            took = f"more than {self._limits.seconds:g} s of CPU time ({SECONDS})"
+            raise Overdue(f"{where}: {took}, remembered from an earlier try")
+        return None if OVERDUE in content or "overdue" in content else content
 
     def _put(self, key: bytes | None, content: dict[str, Any]) -> None:
         if key:

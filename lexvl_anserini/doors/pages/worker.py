@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 # The variables of the environment that bound what one page may cost.
 SECONDS, GIGABYTES = "LEXVL_PAGE_SECONDS", "LEXVL_PAGE_GB"
 
+# Seconds of the clock for each second of CPU time that a page may take: a busy machine gives a process at least this
+# share of a core, and what waits without end is given up.
+PATIENCE = 20
+
 # Held by the thread that starts processes.
 _STARTING = Lock()
 
@@ -33,7 +37,7 @@ MOST_WORKERS = 8
 
 
 class Limits(NamedTuple):
-    """What one page may cost: seconds, and gigabytes of memory (on Linux)."""
+    """What one page may cost: seconds of CPU time, and gigabytes of memory (on Linux)."""
 
     seconds: float = 60.0
     gigabytes: float = 3.0
@@ -46,7 +50,7 @@ class Limits(NamedTuple):
 
 
 class Overdue(DataError):
-    """A page took longer than its limit."""
+    """A page took more CPU time than its limit, as it would again."""
 
 
 def workers() -> int:
@@ -60,7 +64,8 @@ def begin(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
     try:
         with _STARTING:
             pool = _pool(limits, os.getpid())
-        return pool.schedule(_called, (Path.cwd(), function, *arguments), timeout=limits.seconds)
+        call = (limits.seconds, Path.cwd(), function, *arguments)
+        return pool.schedule(_called, call, timeout=PATIENCE * limits.seconds)
     except RuntimeError as problem:
         raise _broken(problem) from problem
 
@@ -70,7 +75,7 @@ def result_of(call: Future[Any], where: str) -> Any:
 
     Raises:
         DataError: what it raised, in one line that begins with `where`.
-        Overdue: it took too long.
+        Overdue: it took too much CPU time.
         InstallationError: no process starts.
     """
     limits = Limits.of_environment()
@@ -81,13 +86,19 @@ def result_of(call: Future[Any], where: str) -> Any:
     except BrokenProcessPool as problem:
         raise _broken(problem) from problem
     except TimeoutError as problem:
-        raise Overdue(f"{where}: more than {limits.seconds:g} s ({SECONDS})") from problem
+        waited = PATIENCE * limits.seconds
+        raise DataError(
+            f"{where}: not read after {waited:g} s of the clock, {PATIENCE} times {SECONDS}; it hangs, or the machine is "
+            "busy"
+        ) from problem
     except MemoryError as problem:
         raise DataError(f"{where}: more than {limits.gigabytes:g} GB of memory ({GIGABYTES})") from problem
     except Exception as problem:
         code = getattr(problem, "exitcode", None)
         if code is None:
             raise DataError(f"{where}: cannot be read ({reason_of(problem)})") from problem
+        if code == -signal.SIGPROF:
+            raise Overdue(f"{where}: more than {limits.seconds:g} s of CPU time ({SECONDS})") from problem
         ending = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
         raise DataError(
             f"{where}: its reading crashed ({ending}), perhaps beyond {limits.gigabytes:g} GB of memory ({GIGABYTES})"
@@ -141,15 +152,18 @@ def _bound(gigabytes: float) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (int(gigabytes * 1e9),) * 2)
 
 
-def _called(folder: Path, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function returns in the working folder of the caller.
+def _called(seconds: float, folder: Path, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns in the working folder of the caller; SIGPROF ends the process after so much CPU time.
 
     Errors of other libraries, whose classes the caller may not know, become lines.
     """
     os.chdir(folder)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         return function(*arguments)
     except (LexvlError, MemoryError):
         raise
     except Exception as problem:
         raise RuntimeError(reason_of(problem)) from None
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
