@@ -105,6 +105,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
     "Start here": {
         "demo": Row("lexvl_anserini.demo", "The whole line on drawn images, with its tables"),
         "photos": Row("lexvl_anserini.photos", "Search a folder of your own pictures"),
+        "pages": Row("lexvl_anserini.doors.pages.pages", "Search a folder of your own PDFs and scans"),
     },
     "Train and encode": {
         "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),

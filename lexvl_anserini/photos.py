@@ -53,9 +53,9 @@ PRINTED_TERMS = 6
 NAMED = 3
 
 
-def default_output(folder: Path, here: Path) -> Path:
+def default_output(folder: Path, here: Path, albums: str = ALBUMS) -> Path:
     """`lexvl-photos/NAME` in the working folder `here`, or beside the folder of pictures if `here` is in it."""
-    return (folder.parent if here.is_relative_to(folder) else Path()) / ALBUMS / folder.name
+    return (folder.parent if here.is_relative_to(folder) else Path()) / albums / folder.name
 
 
 def pictures_in(folder: Path) -> Dataset:

@@ -40,7 +40,10 @@ CARD_LINES = 7
 NUMBER = 78
 JUDGED = "green: relevant    "
 HAS = "has: its heaviest terms"
-LEGEND = f"bars: query weight × impact; all terms' products sum to the score    {HAS}"
+BARS = "bars: query weight × impact; all terms' products sum to the score    "
+LEGEND = BARS + HAS
+# With notes, in the place of the items' own terms.
+NOTED = "framed: matched words; below, the first of them"
 # With maps, after the legend.
 MAPPED = "    in colour: where the terms are"
 NO_HIT = "no hit in the run"
@@ -69,6 +72,7 @@ class Cell(NamedTuple):
 
     terms  shared with the query, largest product first
     own    its own terms, heaviest first
+    note   what is written in their place, for example words of its text
     """
 
     item: Item
@@ -76,6 +80,7 @@ class Cell(NamedTuple):
     relevant: bool
     terms: Sequence[SharedTerm]
     own: Sequence[str]
+    note: str = ""
 
 
 class Strip(NamedTuple):
@@ -123,7 +128,8 @@ def legend_of(strips: Sequence[Strip], maps: bool) -> str:
     """The last line of a sheet, which says what is drawn."""
     judged = any(strip.rank_note or any(cell.relevant for cell in strip.cells) for strip in strips)
     bars = any(cell.terms for strip in strips for cell in strip.cells)
-    return f"{JUDGED if judged else ''}{LEGEND if bars else HAS}{MAPPED if maps else ''}"
+    last = NOTED if any(cell.note for strip in strips for cell in strip.cells) else HAS
+    return f"{JUDGED if judged else ''}{BARS if bars else ''}{last}{MAPPED if maps else ''}"
 
 
 def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, maps: bool = False) -> None:
@@ -226,7 +232,7 @@ def _draw_cell(axes: Axes, cell: Cell, rank: int, left: int, top: int, terms: in
         below += TERM
     below = top + IMAGE + NAME + terms * TERM + 4
     has = "has " + ", ".join(cell.own) if cell.own else "has no terms"
-    for line in wrapped(has, IMAGE, SMALL, OWN_LINES):
+    for line in wrapped(cell.note or has, IMAGE, SMALL, OWN_LINES):
         _write(axes, left, below, line, SMALL, PALE)
         below += OWN
 

@@ -88,8 +88,7 @@ def result_of(call: Future[Any], where: str) -> Any:
     except TimeoutError as problem:
         waited = PATIENCE * limits.seconds
         raise DataError(
-            f"{where}: not read after {waited:g} s of the clock, {PATIENCE} times {SECONDS}; it hangs, or the machine is "
-            "busy"
+            f"{where}: not read after {waited:g} s of the clock ({PATIENCE} times {SECONDS}); it waits, or others run"
         ) from problem
     except MemoryError as problem:
         raise DataError(f"{where}: more than {limits.gigabytes:g} GB of memory ({GIGABYTES})") from problem
