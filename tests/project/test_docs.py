@@ -51,6 +51,14 @@ def test_commands_and_options_exist(page: Path) -> None:
         assert not unknown, f"{page.name}: lexvl {name} has no option {', '.join(sorted(unknown))}"
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
+def test_a_wheel_has_what_the_pages_name(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "python -m eval" not in text, "a wheel has no package of the name eval; lexvl NAME runs everywhere"
+    names = re.findall(r"--recipe ([\w/.-]+)", text)
+    assert [name for name in names if not (ROOT / f"runs/recipes/{name}.yaml").is_file() and "/" in name] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
@@ -144,7 +152,13 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
         pytest.importorskip(package)
     for folder in ("runs", "tools"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    script = "set -euo pipefail\npython() { " + sys.executable + ' "$@"; }\n' + examples(page)
+    programs = f'python() {{ {sys.executable} "$@"; }}\nlexvl() {{ python -m lexvl_anserini "$@"; }}\n'
+    script = "set -euo pipefail\n" + programs + examples(page)
+        "set -euo pipefail\npython() { "
+        + sys.executable
+        + ' "$@"; }\nlexvl() { python -m lexvl_anserini "$@"; }\n'
+        + examples(page)
+    )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
