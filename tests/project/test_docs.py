@@ -154,11 +154,6 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
         shutil.copytree(ROOT / folder, tmp_path / folder)
     programs = f'python() {{ {sys.executable} "$@"; }}\nlexvl() {{ python -m lexvl_anserini "$@"; }}\n'
     script = "set -euo pipefail\n" + programs + examples(page)
-        "set -euo pipefail\npython() { "
-        + sys.executable
-        + ' "$@"; }\nlexvl() { python -m lexvl_anserini "$@"; }\n'
-        + examples(page)
-    )
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
