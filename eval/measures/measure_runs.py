@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Measurement
 
 from .found import Found, Relevant, find_in_run, relevant_of

@@ -88,6 +88,7 @@ def test_the_manifest_of_an_older_version_is_believed():
 
 
 def test_one_table_has_one_rule(caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
     both = ["--run", "ours.trec", "--run", "theirs.trec", "--qrels", "qrels.tsv"]
     for module in (score, table, compare, beir, msmarco, demo):
         caplog.clear()
