@@ -10,12 +10,16 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
 
 import pytest
 import typer
 from checkout import COMMANDS
 
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.encoders import cards
+from lexvl_anserini.encoders.loading import load_encoder
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -82,6 +86,19 @@ def test_paths_in_the_guide_exist() -> None:
     named = [word for word in words if not re.search(r"my[a-z]|[*<]|\.\./", word)]
     assert len(named) > 60
     assert [name for name in named if Path(name) not in known] == []
+
+
+def test_the_encoder_of_the_guide_loads(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code, row = (dedent(block) for block in re.findall(r"^ *```python\n(.*?)```", text, re.DOTALL | re.MULTILINE))
+    module = ModuleType("lexvl_anserini.encoders.families.mymodel")
+    exec(code, vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    [(name, card)] = eval(f"{{{row}}}", {"Card": cards.Card}).items()
+    monkeypatch.setitem(cards.CARDS, name, card)
+    monkeypatch.setitem(cards.ENCODERS, name, card.loader)
+    model = load_encoder(name, golden / "splade/ckpt_bert", topk=3)
+    assert model.name == name and len(model.decode(model.encode_query("a red dog"))[0]) == 3
 
 
 def test_tables_and_constants_in_the_guide_exist() -> None:
