@@ -1,6 +1,6 @@
 """Recipe -> checkpoint: trains a pair of towers and writes it as its encoder loads it.
 
-python -m lexvl_anserini.train --recipe runs/recipes/demo-vdr.yaml
+python -m lexvl_anserini.train --recipe demo-vdr
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def planned(recipe: Recipe, target: Path) -> dict[str, str | int]:
 
 
 def command(
-    recipe: Annotated[str, typer.Option(help="YAML file; those of the project are runs/recipes/*.yaml.")],
+    recipe: Annotated[str, typer.Option(help="YAML file, or the name of a recipe of the package, such as demo-vdr.")],
     output: Annotated[
         str | None, typer.Option(help="Folder of the run; default training/<name of the recipe>.")
     ] = None,
@@ -73,7 +73,7 @@ def command(
 ) -> None:
     """Train a recipe; an interrupted run resumes.
 
-    Example: python -m lexvl_anserini.train --recipe runs/recipes/demo-vdr.yaml --set optimisation.steps=200
+    Example: python -m lexvl_anserini.train --recipe demo-vdr --set optimisation.steps=200
     """
     check_model_libraries()
     from lexvl_anserini.training.recipe import read_recipe

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Measurement
 
 from .found import Found, Relevant, find_in_run, relevant_of
@@ -116,19 +115,22 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
 def common_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
     """The one order of equal scores for some runs: the requested one, else the one that all of them ask for.
 
+    Where they ask for different ones it is trec_eval's, which is that of other people's figures; a line says so.
+
     Raises:
         UnknownName: no such order.
-        UsageError: none is requested, and the runs ask for different ones.
     """
     if requested is not None:
         check_ties(requested)
         return requested
     asking = {card.ties: card.path for card in reversed(cards)}
     if len(asking) > 1:
-        raise UsageError(
-            f"{asking['rank']} has a manifest, so equal scores keep the order of its ranks; {asking['trec_eval']} has "
-            "none that fits, so it has trec_eval's order; one table has one order, give --ties rank or --ties trec_eval"
+        log.info(
+            "%s has no manifest that fits, so every run has trec_eval's order of equal scores; --ties rank keeps the "
+            "order of ranks",
+            asking["trec_eval"],
         )
+        return "trec_eval"
     return next(iter(asking), "rank")
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.installed import shipped_folder
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.registry import import_home
 
@@ -32,7 +33,7 @@ from .prepared import (
     needs_of_retrieval,
     needs_of_weights,
 )
-from .published import PublishedTable, shipped_folder
+from .published import PublishedTable
 from .quantities import parts_of
 from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, rows_of
 

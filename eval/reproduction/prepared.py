@@ -198,7 +198,7 @@ def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
     weights = weights_of(part, part.system, place)
     if weights is None:
         others = (value for name, value in part.system.options.items() if name.endswith(OTHERS))
-        how = f"train --recipe runs/recipes/{part.system.recipe}; " if part.system.recipe else ""
+        how = f"lexvl train --recipe {part.system.recipe.replace('.yaml', '')}; " if part.system.recipe else ""
         how = f"{part.system.origin or 'not published'}; {how}"
         return [
             Need("weights", name, False, f"{how}--checkpoint '{name}'=FOLDER names yours", public=False)

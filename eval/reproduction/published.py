@@ -35,6 +35,7 @@ from typing import ClassVar, NamedTuple, Self
 from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.installed import shipped_folder
 
 from ..efficiency.papers import PROTOCOLS
 from .quantities import Quantity, parse_quantity
@@ -294,13 +295,6 @@ class PublishedTable(NamedTuple):
     cells: tuple[PublishedCell, ...]
     missing: str
     runs: PublishedRuns | None = None
-
-
-def shipped_folder(name: str) -> Path:
-    """A folder of `runs` that a wheel has too: `name` within the installed package, `runs/name` in a checkout."""
-    package = Path(__file__).parents[1]
-    installed = package / name
-    return installed if installed.is_dir() else package.parent / "runs" / name
 
 
 def expected_folder() -> Path:

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 AGREES, DIFFERS, UNCOMPARED, SKIPPED, UNMEASURED = "agrees", "differs", "not compared", "skipped", "not measured"
 UNPRINTED = "drawn without a number"
+FETCHED = "downloaded when the rest is here"
 OTHERS, LATER = "a system of other people", "not measured by this version"
 
 # A unit -> how many of it the value 1 is; values in other units are what papers print.
@@ -63,7 +64,8 @@ def summary(cells: Iterable[ReproducedCell]) -> str:
     """How many cells have which verdict, in one line."""
     counts = Counter(cell.verdict for cell in cells)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    return f"{counts.total()} cells: {listed or 'none'}"
+    remedy = "; --dry-run says where weights and data are from" if counts[SKIPPED] else ""
+    return f"{counts.total()} cells: {listed or 'none'}{remedy}"
 
 
 def plan_table(plans: Sequence[TablePlan]) -> Table:
@@ -176,8 +178,9 @@ def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | 
         if not need.fetchable and need.name not in missing:
             missing.add(need.name)
             log.warning("missing: %s, %s", need.name, need.origin)
-    if known := [need.name for need in lacking if need.name in missing]:
-        return Unmeasured(SKIPPED, f"missing: {', '.join(known)}")
+    if any(need.name in missing for need in lacking):
+        listed = (need.name if need.name in missing else f"{need.name} ({FETCHED})" for need in lacking)
+        return Unmeasured(SKIPPED, f"missing: {', '.join(listed)}")
     started = time.perf_counter()
     try:
         finding = way.measure(part, place)

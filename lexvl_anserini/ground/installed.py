@@ -42,6 +42,13 @@ def package_folder(module: str) -> Path | None:
     return Path(next(iter(folders))) if folders else None
 
 
+def shipped_folder(name: str) -> Path:
+    """A folder of `runs` that a wheel has too: `name` in the package lexvl_eval, `runs/name` in a checkout."""
+    root = Path(__file__).parents[2]
+    installed = root / "lexvl_eval" / name
+    return installed if installed.is_dir() else root / "runs" / name
+
+
 def declared_versions() -> dict[str, SpecifierSet]:
     """The versions of each package that ours declares to need; nothing in a checkout that is not installed."""
     from packaging.requirements import Requirement

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -23,6 +24,7 @@ from pydantic import (
 
 from lexvl_anserini.data.corpora.webdataset import FAMILY
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.installed import shipped_folder
 from lexvl_anserini.ground.typed import plain
 from lexvl_anserini.training.model_settings import (
     FORMS,
@@ -280,11 +282,14 @@ class Recipe(Settings):
 def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
     """Reads a recipe; `changes` maps dotted keys to values that replace the file's.
 
+    Args:
+        path: of a YAML file, or the name of a recipe of the package.
+
     Raises:
         UsageError: the file does not exist or is not YAML; or keys or values are wrong (the error lists all).
     """
     if not path.is_file():
-        raise UsageError(f"{path}: no such recipe; those of the project are runs/recipes/*.yaml")
+        path = _of_the_package(str(path))
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -294,6 +299,16 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
     for key, value in (changes or {}).items():
         _put(content, key, value)
     return checked(content, str(path))
+
+
+def _of_the_package(name: str) -> Path:
+    """The file of a recipe of the package."""
+    known = {path.stem: path for path in sorted(shipped_folder("recipes").glob("*.yaml"))}
+    if name not in known:
+        near = get_close_matches(Path(name).stem, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"{name}: no such recipe; {hint}name a YAML file or one of the package: {', '.join(known)}")
+    return known[name]
 
 
 def checked(content: dict[str, Any], where: str) -> Recipe:

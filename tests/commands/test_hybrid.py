@@ -161,7 +161,7 @@ def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     before = mixed.stat().st_mtime_ns
     assert not CliRunner().invoke(app, asked).exit_code and mixed.stat().st_mtime_ns == before
     other = CliRunner().invoke(app, [*asked, "--candidates", "3"])
-    assert isinstance(other.exception, ArtefactError) and "another request (encoder: " in str(other.exception)
+    assert isinstance(other.exception, ArtefactError) and "another request (encoder.options." in str(other.exception)
     about = hybrid_manifest(runs, [1.0, 1.0], 100, 10)
     assert about.encoder["name"] == "joint+joint" and about.dataset == dataset.name
     assert [topic.query_id for topic in topics_of_run(about, None, None)] == [topic.query_id for topic in topics]

@@ -226,9 +226,19 @@ def test_a_value_that_an_objective_lacks_raises_before_training() -> None:
             read_recipe(RECIPES / "joint-small.yaml", {f"objective.options.{option}": value})
 
 
+def test_a_recipe_of_the_package_has_a_name_in_every_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert read_recipe(Path("demo-vdr")) == read_recipe(RECIPES / "demo-vdr.yaml")
+    (tmp_path / "demo-vdr").write_text("- a\n")
+    with pytest.raises(UsageError, match="demo-vdr: expected keys and values"):
+        read_recipe(Path("demo-vdr"))
+
+
 def test_files_and_changes_that_are_no_recipe(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such recipe"):
+    with pytest.raises(UsageError, match=r"none.yaml: no such recipe; .* of the package: .* demo-dense, demo-vdr, "):
         read_recipe(tmp_path / "none.yaml")
+    with pytest.raises(UsageError, match=r"demo-vrd: no such recipe; did you mean 'demo-vdr'\?"):
+        read_recipe(Path("demo-vrd"))
     (tmp_path / "list.yaml").write_text("- a\n")
     with pytest.raises(UsageError, match="expected keys and values, found list"):
         read_recipe(tmp_path / "list.yaml")

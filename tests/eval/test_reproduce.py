@@ -336,6 +336,13 @@ def test_first_documents_are_scored_again(data, golden, tmp_path):
     assert [row.query_id for row in read_run(tmp_path / f"out/runs/{name}.trec") if row.rank == 1] == ["q1", "q2", "q3"]
 
 
+def test_a_table_without_its_data_names_its_weights_too(tmp_path):
+    code, text, _ = call("vdr-table5", "--data-dir", tmp_path, "--output", tmp_path / "out", "--format", "json")
+    reasons = {cell["reason"] for cell in json.loads(text)}
+    assert code == 0 and len(reasons) == 3
+    assert "missing: vsearch/vdr-cross-modal (downloaded when the rest is here), coco/test" in reasons
+
+
 def test_images_and_captions_in_both_directions(golden, tmp_path, caplog):
     """Three drawn images, two captions each, by a STAIR with random weights in the place of the unpublished one."""
     coloured_coco(tmp_path)

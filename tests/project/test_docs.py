@@ -10,12 +10,16 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
 
 import pytest
 import typer
 from checkout import COMMANDS
 
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.encoders import cards
+from lexvl_anserini.encoders.loading import load_encoder
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -51,6 +55,14 @@ def test_commands_and_options_exist(page: Path) -> None:
         assert not unknown, f"{page.name}: lexvl {name} has no option {', '.join(sorted(unknown))}"
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
+def test_a_wheel_has_what_the_pages_name(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "python -m eval" not in text, "a wheel has no package of the name eval; lexvl NAME runs everywhere"
+    names = re.findall(r"--recipe ([\w/.-]+)", text)
+    assert [name for name in names if not (ROOT / f"runs/recipes/{name}.yaml").is_file() and "/" in name] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
@@ -74,6 +86,19 @@ def test_paths_in_the_guide_exist() -> None:
     named = [word for word in words if not re.search(r"my[a-z]|[*<]|\.\./", word)]
     assert len(named) > 60
     assert [name for name in named if Path(name) not in known] == []
+
+
+def test_the_encoder_of_the_guide_loads(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code, row = (dedent(block) for block in re.findall(r"^ *```python\n(.*?)```", text, re.DOTALL | re.MULTILINE))
+    module = ModuleType("lexvl_anserini.encoders.families.mymodel")
+    exec(code, vars(module))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    [(name, card)] = eval(f"{{{row}}}", {"Card": cards.Card}).items()
+    monkeypatch.setitem(cards.CARDS, name, card)
+    monkeypatch.setitem(cards.ENCODERS, name, card.loader)
+    model = load_encoder(name, golden / "splade/ckpt_bert", topk=3)
+    assert model.name == name and len(model.decode(model.encode_query("a red dog"))[0]) == 3
 
 
 def test_tables_and_constants_in_the_guide_exist() -> None:
@@ -144,7 +169,8 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
         pytest.importorskip(package)
     for folder in ("runs", "tools"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    script = "set -euo pipefail\npython() { " + sys.executable + ' "$@"; }\n' + examples(page)
+    programs = f'python() {{ {sys.executable} "$@"; }}\nlexvl() {{ python -m lexvl_anserini "$@"; }}\n'
+    script = "set -euo pipefail\n" + programs + examples(page)
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         ["bash", "-c", script], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
