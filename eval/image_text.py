@@ -36,13 +36,12 @@ class TableOptions:
 
     names: options.NameOptions = options.NameOptions()
     ties: options.Ties = None
-    efficiency: options.Efficiency = True
+    efficiency: options.Efficiency = None
     results: options.Results = None
 
-    def cards(self, runs: Sequence[Path]) -> list[RunCard]:
+    def cards(self, runs: Sequence[Path], output_format: str) -> Sequence[RunCard]:
         """The runs under their labels, with the figures of their searches or without."""
-        cards = self.names.cards(map(Path, runs))
-        return cards if self.efficiency else [replace(card, efficiency={}) for card in cards]
+        return options.with_figures(self.names.cards(map(Path, runs)), self.efficiency, output_format)
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def caption_command(corpus: str, module: str) -> Command:
         verbose: Verbose = False,
     ) -> None:
         check_format(output_format)
-        cards = table.cards(runs)
+        cards = table.cards(runs, output_format)
         if dataset is None:
             cards = [with_judgements(card, corpus) for card in cards]
         source = JudgementSource(qrels, CorpusRef(dataset or "", split, data_dir, direction=direction))

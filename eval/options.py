@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,7 +83,11 @@ Averages = Annotated[
     ),
 ]
 Efficiency = Annotated[
-    bool, typer.Option("--efficiency/--no-efficiency", help="Also the figures of the searches: terms, MB, ms.")
+    bool | None,
+    typer.Option(
+        "--efficiency/--no-efficiency",
+        help="Also the figures of the searches: terms, MB, ms; default yes, but not in LaTeX.",
+    ),
 ]
 EscapeIds = Annotated[bool, typer.Option("--escape-ids", help="Percent-encode the judgements' ids, as in the run.")]
 Results = Annotated[
@@ -135,6 +139,12 @@ Ties = Annotated[
     ),
 ]
 Split = Annotated[str | None, typer.Option("--split", help="Split of the judgements; default: the run's, else test.")]
+
+
+def with_figures(cards: Sequence[RunCard], efficiency: bool | None, output_format: str) -> Sequence[RunCard]:
+    """The runs with the figures of their searches, or without; a table of a paper has them where the user says so."""
+    shown = output_format != "latex" if efficiency is None else efficiency
+    return cards if shown else [replace(card, efficiency={}) for card in cards]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 from lexvl_anserini.cli import Verbose, expanded, run
 
@@ -29,7 +29,7 @@ def command(
     test: options.MarkingTest = None,
     rules: options.RuleOptions,
     escape_ids: options.EscapeIds = False,
-    efficiency: options.Efficiency = True,
+    efficiency: options.Efficiency = None,
     results: options.Results = None,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
@@ -43,11 +43,9 @@ def command(
         datasets_of(name)
     if test:
         check_test(test)
-    cards = names.cards(runs)
+    cards = options.with_figures(names.cards(runs), efficiency, output_format)
     measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules), results=results)
     measured = with_datasets(measured, names.dataset_labels)
-    if not efficiency:
-        cards = [replace(card, efficiency={}) for card in cards]
     marks = differing(cards, measured, test) if test else {}
     rows = [system_row(card, of_run, marks) for card, of_run in zip(cards, measured, strict=True)]
     means = [row for of_run in with_systems(cards, measured) for row in of_run if row.query_id == "all"]

@@ -76,20 +76,29 @@ torch_build() { # prints cpu; auto for the build of this machine's GPU; nothing 
   fi
 }
 
+said() { # COMMAND ARGUMENTS: runs it; of its output, stderr gets what is downloaded, built and installed
+  (
+    set -o pipefail
+    "$@" | while read -r line; do
+      case $line in *.metadata*) ;; Downloading* | Building* | Installing*) echo "  $line" ;; esac
+    done >&2
+  )
+}
+
 install() { # EXTRAS, with the versions that were tested together where constraints/ has some for this Python
   local pins="constraints/py${version/./}.txt" build pip
   if [ -n "${LEXVL_UNPINNED:-}" ] || [ ! -f "$pins" ]; then pins=; fi
   case "${LEXVL_TORCH:-auto}" in auto | cpu | cuda) ;; *) refuse "LEXVL_TORCH=$LEXVL_TORCH, expected cpu or cuda" ;; esac
   build=$(torch_build)
   if [ -n "$uv" ]; then
-    "$uv" pip install --quiet ${build:+--torch-backend=$build} --python "$VIRTUAL_ENV/bin/python" ${pins:+--constraint "$pins"} --editable ".[$1]" pip
+    "$uv" pip install ${build:+--torch-backend=$build} --python "$VIRTUAL_ENV/bin/python" ${pins:+--constraint "$pins"} --editable ".[$1]" pip
     return
   fi
-  pip=(python -m pip install -qq --disable-pip-version-check ${pins:+--constraint "$pins"})
+  pip=(python -m pip install --disable-pip-version-check --progress-bar off ${pins:+--constraint "$pins"})
   if [ "$build" = cpu ]; then # first and alone: this index has other packages too
-    "${pip[@]}" --no-deps --extra-index-url "$cpu_index" "$(sed -n 's/^ *\(torch[<>=].*\)/\1/p' setup.cfg)" || return
+    said "${pip[@]}" --no-deps --extra-index-url "$cpu_index" "$(sed -n 's/^ *\(torch[<>=].*\)/\1/p' setup.cfg)" || return
   fi
-  "${pip[@]}" --editable ".[$1]"
+  said "${pip[@]}" --editable ".[$1]"
 }
 
 uv=$(command -v uv || true)

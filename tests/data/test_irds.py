@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from hashlib import md5
 from pathlib import Path
@@ -45,6 +48,18 @@ def local(registry: Any, tmp_path: Path) -> Path:
     registry.register("mine", ir_datasets.create_dataset(*paths[:2]))
     registry.register("mine/judged", ir_datasets.create_dataset(*paths))
     return folder
+
+
+def test_no_empty_folder_is_left(tmp_path: Path) -> None:
+    """ir_datasets makes folders of many sets when it is imported."""
+    environ = {**os.environ, "HOME": str(tmp_path)}
+    environ.pop("IR_DATASETS_HOME", None)
+    program = "from lexvl_anserini import load_dataset; load_dataset('irds:vaswani')"
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True)
+    assert not (tmp_path / ".ir_datasets").exists()
+    (tmp_path / ".ir_datasets/mine").mkdir(parents=True)
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True)
+    assert (tmp_path / ".ir_datasets/mine").is_dir()
 
 
 def test_a_registered_set_of_local_files(local: Path) -> None:

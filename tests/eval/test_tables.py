@@ -8,14 +8,20 @@ from math import nan
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+import eval.demo
+import eval.table
 from eval.measures.inputs import RunCard, system_name
 from eval.measures.significance import SystemComparison, differing
 from eval.report.labels import shown_datasets, with_datasets, with_systems
 from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
 from eval.report.tables import SystemRow, comparison_table, score_table, system_row, system_table
+from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import Measurement
+from lexvl_anserini.ground.records import Measurement, ScoredDoc
+from lexvl_anserini.ground.run_manifest import RunManifest
+from lexvl_anserini.runs.trec import write_run
 
 ROWS = [
     SystemRow("vdr", "scifact", "a.trec", {"nDCG@10": 0.569}, {"index_bytes": 12_345_678, "ms_per_query": 3.14}),
@@ -213,3 +219,23 @@ def test_tables_show_the_end_of_a_path_where_it_is_distinct(names, shown) -> Non
     assert list(shown_datasets([*names, *names]).values()) == shown
     rows = [Measurement("r", name, "RR@10", "all", 0.5) for name in names]
     assert [row[1] for row in score_table(rows).rows] == shown
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--format", "text"], True),
+        (["--format", "latex"], False),
+        (["--format", "latex", "--efficiency"], True),
+        (["--format", "text", "--no-efficiency"], False),
+    ],
+)
+def test_figures_of_searches_are_in_latex_on_request(tmp_path: Path, options: list[str], shown: bool):
+    manifest = RunManifest("", "", "", None, {}, {"name": "toy"}, {}, "i", 10, False)  # type: ignore[arg-type]
+    lists = [[ScoredDoc("q1", "a", 1, 7.0)]]
+    write_run(tmp_path / "a.trec", lists, manifest, efficiency=lambda: {"ms_per_query": 3.25})
+    (tmp_path / "qrels").write_text("q1 0 a 1\n")
+    for command in (eval.table.command, eval.demo.command):
+        call = ["--run", str(tmp_path / "a.trec"), "--qrels", str(tmp_path / "qrels"), *options]
+        result = CliRunner().invoke(make_app(command), call)
+        assert result.exit_code == 0 and ("ms/query" in result.stdout) == shown

@@ -24,7 +24,12 @@ case "$1" in
   esac ;;
 --version) echo "Python VERSION.0" ;;
 -m)
-  [ "$2" != pip ] || echo "VERSION $*" >>"$NOTES"
+  if [ "$2" = pip ]; then
+    echo "VERSION $*" >>"$NOTES"
+    echo "Collecting torch>=2" && echo "  Downloading torch-2.13.0-cp313.whl.metadata (28 kB)"
+    echo "Downloading torch-2.13.0-cp313.whl (190.1 MB)" && echo "Building wheels for collected packages: pyserini"
+    echo "Installing collected packages: torch, pyserini" && exit "${PIP_FAILS:-0}"
+  fi
   [ "$2" = venv ] || exit 0
   [ -z "${NO_VENV:-}" ] || exit 1
   mkdir -p "$3/bin"
@@ -85,7 +90,7 @@ class Machine:
 
 def installed(version: str, extras: str, options: str = "") -> str:
     """The line that an installation by pip notes."""
-    return f"{version} -m pip install -qq --disable-pip-version-check {options}--editable .[{extras}]"
+    return f"{version} -m pip install --disable-pip-version-check --progress-bar off {options}--editable .[{extras}]"
 
 
 @pytest.fixture
@@ -161,13 +166,26 @@ def test_the_python_that_the_user_names(machine):
     assert ".venv is Python 3.11, but PYTHON=python3.13 is another" in refusal(machine.set_up(PYTHON="python3.13"))
 
 
+def test_pip_says_what_it_does_on_stderr_and_its_failure_counts(machine):
+    machine.python("python3.13", "3.13")
+    done = machine.set_up()
+    assert done.stdout == "done\n" and done.stderr.splitlines()[-3:] == [
+        "  Downloading torch-2.13.0-cp313.whl (190.1 MB)",
+        "  Building wheels for collected packages: pyserini",
+        "  Installing collected packages: torch, pyserini",
+    ]
+    (machine.folder / "setup.cfg").write_text("changed")
+    failed = machine.set_up(PIP_FAILS="1")
+    assert failed.returncode == 1 and "cannot be installed" in failed.stderr.splitlines()[-1]
+
+
 def test_uv_makes_the_environment_where_it_is_on_the_path(machine):
     python, _ = machine.python("python3.12", "3.12"), machine.program("uv", FAKE_UV)
     done = machine.set_up()
     assert done.returncode == 0, done.stderr
     assert machine.noted() == [
         f"uv venv --quiet --no-python-downloads --python {python} .venv",
-        f"uv pip install --quiet --python {machine.folder}/.venv/bin/python --editable .[test] pip",
+        f"uv pip install --python {machine.folder}/.venv/bin/python --editable .[test] pip",
     ]
 
 
@@ -265,7 +283,7 @@ def test_the_build_of_torch_is_that_of_the_machine(machine, system, gpu, chosen,
     machine.program("uv", FAKE_UV)
     assert machine.set_up(**environ).returncode == 0
     backend = f"--torch-backend={uv} " if uv else ""
-    assert machine.noted()[-1].startswith(f"uv pip install --quiet {backend}--python ")
+    assert machine.noted()[-1].startswith(f"uv pip install {backend}--python ")
 
 
 def test_without_an_index_of_cpu_builds_the_configured_one_is_used(machine):
@@ -284,9 +302,9 @@ def test_a_build_of_torch_that_is_none(machine):
 
 
 def test_an_installation_that_fails_is_one_line_and_is_tried_again(machine):
-    machine.program("python3.13", FAKE_PYTHON.replace("VERSION", "3.13").replace("|| exit 0", "|| exit 3"))
+    machine.python("python3.13", "3.13")
     for _ in range(2):
-        done = machine.set_up()
+        done = machine.set_up(PIP_FAILS="3")
         assert done.returncode == 1 and "done" not in done.stdout
         assert done.stderr.endswith("cannot be installed; docs/platforms.md has the requirements\n")
 

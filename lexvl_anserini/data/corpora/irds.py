@@ -7,13 +7,16 @@ ir_datasets fetches what is not there, checks its MD5 and keeps it in its own fo
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.checks import checked_id
@@ -61,6 +64,9 @@ def _source(dataset_id: str) -> Source:
     """A dataset of ir_datasets, before anything is fetched."""
     if not sys.stderr.isatty():
         os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", "true")
+    home = ir_datasets_home()
+    if not home.exists():
+        atexit.register(remove_empty, home)
     import ir_datasets
 
     try:
@@ -70,6 +76,18 @@ def _source(dataset_id: str) -> Source:
         near = [name for name in known if name.split("/")[0] == first] or get_close_matches(dataset_id, known)
         some = _some(near) if near else f"{_some(known)} (https://ir-datasets.com lists all)"
         raise DataError(f"irds:{dataset_id}: ir_datasets has no such dataset; it has {some}") from problem
+
+
+def ir_datasets_home() -> Path:
+    """The folder in which ir_datasets keeps files."""
+    return Path(os.environ.get("IR_DATASETS_HOME") or "~/.ir_datasets").expanduser()
+
+
+def remove_empty(home: Path) -> None:
+    """Removes the empty folders that ir_datasets makes for many sets when it is imported."""
+    for folder in [*sorted(home.rglob("*/"), reverse=True), home]:
+        with suppress(OSError):  # not empty
+            folder.rmdir()
 
 
 def _records(source: Source, dataset_id: str, part: str) -> Iterator[Any]:
