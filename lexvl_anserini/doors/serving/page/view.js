@@ -113,6 +113,7 @@ export class Column {
     this.showChips(answer.chips);
     this.showHits(answer.hits);
     this.more.hidden = answer.hits.length < most || most >= 100;
+    if (answer.nearest) this.problem.textContent = "nothing fits; nearest:";
     if (answer.read_as !== "none" && !answer.hits.length) this.problem.textContent = "no document has a term of the query, or none matches the filters";
   }
 
