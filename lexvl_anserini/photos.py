@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from lexvl_eval.report.answers import strips_of_queries
+from lexvl_eval.report.answers import TypedAnswer, strips_of_answers
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
@@ -31,9 +31,11 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.shared_terms import Explanation, explain
+from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.searching.shared_terms import explain
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
@@ -47,6 +49,9 @@ DIRECTION = "text-to-image"
 # The folder of all albums, and the picture of the answers in an album.
 ALBUMS = "lexvl-photos"
 SHEET = "contact-sheet.png"
+
+# What is said where a cut leaves no hit.
+NOTHING = "nothing fits; nearest"
 
 # Terms printed beside a hit, and unreadable pictures named.
 PRINTED_TERMS = 6
@@ -91,15 +96,16 @@ def changes_made(done: Followed, album: Album) -> Iterator[str]:
         yield f"{len(done.unreadable):,} cannot be read ({named}{more}); {album.unreadable} says why"
 
 
-def answer(query: str, hits: Sequence[Explanation]) -> Iterator[str]:
+def lines_of(answer: TypedAnswer) -> Iterator[str]:
     """A query and its hits: rank, score, picture, and the share of the score that each of the first terms has."""
-    yield f'\n"{query}"'
+    yield f'\n"{answer.text}"' + (f"  {answer.note}:" if answer.note else "")
+    hits = answer.hits
     width = max((len(picture_of(hit.doc_id)) for hit in hits), default=0)
     for rank, hit in enumerate(hits, start=1):
         terms = ", ".join(f"{term.term} {term.product / hit.score:.0%}" for term in hit.terms[:PRINTED_TERMS])
         yield f"{rank:3}  {hit.score:6}  {picture_of(hit.doc_id):{width}}  {terms}"
     if not hits:
-        yield "  no picture has a term of this query"
+        yield "  nothing here has a term of this query"
 
 
 def knows(model: Encoder, query: str) -> bool:
@@ -118,16 +124,30 @@ def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
         return follow(dataset, model, album, differences, progress)
 
 
-def ask(dataset: Dataset, model: Encoder, album: Album, queries: Sequence[str], hits: int) -> None:
+def answers_of(index: Index, model: Encoder, queries: Sequence[str], hits: int, cut: Cut | None) -> list[TypedAnswer]:
+    """The hits of each query, explained; where none has the least score, the nearest with a note."""
+    answers = [TypedAnswer(query, explain(index, query, hits=hits, model=model)) for query in queries]
+    if cut is None:
+        return answers
+    with Searcher(index, model) as searcher:
+        fitting = [len(listed) for listed in searcher.search(list(queries), hits, cut=cut)]
+    return [
+        answer._replace(hits=answer.hits[:count]) if count else answer._replace(note=NOTHING if answer.hits else "")
+        for answer, count in zip(answers, fitting, strict=True)
+    ]
+
+
+def ask(dataset: Dataset, model: Encoder, album: Album, queries: Sequence[str], hits: int, cut: Cut | None) -> None:
     """Prints the answers to queries and draws them."""
     index = Index(album.index, index_manifest(album.index))
-    for query in queries:
-        for line in answer(query, explain(index, query, hits=hits, model=model)):
+    answers = answers_of(index, model, queries, hits, cut)
+    for answer in answers:
+        for line in lines_of(answer):
             typer.echo(line)
-        if not knows(model, query):
+        if not knows(model, answer.text):
             typer.echo("  no word of this query is a term of the model (English words of captions): expect little")
     sheet = album.path / SHEET
-    draw_sheet(strips_of_queries(dataset, index, model, queries, hits), sheet, DEFAULT_TERMS)
+    draw_sheet(strips_of_answers(dataset, index, model, answers), sheet, DEFAULT_TERMS)
     typer.echo(f"\nqueries, their first pictures and terms: {sheet}")
 
 
@@ -138,6 +158,9 @@ def command(
         Path | None, typer.Option(help="Folder of the index and the sheet; default lexvl-photos/<name of FOLDER>.")
     ] = None,
     hits: Annotated[int, typer.Option(min=1, max=10, help="Pictures per query.")] = DEFAULT_HITS,
+    min_score: Annotated[
+        str | None, typer.Option(help="Least score of a hit: 300, or 20% of the greatest that a picture could have.")
+    ] = None,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
     verbose: Verbose = False,
@@ -149,6 +172,7 @@ def command(
     Example: python -m lexvl_anserini.photos FOLDER "two dogs on a beach" "a birthday cake"
     """
     started = time.perf_counter()
+    cut = None if min_score is None else Cut.of(min_score)
     pictures = folder.expanduser().resolve()
     album = Album(output or default_output(pictures, Path.cwd()))
     if any(not query.strip() for query in queries or ()):
@@ -162,7 +186,7 @@ def command(
         for line in changes_made(updated(dataset, model, album), album):
             typer.echo(line)
     if queries:
-        ask(dataset, model, album, queries, hits)
+        ask(dataset, model, album, queries, hits, cut)
     else:
         typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')
     typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {album.path}/")

@@ -27,6 +27,7 @@ from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
+from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase, read_terms
 from lexvl_anserini.searching.retrieval import IndexSearch, texts_of
 from lexvl_anserini.searching.searcher import EncoderChanges
@@ -219,6 +220,9 @@ def filter_of(
 class ListOptions:
     """What the lists hold, and what is written of them."""
 
+    min_score: Annotated[
+        str | None, typer.Option(help="Least score of a hit: 300, or 20% of the greatest that a document could have.")
+    ] = None
     passages: Annotated[
         str | None,
         typer.Option(help="Hits are documents of passages DOC#N: max (MaxP), sum:N (of the best N) or sum (of all)."),
@@ -245,7 +249,13 @@ class ListOptions:
 
     def note(self) -> dict[str, Any]:
         """What decides the lists besides the refinement, for a run's manifest."""
-        return {"passages": self.passages} if self.passages else {}
+        options = {"passages": self.passages, "min_score": str(self.cut) if self.cut else None}
+        return {name: value for name, value in options.items() if value}
+
+    @property
+    def cut(self) -> Cut | None:
+        """The least score; None for none."""
+        return None if self.min_score is None else Cut.of(self.min_score)
 
 
 @cli.expanded
@@ -282,6 +292,7 @@ def command(
             refinement=refined.refinement(manifest.fields),
             feedback_shards=refined.feedback.feedback_shards,
             passages=lists.passages,
+            cut=lists.cut,
         ),
         refined.note()
         | refined.measured(path, runs.hits or (DEFAULT_HITS if typed is None else DEFAULT_HITS_SHOWN))
@@ -304,7 +315,7 @@ def command(
         typed_query = tree or typed_topic(queries.query, queries.query_image)
         with runner.running(), search.searcher() as searcher:
             hits = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN, searcher)
-        show(hits, texts_of(hits, search.index, encoder.data_dir) if lists.texts else {}, style)
+        show(hits, texts_of(hits, search.index, encoder.data_dir) if lists.texts else {}, style, lists.cut)
 
 
 def search_topics(
@@ -360,7 +371,7 @@ def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: s
                 continue
             try:
                 answer = search.one(typed_topic(line.strip(), None), hits, searcher)
-                show(answer, texts_of(answer, search.index, data_dir) if lists.texts else {}, style)
+                show(answer, texts_of(answer, search.index, data_dir) if lists.texts else {}, style, lists.cut)
                 if style != "json":
                     typer.echo()
             except LexvlError as error:
@@ -368,8 +379,8 @@ def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: s
             sys.stdout.flush()
 
 
-def show(documents: RankedList, texts: Mapping[str, str], style: str) -> None:
-    """Prints one ranked list, with the documents' texts if they are given."""
+def show(documents: RankedList, texts: Mapping[str, str], style: str, cut: Cut | None = None) -> None:
+    """Prints one ranked list, after a cut, with the documents' texts if they are given."""
     if style == "json":
         rows = [
             {"rank": d.rank, "score": d.score, "doc_id": d.doc_id, **({"text": texts[d.doc_id]} if texts else {})}
@@ -378,7 +389,8 @@ def show(documents: RankedList, texts: Mapping[str, str], style: str) -> None:
         sys.stdout.write(orjson.dumps(rows).decode() + "\n")
         return
     if not documents:
-        log.info("no document has a term of the query")
+        reason = f"no document has a score of at least {cut}" if cut else "no document has a term of the query"
+        log.info("%s", reason)
     for document in documents:
         text = f"  {shorten(texts[document.doc_id], SHOWN_CHARACTERS, placeholder=' ...')}" if texts else ""
         score = f"{document.score:.0f}" if document.score == int(document.score) else f"{document.score:.6g}"

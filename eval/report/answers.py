@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -106,18 +106,31 @@ def cell_of(
     return Cell(item_of(document), score, relevant, why.terms, own[document.doc_id])
 
 
+class TypedAnswer(NamedTuple):
+    """A typed query, its first hits, and a note beside it."""
+
+    text: str
+    hits: Sequence[Explanation]
+    note: str = ""
+
+
 def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
     """Typed queries with their first hits, none of which is known to be relevant."""
-    topics = [typed_topic(text, None) for text in texts]
-    explanations = [explain(index, encoded(topic, model, index.manifest), None, hits) for topic in topics]
-    doc_ids = {why.doc_id for listed in explanations for why in listed}
+    queries = [encoded(typed_topic(text, None), model, index.manifest) for text in texts]
+    answers = [TypedAnswer(text, explain(index, query, None, hits)) for text, query in zip(texts, queries, strict=True)]
+    return strips_of_answers(dataset, index, model, answers)
+
+
+def strips_of_answers(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
+    """Typed queries with the hits that are known already."""
+    doc_ids = {why.doc_id for answer in answers for why in answer.hits}
     documents = documents_of(dataset, doc_ids)
     if missing := sorted(doc_ids - documents.keys()):
         raise DataError(f"{index.path}: {missing[0]!r} is no longer in {dataset.name}; encode and index it again")
     own = own_terms(model, list(documents.values()))
     return [
-        Strip(Item("", None, text), tuple(cell_of(documents[w.doc_id], w, w.score, False, own) for w in listed))
-        for text, listed in zip(texts, explanations, strict=True)
+        Strip(Item(note, None, text), tuple(cell_of(documents[w.doc_id], w, w.score, False, own) for w in listed))
+        for text, listed, note in answers
     ]
 
 

@@ -84,6 +84,12 @@ class RankedList(Sequence[ScoredDoc]):
         doc_ids = [*self.doc_ids[:place], *self.doc_ids[place + 1 :]]
         return RankedList(self.query_id, doc_ids, np.delete(self.scores, place))
 
+    def down_to(self, least: float) -> RankedList:
+        """The hits whose score is at least `least`."""
+        import numpy as np
+
+        return self[: int(np.searchsorted(-self.scores, -least, "right"))]
+
     def pairs(self) -> Iterator[tuple[str, float]]:
         """Ids and scores, best first."""
         return zip(self.doc_ids, self.scores.tolist(), strict=True)

@@ -20,6 +20,7 @@ from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, clause_of
 from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
 from lexvl_anserini.runs.passages import best_of, by_documents
+from lexvl_anserini.searching.cuts import Cut
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import ImpactEngine
@@ -126,6 +127,7 @@ class SearchSettings:
     feedback_shards  the index's shards, for feedback where the index holds no term vectors
     passages         of an index of passages `doc#n`: hits are documents, scored by the best passage (`max`), by the sum
                      of the best N (`sum:N`) or of all (`sum`)
+    cut              the least score of a hit; the cut at so many hits comes first
     """
 
     remove_query: bool = False
@@ -134,8 +136,11 @@ class SearchSettings:
     refinement: Refinement | None = None
     feedback_shards: Path | str | None = None
     passages: str | None = None
+    cut: Cut | None = None
 
     def __post_init__(self) -> None:
+        if self.cut is not None and self.cut.relative and best_of(self.passages) > 1:
+            raise UsageError(f"least score {self.cut}: a sum over passages has no bound; give a score, not a share")
         if best_of(self.passages) and self.refinement is not None and self.refinement.feedback is not None:
             raise UsageError("feedback reads the vectors of hits, and documents in passages have none; leave out one")
         if best_of(self.passages) and self.refinement is not None and self.refinement.approximate is not None:
@@ -146,7 +151,7 @@ class SearchSettings:
 
 def refinement_names() -> set[str]:
     """The names in a run manifest's encoder options that are refinements, not options of the encoder."""
-    return {"require", "forbid", "passages", *(field.name for field in fields(Refinement))}
+    return {"require", "forbid", "passages", "min_score", *(field.name for field in fields(Refinement))}
 
 
 def refined_queries(queries: Iterable[Any], refinement: Refinement) -> Iterator[Any]:
@@ -188,6 +193,12 @@ def search_refined(
             return engine.search(queries, hits, settings.threads)
         return engine.search_where(queries, refinement.where, hits, settings.threads)
 
+    def in_phases(piece: Sequence[RefinedQuery], phases: TwoPhase) -> Iterator[RankedList]:
+        reduced = [refined.with_vector(heaviest(refined.vector, phases.terms)) for refined in piece]
+        for refined, first in zip(piece, lists(reduced, max(phases.candidates, hits)), strict=True):
+            among = partial(trees, required=Ids(tuple(first.doc_ids)))
+            yield from by_documents(among, [refined], hits, passages) if passages else among([refined], hits)
+
     stream = iter(queries)
     while piece := list(islice(stream, PIECE)):
         if refinement.feedback or refinement.two_phase or refinement.approximate is not None:
@@ -199,14 +210,13 @@ def search_refined(
                 _expanded(refined, first, settings, engine.bound, vector_of)
                 for refined, first in zip(piece, firsts, strict=True)
             ]
-        if refinement.two_phase is None:
-            yield from lists(piece, hits, passages)
+        phases = refinement.two_phase
+        ranked_lists = lists(piece, hits, passages) if phases is None else in_phases(piece, phases)
+        if settings.cut is None:
+            yield from ranked_lists
             continue
-        terms, candidates = refinement.two_phase
-        reduced = [refined.with_vector(heaviest(refined.vector, terms)) for refined in piece]
-        for refined, first in zip(piece, lists(reduced, max(candidates, hits)), strict=True):
-            among = partial(trees, required=Ids(tuple(first.doc_ids)))
-            yield from by_documents(among, [refined], hits, passages) if passages else among([refined], hits)
+        for refined, listed in zip(piece, ranked_lists, strict=True):
+            yield listed.down_to(settings.cut.least(refinement.tree(refined), engine))
 
 
 def read_terms(path: Path) -> frozenset[str]:

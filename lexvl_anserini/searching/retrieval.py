@@ -28,6 +28,7 @@ from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Search
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.searching.cuts import Cut
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ def search_index(
     refinement: Refinement | None = None,
     feedback_shards: Path | str | None = None,
     passages: str | None = None,
+    cut: Cut | None = None,
 ) -> Iterator[RankedList]:
     """Searches an index; yields one ranked list per topic, in their order, empty where nothing matches.
 
@@ -67,13 +69,14 @@ def search_index(
         refinement: lists of terms, cuts, filters, texts and feedback, for an impact index.
         feedback_shards: the index's shards, for feedback where the index holds no term vectors.
         passages: `max`, `sum:N` or `sum`: hits are the documents of an index of passages, see `SearchSettings`.
+        cut: the least score of a hit; the cut at `hits` comes first.
 
     Raises:
         ArtefactError: not an index, or its vocabulary is not the model's.
         UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
     """
     check_count("hits", hits)
-    settings = SearchSettings(remove_query, threads, batch_size, refinement, feedback_shards, passages)
+    settings = SearchSettings(remove_query, threads, batch_size, refinement, feedback_shards, passages, cut)
     searcher = Searcher(index, model, EncoderChanges(device=device), manifest)
     return to_the_end(searcher, searcher.lists(topics, hits, settings, tally))
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.engines.engine import Engine, ImpactEngine
     from lexvl_anserini.queries.feedback import VectorOf
+    from lexvl_anserini.searching.cuts import Cut
 
 QUERIES = (Topic, ImpactQuery, DenseQuery, TreeQuery)
 EXPECTED = "a text, a Topic, an encoded query, a query tree, or an iterable of one of these"
@@ -216,13 +217,21 @@ class Searcher:
         _ = self.model, self.engine
         return self
 
-    def search(self, query: Any, k: int = 10, refinement: Refinement | None = None, passages: str | None = None) -> Any:
+    def search(
+        self,
+        query: Any,
+        k: int = 10,
+        refinement: Refinement | None = None,
+        passages: str | None = None,
+        cut: Cut | None = None,
+    ) -> Any:
         """The `k` best documents of a text, a topic, an encoded query or a query tree; of several, a list of lists.
 
         Args:
             passages: `max`, `sum:N` or `sum`, for an index of passages, see `SearchSettings`.
+            cut: the least score of a hit.
         """
-        lists = list(self.lists(query, k, SearchSettings(refinement=refinement, passages=passages)))
+        lists = list(self.lists(query, k, SearchSettings(refinement=refinement, passages=passages, cut=cut)))
         return lists[0] if isinstance(query, (str, *QUERIES)) else lists
 
     def lists(
@@ -244,7 +253,8 @@ class Searcher:
             return iter(())
         queries: Iterator[Any] = chain([first], stream)
         texts: Iterator[Any] | None = None
-        if isinstance(first, TreeQuery) and settings.refinement is None:
+        by_share = settings.cut is not None and settings.cut.relative
+        if settings.refinement is None and (by_share or isinstance(first, TreeQuery)):
             settings = replace(settings, refinement=Refinement())
         if settings.refinement is not None:
             refuse_other_kinds(manifest, self.index.path)
@@ -268,6 +278,8 @@ class Searcher:
             search, best = self.engine.search, best_of(settings.passages)
             search = partial(self.engine.search_passages, best=best) if best else search
             lists = search(tally.encoded(queries), hits=fetch, threads=settings.threads)
+            if settings.cut is not None:
+                lists = (listed.down_to(settings.cut.value) for listed in lists)
         else:
             counted = tally.encoded(refined_queries(queries, settings.refinement))
             with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
@@ -347,7 +359,11 @@ def _vectors(engine: ImpactEngine, manifest: Manifest, settings: SearchSettings)
 
 def refuse_other_kinds(manifest: Manifest, index: Path) -> None:
     """Refuses what only an impact index can do."""
-    expect_lexical(index, manifest.kind, "terms, filters, feedback and approximate search are for impact indexes")
+    expect_lexical(
+        index,
+        manifest.kind,
+        "terms, filters, feedback and approximate search, and shares of a bound, are for impact indexes",
+    )
 
 
 def _refuse_other_vocabulary(model: Encoder, manifest: Manifest, index: Path) -> None:

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 from PIL import Image
 
+from eval.report.answers import TypedAnswer
 from eval.sheet import command as sheet
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.photos import answer, changes_ahead, changes_made, command, default_output
+from lexvl_anserini.photos import NOTHING, changes_ahead, changes_made, command, default_output, lines_of
 from lexvl_anserini.searching.following import Album, Differences, Followed, UnreadablePicture
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
@@ -134,6 +135,21 @@ def test_a_query_without_terms_of_the_model(photos: Callable[..., None], capsys)
     assert note not in boat and note in unknown
 
 
+def test_a_least_score(answered: Answered, photos: Callable[..., None], capsys) -> None:
+    photos(queries=["a red boat"], hits=2, min_score="0%")
+    score = int(capsys.readouterr().out.splitlines()[4].split()[1])
+    photos(queries=["a red boat"], hits=2, min_score=str(score))
+    best, nothing = f'"a red boat"\n  1 {score:7}', '"a red boat"  nothing fits; nearest:'
+    assert best in (printed := capsys.readouterr().out) and nothing not in printed
+    fitting = Path("lexvl-photos/pics/contact-sheet.png").read_bytes()
+    photos(queries=["a red boat"], hits=2, min_score=str(score + 1))
+    printed = capsys.readouterr().out
+    assert nothing in printed and f"  1 {score:7}" in printed and "\n  2 " in printed
+    assert Path("lexvl-photos/pics/contact-sheet.png").read_bytes() != fitting
+    with pytest.raises(UsageError, match="least score 'much': expected a score"):
+        photos(queries=["a red boat"], min_score="much")
+
+
 def test_what_there_is_to_do(tmp_path: Path) -> None:
     two = [Document("a.jpg"), Document("b.jpg")]
     album = Album(tmp_path)
@@ -151,12 +167,14 @@ def test_what_there_is_to_do(tmp_path: Path) -> None:
 def test_hits_are_lines(tmp_path: Path) -> None:
     terms = tuple(SharedTerm(f"t{number}", 1, 10, 10) for number in range(7))
     found = [Explanation("query", "a%20b%0A.jpg", 70, terms, 9), Explanation("query", "c.jpg", 10, terms[:1], 9)]
-    assert list(answer("two dogs", found)) == [
+    assert list(lines_of(TypedAnswer("two dogs", found))) == [
         '\n"two dogs"',
         "  1      70  a b\\n.jpg  t0 14%, t1 14%, t2 14%, t3 14%, t4 14%, t5 14%",
         "  2      10  c.jpg      t0 100%",
     ]
-    assert list(answer("x", [])) == ['\n"x"', "  no picture has a term of this query"]
+    assert list(lines_of(TypedAnswer("x", []))) == ['\n"x"', "  nothing here has a term of this query"]
+    nearest = lines_of(TypedAnswer("x", found[1:], NOTHING))
+    assert list(nearest) == ['\n"x"  nothing fits; nearest:', "  1      10  c.jpg  t0 100%"]
     done = Followed(2, 1, 0, 0, [UnreadablePicture("a%20b.jpg", "0", "a b.jpg: broken")])
     album = Album(Path("album"))
     assert list(changes_made(done, album)) == [

@@ -441,7 +441,7 @@ def test_passages_of_one_query(passages: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_refinement_is_noted_in_the_order_of_its_options(tmp_path: Path) -> None:
-    assert {field.name for field in fields(RefinementOptions)} | {"passages"} == refinement_names()
+    assert {field.name for field in fields(RefinementOptions)} | {"passages", "min_score"} == refinement_names()
     assert RefinementOptions().note() == {} and RefinementOptions().refinement() is None
     options = RefinementOptions(
         forbid=["cat"],
@@ -510,6 +510,26 @@ def test_a_picture_as_query(index: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert shown("--index", index, "--query-image", tmp_path / "cat.png") == [("d1", 2)]
     with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text; .* text-to-image"):
         invoke("--index", index, "--query", "dog")
+
+
+def test_a_least_score(index: Path, beir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # The bound of "dog dog" is 18, the score of q1 itself.
+    run, topics = tmp_path / "a.trec", ("--topics", f"beir:{beir}", "--no-remove-query")
+    invoke("--index", index, *topics, "--output", run, "--min-score", "50%")
+    assert [(d.query_id, d.doc_id) for d in read_run(run)] == [("q1", "q1"), ("q4", "d1")]
+    manifest = read_run_manifest(run)
+    assert manifest is not None and manifest.encoder.options == {"min_score": "50%"}
+    assert set(manifest.encoder.options) <= refinement_names()
+    written = run.stat().st_ino
+    invoke("--index", index, *topics, "--output", run, "--min-score", "50.0%")
+    assert run.stat().st_ino == written, "the same request finished it"
+    with pytest.raises(ArtefactError, match="--overwrite"):
+        invoke("--index", index, *topics, "--output", run)
+    assert shown("--index", index, "--query", "dog", "--min-score", "4") == [("q1", 9)]
+    caplog.set_level("INFO")
+    assert shown("--index", index, "--query", "dog", "--min-score", "10") == []
+    invoke("--index", index, "--query", "dog", "--min-score", "10")
+    assert "no document has a score of at least 10" in caplog.text
 
 
 def test_what_indexes_of_texts_and_of_dense_vectors_refuse(tmp_path: Path) -> None:

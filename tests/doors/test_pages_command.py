@@ -102,6 +102,12 @@ def test_terms_of_pictures_are_a_second_field(papers, capsys) -> None:
     assert lines[2] == '"a red boat"' and "text:boat" in lines[3] and "image:" in lines[3]
 
 
+def test_nothing_fits_but_the_nearest_page_is_shown(papers, capsys) -> None:
+    lines = printed(capsys, papers, "payment", "xqzzyv", min_score="99999999")
+    assert lines[2] == '"payment"  nothing fits; nearest:' and "#1" in lines[3]
+    assert "  nothing here has a term of this query" in lines
+
+
 def test_bad_input_is_one_line(papers, capsys) -> None:
     with pytest.raises(UsageError, match="a query is empty"):
         command(papers, [" "])

@@ -26,6 +26,7 @@ from lexvl_anserini.doors.serving.publishing.words import bag_of, words_of
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
@@ -263,6 +264,22 @@ def test_weights_change_scores_by_their_products(page) -> None:
     assert hits == [[doc_id, 3 * score] for doc_id, score in once]
 
 
+def test_a_least_score_is_that_of_the_engine(drawn, page) -> None:
+    search = """async (cut) => {
+      const { hits, nearest } = await lexvlSite.request("api/search",
+        { index: "drawn", text: "a red picture", weights: {}, hits: 8, min_score: cut });
+      return [hits.map((hit) => [hit.doc_id, hit.score]), nearest];
+    }"""
+    with Searcher(drawn / "index", encoder=ALPHA) as searcher:
+        every = [[hit.doc_id, hit.score] for hit in searcher.search("a red picture", 8)]
+        counts = []
+        for text in ("60%", "90%", f"{every[1][1]:.0f}"):
+            cut = [[hit.doc_id, hit.score] for hit in searcher.search("a red picture", 8, cut=Cut.of(text))]
+            counts.append(len(cut))
+            assert page.evaluate(search, text) == [cut or every, not cut], text
+    assert counts[0] > counts[1] and page.evaluate(search, "999999999") == [every, True]
+
+
 def test_the_page_shows_hits_maps_and_a_link(page) -> None:
     cards = page.locator(".hit")
     first = cards.first
@@ -275,4 +292,4 @@ def test_the_page_shows_hits_maps_and_a_link(page) -> None:
     page.wait_for_function("location.hash.includes('weights')")
     page.reload()
     page.wait_for_selector(".chip.out")
-    assert page.locator("#filters").is_hidden() and page.locator("h2").first.inner_text() == "drawn <b>"
+    assert page.locator("#where").is_hidden() and page.locator("h2").first.inner_text() == "drawn <b>"

@@ -106,6 +106,23 @@ def test_filters_restrict_and_keep_scores(client) -> None:
     assert client.ask(index="twin", text="red", where="meta.place:sub")["ignored"] == ["filters"]
 
 
+def test_a_least_score_and_the_nearest(client) -> None:
+    whole = client.ask(text="red blue")
+    assert len(whole["hits"]) > 1 and whole["nearest"] is False
+    best = whole["hits"][0]["score"]
+    assert ids(client.ask(text="red blue", min_score=str(best))) == ids(whole)[:1]
+    for beyond in (str(best + 1), "100%"):
+        answer = client.ask(text="red blue", min_score=beyond)
+        assert answer["nearest"] is True and answer["hits"] == whole["hits"]
+    assert client.ask(text="red", min_score="100%")["nearest"] is False
+    assert client.ask(text="nothing known", min_score="5")["nearest"] is False
+    assert ids(client.ask(where="-red +blue", min_score="5")) == [HOSTILE_ID]
+    assert client.ask(index="twin", text="red", min_score="0.1")["ignored"] == []
+    assert client.ask(index="twin", text="red", min_score="20%")["ignored"] == ["the least score, as a share"]
+    status, refused = client.post("/api/search", {"index": "colours", "text": "red", "min_score": "much"})
+    assert status == 400 and refused["error"].startswith("least score 'much': expected a score")
+
+
 def test_an_empty_question_has_no_hits(client) -> None:
     for text in ("", "   "):
         answer = client.ask(text=text)

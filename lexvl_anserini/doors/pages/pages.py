@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
-from lexvl_eval.report.answers import with_map
+from lexvl_eval.report.answers import TypedAnswer, with_map
 from lexvl_eval.report.strips import Cell, Item, Strip, draw_sheet
 from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
@@ -30,16 +30,16 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.photos import DIRECTION, NAMED, SHEET, answer, default_output, picture_of
+from lexvl_anserini.photos import DIRECTION, NAMED, SHEET, answers_of, default_output, lines_of, picture_of
+from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.searcher import EncoderChanges
-from lexvl_anserini.searching.shared_terms import Explanation, explain
+from lexvl_anserini.searching.shared_terms import Explanation
 from lexvl_anserini.shards.request import SKIPPED
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.ground.manifest import Manifest
-    from lexvl_anserini.searching.index import Index
 
 # The folder of all indexes that this command writes.
 ALBUMS = "lexvl-pages"
@@ -82,16 +82,15 @@ def cell_of(dataset: Dataset, why: Explanation, pictures: Encoder | None) -> Cel
     return cell._replace(item=item, terms=shown.terms, note=snippet(words, numbers))
 
 
-def ask(
-    dataset: Dataset, index: Index, album: PageAlbum, queries: Sequence[str], hits: int, pictures: Encoder | None
-) -> None:
+def ask(dataset: Dataset, album: PageAlbum, answers: Sequence[TypedAnswer], pictures: Encoder | None) -> None:
     """Prints the answers to queries and draws them."""
-    model, strips = EncoderChanges().load(index.manifest), []
-    for query in queries:
-        listed = [why for why in explain(index, query, hits=hits, model=model) if why.score]
-        for line in answer(query, listed if pictures is not None else [without_field(why) for why in listed]):
+    strips = []
+    for answer in answers:
+        shown = answer if pictures is not None else answer._replace(hits=[without_field(why) for why in answer.hits])
+        for line in lines_of(shown):
             typer.echo(line)
-        strips.append(Strip(Item("", None, query), tuple(cell_of(dataset, why, pictures) for why in listed)))
+        cells = tuple(cell_of(dataset, why, pictures) for why in answer.hits)
+        strips.append(Strip(Item(answer.note, None, answer.text), cells))
     sheet = album.path / SHEET
     draw_sheet(strips, sheet, DEFAULT_TERMS, maps=pictures is not None)
     typer.echo(f"\nqueries, their first pages and terms: {sheet}")
@@ -104,6 +103,9 @@ def command(
         Path | None, typer.Option(help="Folder of the index and the sheet; default lexvl-pages/<name of FOLDER>.")
     ] = None,
     hits: Annotated[int, typer.Option(min=1, max=10, help="Pages per query.")] = DEFAULT_HITS,
+    min_score: Annotated[
+        str | None, typer.Option(help="Least score of a hit: 300, or 20% of the greatest that a page could have.")
+    ] = None,
     picture: Annotated[
         str | None, typer.Option(help="Also index terms of the pages' pictures, by this encoder, as a second field.")
     ] = None,
@@ -118,6 +120,7 @@ def command(
     Example: python -m lexvl_anserini.doors.pages.pages FOLDER "terms of payment"
     """
     started = time.perf_counter()
+    cut = None if min_score is None else Cut.of(min_score)
     place = folder.expanduser().resolve()
     album = PageAlbum(output or default_output(place, Path.cwd(), ALBUMS))
     if any(not query.strip() for query in queries or ()):
@@ -134,7 +137,8 @@ def command(
         for line in counted(manifest, album):
             typer.echo(line)
     if queries:
-        ask(dataset, index, album, queries, hits, pictures or None)
+        answers = answers_of(index, EncoderChanges().load(index.manifest), queries, hits, cut)
+        ask(dataset, album, answers, pictures or None)
     else:
         typer.echo(f'to ask: lexvl pages {folder} "terms of payment"')
     typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {album.path}/")

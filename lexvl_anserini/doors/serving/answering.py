@@ -65,6 +65,7 @@ from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries, queries_of
 from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, search_refined
 from lexvl_anserini.searching.shared_terms import explained
 
@@ -137,7 +138,12 @@ class Service:
                 ignored.append("weights of terms")
             if read.read_as == "text" and not lexical and question.read_as == "auto" and is_expression(question.text):
                 ignored.append("signs and factors of the expression")
+            cut = Cut.of(question.min_score) if question.min_score.strip() and read.query is not None else None
+            if cut is not None and cut.relative and not lexical:
+                cut = None
+                ignored.append("the least score, as a share")
             hits = search(index, read.query, where, question.hits)
+            fitting = hits if cut is None else hits.down_to(least_score(cut, index, read.query))
             searched = time.perf_counter()
             timing = Timing(
                 encode_ms=round((encoded - started) * 1000, 2),
@@ -148,7 +154,8 @@ class Service:
                 index=question.index,
                 read_as=read.read_as,  # type: ignore[arg-type]
                 chips=chips(read),
-                hits=[hit_of(index, hit) for hit in hits],
+                hits=[hit_of(index, hit) for hit in fitting or hits],
+                nearest=bool(hits) and not fitting,
                 documents=index.manifest.counts.documents,
                 ignored=ignored,
                 warning=warning_of(index, question.text) if read.read_as == "text" else "",
@@ -385,6 +392,11 @@ def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> Ran
         return next(index.engine.search([query], hits))
     settings = SearchSettings(refinement=Refinement(where=where))
     return next(search_refined(index.impacts, [RefinedQuery(query)], settings, hits))
+
+
+def least_score(cut: Cut, index: LiveIndex, query: Any) -> float:
+    """The least score of a query's hits; a share is of a query of an impact index."""
+    return cut.least(clause_of(query), index.impacts) if cut.relative else cut.value
 
 
 def has_text(clause: Clause) -> bool:

@@ -50,6 +50,7 @@ class Question(Message):
     like      the id of a document, instead of a text
     weights   term -> weight instead of the encoder's; 0 leaves the term out
     where     an expression that documents must match; it does not change scores
+    min_score the least score of a hit, as `300`, or `20%` of the greatest that a document could have
     """
 
     index: IndexName
@@ -60,6 +61,7 @@ class Question(Message):
     weights: Annotated[dict[Written, TermWeight], Field(max_length=limits.MOST_WEIGHTS)] = {}
     where: Written = ""
     filters: Annotated[list[MetadataFilter], Field(max_length=limits.MOST_FILTERS)] = []
+    min_score: Written = ""
     hits: Annotated[int, Field(ge=1, le=limits.MOST_HITS)] = 24
 
 
@@ -96,6 +98,7 @@ class ShownAnswer(Message):
 
     read_as   text, terms, picture or document; none for an empty question
     chips     the query's terms, the heaviest first; empty for an index without terms
+    nearest   no document has the least score: the hits are the nearest
     ignored   parts of the question that this index cannot take into account
     warning   why to expect little; empty as a rule
     """
@@ -104,6 +107,7 @@ class ShownAnswer(Message):
     read_as: Literal["none", "text", "terms", "picture", "document"]
     chips: list[Chip]
     hits: list[ShownHit]
+    nearest: bool
     documents: int
     ignored: list[str]
     warning: str

@@ -4,7 +4,7 @@ import { Column, bars, drawMap, element, number, picture, pictureUrl } from "./v
 
 const STEP = 24, MOST = 96, RANK_CONSTANT = 60, HOVER_MS = 120, PAUSE_MS = 80;
 const byId = (id) => document.getElementById(id);
-const state = { q: "", as: "auto", where: "", filters: [], weights: {}, like: null, picture: null, hits: STEP, mix: null };
+const state = { q: "", as: "auto", where: "", cut: "", filters: [], weights: {}, like: null, picture: null, hits: STEP, mix: null };
 const columns = [];
 let description = { indexes: [], examples: [] };
 
@@ -27,7 +27,7 @@ function readLink() {
   const given = new URLSearchParams(site ? location.hash.slice(1) : location.search);
   const parsed = (key, otherwise) => { try { return JSON.parse(given.get(key)) ?? otherwise; } catch { return otherwise; } };
   Object.assign(state, { q: given.get("q") ?? "", as: ["text", "terms"].includes(given.get("as")) ? given.get("as") : "auto",
-    where: given.get("where") ?? "", like: given.get("like"), picture: given.get("picture"),
+    where: given.get("where") ?? "", cut: given.get("cut") ?? "", like: given.get("like"), picture: given.get("picture"),
     hits: Math.min(Math.max(Number(given.get("hits")) || STEP, 1), MOST), mix: given.has("mix") ? Number(given.get("mix")) || 0 : null });
   const weights = parsed("weights", {}), filters = parsed("filters", []);
   state.weights = weights && typeof weights === "object" && !Array.isArray(weights) ? weights : {};
@@ -38,7 +38,7 @@ function writeLink() {
   const given = new URLSearchParams();
   if (state.q) given.set("q", state.q);
   if (state.as !== "auto") given.set("as", state.as);
-  for (const key of ["where", "like", "picture"]) if (state[key]) given.set(key, state[key]);
+  for (const key of ["where", "cut", "like", "picture"]) if (state[key]) given.set(key, state[key]);
   if (state.hits !== STEP) given.set("hits", state.hits);
   if (state.mix !== null) given.set("mix", state.mix);
   const weights = Object.fromEntries(Object.entries(state.weights).filter(([, terms]) => Object.keys(terms).length));
@@ -52,7 +52,7 @@ function writeLink() {
 
 function question(index) {
   return { index, text: state.picture || state.like ? "" : state.q, read_as: state.as, picture: state.picture, like: state.like,
-    weights: state.weights[index] ?? {}, where: state.where, filters: state.filters, hits: state.hits };
+    weights: state.weights[index] ?? {}, where: state.where, filters: state.filters, min_score: state.cut, hits: state.hits };
 }
 
 class Searcher {
@@ -158,7 +158,8 @@ function blend() {
   if (!column) return;
   const share = (state.mix ?? 50) / 100, scores = new Map();
   for (const [one, weight] of [[first, 1 - share], [second, share]]) {
-    for (const hit of one.searcher.answer?.hits ?? []) {
+    const { answer } = one.searcher;
+    for (const hit of answer && !answer.nearest ? answer.hits : []) {
       const found = scores.get(hit.doc_id) ?? { hit, score: 0 };
       found.score += weight / (RANK_CONSTANT + hit.rank);
       scores.set(hit.doc_id, found);
@@ -326,12 +327,13 @@ function showFilters() {
     return element("li", {}, text, element("button", { type: "button", text: "×", "aria-label": `Remove the filter ${text}`,
       onclick: () => { state.filters.splice(place, 1); showFilters(); search(); } }));
   }));
-  const count = state.filters.length + (state.where ? 1 : 0);
+  const count = state.filters.length + (state.where ? 1 : 0) + (state.cut ? 1 : 0);
   byId("filter-count").textContent = count ? ` (${count})` : "";
   if (count) byId("filters").open = true;
 }
 
 byId("where").addEventListener("input", (event) => { state.where = event.target.value; showFilters(); search(); });
+byId("min-score").addEventListener("input", (event) => { state.cut = event.target.value.trim(); showFilters(); search(); });
 byId("filter-field").addEventListener("change", showField);
 byId("filter-add").addEventListener("click", () => {
   const name = byId("filter-field").value, ranged = metadataFields().get(name).type !== "keyword";
@@ -374,6 +376,7 @@ async function begin() {
   showField();
   field.value = state.q;
   byId("where").value = state.where;
+  byId("min-score").value = state.cut;
   byId("read-as").value = state.as;
   addBlend();
   if (site && state.like) await site.find(state.like);

@@ -188,6 +188,17 @@ async function ranked(weights, documents, most) {
     .reduce((hits, key) => { hits.push({ number: documents - 1 - (key % documents), score: Math.floor(key / documents) }); return hits; }, []);
 }
 
+// The least score of a hit: a number, or a share of the greatest score that a document could have.
+async function leastScore(text, weights) {
+  const [, number, share] = /^\s*([+-]?(?:\d+\.?\d*|\.\d+))(%?)\s*$/.exec(text) ?? [];
+  if (!text.trim()) return -Infinity;
+  if (number === undefined || (share && !(number >= 0 && number <= 100))) throw new Error(`least score ${text}: expected a score (300), or a share of the bound (20%)`);
+  if (!share) return Number(number);
+  let bound = 0;
+  for (const [column, weight] of weights) bound += weight * (await listOf(column)).impacts.reduce((most, impact) => Math.max(most, impact), 0);
+  return (number * bound) / 100;
+}
+
 async function documentOf(number) {
   const site = await part("site");
   const [id, title, text, suffix] = (await part(`documents-${Math.floor(number / site.part)}`))[number % site.part];
@@ -200,8 +211,9 @@ async function answer(question) {
   if (question.picture) throw new Error("a page without a server searches with words alone");
   const { words, weights, given } = await weighted(question);
   const encoded = performance.now(), description = site.indexes[0];
-  const hits = [];
-  for (const { number, score } of await ranked(weights, description.documents, question.hits)) {
+  const hits = [], found = await ranked(weights, description.documents, question.hits);
+  const least = await leastScore(question.min_score ?? "", weights), fitting = found.filter(({ score }) => score >= least);
+  for (const { number, score } of fitting.length ? fitting : found) {
     const { id, title, text, suffix } = await documentOf(number);
     hits.push({ rank: hits.length + 1, doc_id: id, score, title, text, picture: Boolean(suffix), metadata: {} });
   }
@@ -210,6 +222,7 @@ async function answer(question) {
   const ended = performance.now();
   const empty = !question.text.trim() && !chips.length;
   return { index: question.index, read_as: empty ? "none" : question.like ? "document" : "text", chips, hits, documents: description.documents, ignored: [],
+    nearest: hits.length > 0 && !fitting.length,
     related: await offered(weights, words), timing: { encode_ms: encoded - started, search_ms: ended - encoded, all_ms: ended - started } };
 }
 

@@ -131,6 +131,7 @@ export class Column {
     this.list.style.setProperty("--rows", Math.min(BARS, answer.chips.length));
     this.showHits(answer.hits);
     this.more.hidden = answer.hits.length < most || most >= 100;
+    if (answer.nearest) this.problem.textContent = "nothing fits; nearest:";
     if (answer.read_as !== "none" && !answer.hits.length && !answer.warning) this.problem.textContent = "no document has a term of the query, or none matches the filters";
   }
 
