@@ -236,7 +236,11 @@ def set_up_logging(verbose: bool = False) -> None:
 
 
 def quiet_libraries() -> None:
-    """Turns off the progress bars and advice of the model libraries, unless the user set them."""
+    """Turns off progress bars, advice and spinning threads of the model libraries, unless the user set them.
+
+    Beside busy programs, OpenMP's idle threads that spin instead of sleeping take several times the CPU time.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

@@ -41,8 +41,8 @@ from ..measures.metrics import MeasuringRules, check_levels, judgements, mean, v
 from ..measures.names import Measure, parse_measure
 from ..measures.ties import checked_hits, some
 from ..report.labels import split_names
-from ..report.render import check_format, render
-from ..report.tables import tuning_table
+from ..report.render import Table, check_format, render
+from ..report.tables import folds_table, tuning_table
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -84,34 +84,46 @@ class Split:
     rank: Callable[[Any], Iterable[ScoredDoc]]
     remove_query: bool = False
 
-    def measure(self, value: Any, measure: Measure) -> float:
-        """The mean over the judged topics; one that is not ranked counts 0."""
+    def values(self, value: Any, measure: Measure) -> dict[str, float]:
+        """The values of the judged topics; of one that is not ranked 0."""
         relevant = relevant_of(judgements(self.qrels, self.label))
         check_levels(relevant, [measure], self.label)
         places = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)
-        return mean(values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure])
+        found = values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure]
+        return dict(zip(relevant.topics, map(float, found), strict=True))
+
+    def measure(self, value: Any, measure: Measure) -> float:
+        """The mean over the judged topics."""
+        return mean(self.values(value, measure).values())
+
+
+def shuffled(split: Split, seed: int, parts: int, what: str) -> list[str]:
+    """The judged topics by the order of SHA-256 of `<seed>:<query_id>`.
+
+    Raises:
+        DataError: fewer topics than parts.
+    """
+    query_ids = {qrel.query_id for qrel in split.qrels}
+    if len(query_ids) < parts:
+        raise DataError(f"{split.label}: {len(query_ids)} topics have judgements; {what} need {parts} or more")
+    return sorted(query_ids, key=lambda query_id: sha256(f"{seed}:{query_id}".encode()).digest())
 
 
 def halves(split: Split, seed: int) -> tuple[Split, Split]:
-    """The judged topics of a split in two halves, by the order of SHA-256 of `<seed>:<query_id>`.
-
-    The first half has the odd topic.
+    """The judged topics of a split in two halves, drawn by the seed; the first half has the odd topic.
 
     Raises:
         DataError: fewer than two topics are judged.
     """
-    query_ids = {qrel.query_id for qrel in split.qrels}
-    if len(query_ids) < 2:
-        raise DataError(f"{split.label}: {len(query_ids)} topics have judgements; two halves need two or more")
-    shuffled = sorted(query_ids, key=lambda query_id: sha256(f"{seed}:{query_id}".encode()).digest())
-    middle = (len(shuffled) + 1) // 2
+    drawn = shuffled(split, seed, 2, "two halves")
+    middle = (len(drawn) + 1) // 2
     first, second = (
         replace(
             split,
             label=f"{split.label} half {name} of seed {seed}",
             qrels=[q for q in split.qrels if q.query_id in half],
         )
-        for name, half in (("1", set(shuffled[:middle])), ("2", set(shuffled[middle:])))
+        for name, half in (("1", set(drawn[:middle])), ("2", set(drawn[middle:])))
     )
     return first, second
 
@@ -157,6 +169,54 @@ def tune(settings: Sequence[TuningSetting], development: Split, test: Split, mea
     chosen = max(range(len(grid)), key=lambda number: grid[number][1])
     values = [test.measure(settings[number].value, measure) for number in dict.fromkeys((0, chosen))]
     return Tuned(str(measure), development.label, test.label, tuple(grid), chosen, (values[0], values[-1]))
+
+
+class FoldResult(NamedTuple):
+    """A fold: its topics, the setting that is best on those of the others, and the mean values on its own."""
+
+    topics: int
+    setting: TuningSetting
+    untuned: float
+    chosen: float
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """The folds of a split; `untuned` and `chosen` are means over all its topics."""
+
+    measure: str
+    topics: str
+    folds: Sequence[FoldResult]
+
+    def total(self, name: str) -> float:
+        """The mean of `untuned` or `chosen` over all topics."""
+        return sum(f.topics * getattr(f, name) for f in self.folds) / sum(f.topics for f in self.folds)
+
+    def to_json(self) -> dict[str, Any]:
+        """The means, then the folds with the options that each chose."""
+        means = {name: self.total(name) for name in ("untuned", "chosen")}
+        folds = [{**f._asdict(), "setting": dict(f.setting.options)} for f in self.folds]
+        return {"measure": self.measure, "topics": self.topics, **means, "folds": folds}
+
+
+def cross_validate(
+    settings: Sequence[TuningSetting], whole: Split, folds: int, seed: int, measure: Measure
+) -> CrossValidated:
+    """Measures all settings on all topics; each fold is reported by the setting that is best on the other folds.
+
+    Raises:
+        DataError: fewer topics than folds are judged.
+    """
+    drawn = shuffled(whole, seed, folds, f"{folds} folds")
+    by_topic = [whole.values(setting.value, measure) for setting in settings]
+    values = np.array([[of[query_id] for query_id in drawn] for of in by_topic])  # [settings, topics]
+    fold_of = np.arange(len(drawn)) % folds
+    results = []
+    for fold in range(folds):
+        chosen = int(values[:, fold_of != fold].mean(axis=1).argmax())
+        own = values[:, fold_of == fold].mean(axis=1)
+        results.append(FoldResult(int((fold_of == fold).sum()), settings[chosen], float(own[0]), float(own[chosen])))
+    return CrossValidated(str(measure), f"{whole.label}, {folds} folds of seed {seed}", results)
 
 
 def fusion_settings(
@@ -345,6 +405,12 @@ class SplitOptions:
         int | None,
         typer.Option(min=0, help="No test topics: tune on one half of the development topics, report on the other."),
     ] = None
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="With --split-seed: tune on all folds but one in place of a half, report on this one, for each."
+        ),
+    ] = None
     data_dir: DataDir = None
     dataset_labels: Annotated[
         list[str] | None,
@@ -378,6 +444,8 @@ def command(
         raise UsageError("give runs to fuse (--run, --test-run), or an index to search (--index, --dev, --test)")
     halved = splits.split_seed is not None
     grid, parsed = (fusion if fusion.runs else search).settings(halved), parse_measure(measure)
+    if splits.folds and not halved:
+        raise UsageError("--folds draws the folds by a seed: give --split-seed 1 too")
     if halved and splits.test_qrels:
         raise UsageError("--split-seed halves the topics of --qrels; leave --test-qrels out")
 
@@ -389,6 +457,11 @@ def command(
         return split_of_search(search.index, topics, file, splits.data_dir, hits, search.feedback_shards)
 
     dev = of_runs(fusion.runs, splits.qrels) if fusion.runs else of_search(search.dev, splits.qrels)
+    if splits.folds and splits.split_seed is not None:
+        folded = cross_validate(grid, dev, splits.folds, splits.split_seed, parsed)
+        folded = replace(folded, topics=split_names([folded.topics], splits.dataset_labels)[0])
+        report(folds_table(folded), folded.to_json(), output, output_format)
+        return
     if splits.split_seed is not None:
         dev, test = halves(dev, splits.split_seed)
     elif fusion.runs:
@@ -397,9 +470,14 @@ def command(
         test = of_search(search.test, splits.test_qrels)
     names = split_names([dev.label, test.label], splits.dataset_labels)
     tuned = replace(tune(grid, dev, test, parsed), development=names[0], test=names[1])
+    report(tuning_table(tuned), tuned.to_json(), output, output_format)
+
+
+def report(table: Table, content: dict[str, Any], output: Path | None, output_format: str) -> None:
+    """Prints a table, and writes what it shows as JSON to a file."""
     if output is not None:
-        write_json(output, tuned.to_json())
-    sys.stdout.write(render(tuning_table(tuned), tuned.to_json(), output_format))
+        write_json(output, content)
+    sys.stdout.write(render(table, content, output_format))
 
 
 def split_of_runs(runs: Sequence[Path], qrels: Path | None, data_dir: str | None, hits: int) -> Split:

@@ -33,7 +33,7 @@ from .render import (
 if TYPE_CHECKING:
     from ..analyses.ann import LayoutCost
     from ..analyses.terms import TermProfile
-    from ..analyses.tune import Tuned, TuningSetting
+    from ..analyses.tune import CrossValidated, Tuned, TuningSetting
     from ..measures.significance import SystemComparison
 
 
@@ -314,6 +314,26 @@ def tuning_table(tuned: Tuned) -> Table:
     best = {(tuned.chosen, len(columns) - 2), (tuned.chosen, len(columns) - 1)}
     rows = tuple(cells(number, *tried) for number, tried in enumerate(tuned.grid))
     return Table(tuple(columns), rows, frozenset(best), "rank")
+
+
+def folds_table(tuned: CrossValidated) -> Table:
+    """One row per fold with the options that it chose, then the means over all topics."""
+    names = list(dict.fromkeys(name for fold in tuned.folds for name in fold.setting.options))
+    columns = [Column("fold", number=False), *map(Column, ("topics", *names))]
+    columns += [Column(f"{tuned.measure} {which}", tuned.topics) for which in ("untuned", "chosen")]
+    rows = [
+        (
+            str(number),
+            str(fold.topics),
+            *(format_option(fold.setting.options.get(name)) for name in names),
+            FOUR_DECIMALS(fold.untuned),
+            FOUR_DECIMALS(fold.chosen),
+        )
+        for number, fold in enumerate(tuned.folds, start=1)
+    ]
+    whole = ("all", str(sum(fold.topics for fold in tuned.folds)), *(MISSING for _ in names))
+    rows.append((*whole, *(FOUR_DECIMALS(tuned.total(which)) for which in ("untuned", "chosen"))))
+    return Table(tuple(columns), tuple(rows), ties="rank")
 
 
 def format_option(value: Any) -> str:

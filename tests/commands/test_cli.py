@@ -24,7 +24,7 @@ import lexvl_anserini
 from eval.measures.names import parse_measure
 from eval.options import measure_names
 from lexvl_anserini import cli
-from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app
+from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app, quiet_libraries
 from lexvl_anserini.encoders.cards import ENCODERS
 from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS
 
@@ -73,6 +73,15 @@ def option_lines(command: Command) -> list[str]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_are_the_recorded_ones(name: str) -> None:
     assert option_lines(import_module(COMMANDS[name]).command) == OPTIONS[name]
+
+
+def test_idle_threads_wait_passively_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside busy programs, threads that spin take several times the CPU time."""
+    for given, expected in (({}, "passive"), ({"OMP_WAIT_POLICY": "active"}, "active")):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "environ", environ := dict(given))
+            quiet_libraries()
+        assert environ["OMP_WAIT_POLICY"] == expected
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from eval.analyses.tune import (
     Split,
     TuningSetting,
     command,
+    cross_validate,
     field_weights,
     fusion_settings,
     halves,
@@ -130,8 +131,30 @@ def test_halves_are_drawn_by_the_seed_and_have_every_topic_once():
     assert (first.label, second.label) == ("dev half 1 of seed 1", "dev half 2 of seed 1")
     assert len(first.qrels) == 6 and halves(whole, 1)[0].qrels == first.qrels
     assert len({tuple(q.query_id for q in halves(whole, seed)[0].qrels) for seed in range(20)}) > 1
-    with pytest.raises(DataError, match="dev: 1 topics have judgements; two halves need two or more"):
+    with pytest.raises(DataError, match="dev: 1 topics have judgements; two halves need 2 or more"):
         halves(split("dev", "1", []), 1)
+
+
+def test_each_fold_is_reported_by_the_setting_that_is_best_on_the_others():
+    """Five topics: setting 1 finds all but e, the untuned one only e."""
+
+    def rank(value):
+        found = set("abcd") if value else {"e"}
+        for q in "abcde":
+            yield from (ScoredDoc(q, doc_id, n, 3.0 - n) for n, doc_id in enumerate("rd" if q in found else "dr", 1))
+
+    whole = Split("dev", [Qrel(q, "r", 1) for q in "abcde"], rank)
+    settings = [TuningSetting({}, 0), TuningSetting({"k": 1}, 1)]
+    tuned = cross_validate(settings, whole, 5, 1, parse_measure("RR@1"))
+    assert [dict(fold.setting.options) for fold in tuned.folds] == [{"k": 1}] * 5
+    assert sorted((fold.topics, fold.untuned, fold.chosen) for fold in tuned.folds) == [(1, 0, 1)] * 4 + [(1, 1, 0)]
+    told = tuned.to_json()
+    assert (told["untuned"], told["chosen"], len(told["folds"])) == (1 / 5, 4 / 5, 5)
+    assert told["topics"] == "dev, 5 folds of seed 1"
+    with pytest.raises(DataError, match="dev: 5 topics have judgements; 6 folds need 6 or more"):
+        cross_validate(settings, whole, 6, 1, parse_measure("RR@1"))
+    with pytest.raises(UsageError, match="--folds draws the folds by a seed: give --split-seed 1 too"):
+        invoked(command, "--run", "a", "--test-run", "b", "--run", "a", "--test-run", "b", "--folds", "5")
 
 
 def test_runs_are_fused_as_the_command_fuses_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
