@@ -89,8 +89,8 @@ class Split:
         relevant = relevant_of(judgements(self.qrels, self.label))
         check_levels(relevant, [measure], self.label)
         places = find([checked_hits(self.rank(value), self.label)], relevant, self.remove_query)
-        found = values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure]
-        return dict(zip(relevant.topics, map(float, found), strict=True))
+        measured = values_of(places, relevant, np.arange(len(relevant.topics)), [measure], MeasuringRules())[measure]
+        return dict(zip(relevant.topics, map(float, measured), strict=True))
 
     def measure(self, value: Any, measure: Measure) -> float:
         """The mean over the judged topics."""
