@@ -64,7 +64,7 @@ def plan_index(
     check_type("index", index, Path | str | None, "a folder or a URL")
     named = shards if isinstance(shards, Path | str) else shards[0]
     target = target_of(default_index(place(named)) if index is None else index, engine, options)
-    if len(sources) == 1 and is_index(sources[0]):
+    if index is None and len(sources) == 1 and is_index(sources[0]):
         raise UsageError(
             f"{named}: an index already; search it with lexvl search --index {named}, or name the folder of its shards"
         )

@@ -222,7 +222,7 @@ def test_what_a_user_asks_of_no_engine(built: tuple[Path, Path], tmp_path: Path)
         searched(index, queries_of(1), 1002, 0.9)
     write_dense_shards(tmp_path / "dense", [("d1", [1.0, 2.0])])
     dense = build_index(tmp_path / "dense", tmp_path / "vectors").path
-    with pytest.raises(UsageError, match="feedback and approximate search are for impact indexes"):
+    with pytest.raises(UsageError, match="approximate search, and shares of a bound, are for impact indexes"):
         searched(dense, "a text", 5, 0.9)
 
 
