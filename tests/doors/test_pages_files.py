@@ -6,12 +6,16 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_at
 from PIL import Image, ImageDraw, ImageFont
 
 from lexvl_anserini.data.pictures.references import PageReference, file_of, page_of
 from lexvl_anserini.doors.pages import pdf, scans
 from lexvl_anserini.doors.pages.contents import LONGEST, count_pages, words_of
+from lexvl_anserini.doors.pages.order import MOST_LINES, reading_order
 from lexvl_anserini.doors.pages.page import OCR, TEXT_LAYER, Box, PageWords, Word, text_of
 from lexvl_anserini.ground.errors import DataError
 
@@ -214,3 +218,38 @@ def test_a_page_without_a_text_layer_is_read_by_ocr(tmp_path, written):
     for size in ((1, 1), (60, 1)):
         Image.new("RGB", size, "white").save(tmp_path / "blank.png")
         assert words_of(PageReference(str(tmp_path / "blank.png"), 1)) == ((), OCR)
+
+
+TWO_COLUMNS = [[0, 20, 45, 30], [55, 20, 100, 30], [0, 32, 45, 42], [55, 33, 100, 43], [0, 44, 20, 54]]
+HEADING, FOOT = [0, 0, 100, 10], [0, 60, 100, 70]
+
+
+@pytest.mark.parametrize(
+    ("lines", "order"),
+    [
+        ([], []),
+        ([HEADING], [0]),
+        ([HEADING, *TWO_COLUMNS, FOOT], [0, 1, 3, 5, 2, 4, 6]),
+        (TWO_COLUMNS, [0, 2, 4, 1, 3]),
+        # A picture's line across parts what is above it from what is below.
+        ([*TWO_COLUMNS[:2], [0, 40, 100, 50], [0, 60, 45, 70], [55, 60, 100, 70]], [0, 1, 2, 3, 4]),
+        # Pieces of one line with less than its height between are no columns.
+        ([[0, 0, 45, 10], [50, 0, 100, 10], [0, 12, 45, 22], [50, 12, 100, 22]], [0, 1, 2, 3]),
+        # The lines of a page that lies askew have heights in common.
+        ([[0, 8, 100, 22], [0, 20, 45, 34], [60, 14, 100, 28], [0, 32, 45, 46], [60, 26, 100, 40]], [0, 1, 3, 2, 4]),
+    ],
+)
+def test_lines_are_read_down_one_column_and_then_the_next(lines, order):
+    assert reading_order(np.array(lines, float).reshape(-1, 4)) == order
+
+
+@given(hnp.arrays(np.int64, hnp.array_shapes(min_dims=1, max_dims=1, max_side=12), elements=st.integers(0, 10**8 - 1)))
+def test_every_line_has_one_place_wherever_it_is(places):
+    left, top, width, height = (places // 100**digit % 100 for digit in range(4))
+    boxes = np.stack([left, top, left + width + 1, top + height + 1], axis=1).astype(float)
+    assert sorted(reading_order(boxes)) == list(range(len(boxes)))
+
+
+def test_a_page_of_very_many_lines_keeps_their_order():
+    boxes = np.tile([[60.0, 0, 100, 1], [0, 0, 40, 1]], (MOST_LINES, 1))
+    assert reading_order(boxes) == list(range(len(boxes)))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lexvl_anserini.doors.pages.order import reading_order
 from lexvl_anserini.doors.pages.page import Box, Word
 
 if TYPE_CHECKING:
@@ -35,13 +36,14 @@ _OPTIONS = {
 
 
 def words_of(picture: Image) -> tuple[Word, ...]:
-    """The words of an RGB picture, line by line from the top."""
+    """The words of an RGB picture, line by line in the order of `order.py`."""
     blue_first = np.ascontiguousarray(np.asarray(_padded(picture))[:, :, ::-1])
     read = _engine()(blue_first, return_word_box=True, return_single_char_box=True)
     if read.boxes is None:
         return ()
-    lines = zip(read.txts, read.boxes.tolist(), read.word_results, strict=True)
-    return tuple(word for line in lines for word in _words(*line, picture.width, picture.height))
+    lines = list(zip(read.txts, read.boxes.tolist(), read.word_results, strict=True))
+    order = reading_order(np.hstack([read.boxes.min(1), read.boxes.max(1)]))
+    return tuple(word for number in order for word in _words(*lines[number], picture.width, picture.height))
 
 
 def _padded(picture: Image) -> Image:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 MEMORY = "pages.sqlite3"
 # Raise it if the same versions read other words.
-VERSION = 1
+VERSION = 2
 
 # The key of the limits that a page broke; memories of 0.2.0 have `overdue`, of limits of the clock.
 OVERDUE = "overdue_cpu"
