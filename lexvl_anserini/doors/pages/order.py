@@ -30,15 +30,15 @@ def reading_order(boxes: np.ndarray) -> list[int]:
 
 
 def _rows(boxes: np.ndarray) -> list[list[int]]:
-    """Pieces of one line, beside each other with at most their height between, belong together: no column ends there."""
+    """Lines, each of the pieces that have less than their height between: no column ends there."""
     from scipy.sparse.csgraph import connected_components
 
     left, top, right, bottom = boxes.T
     height, middle = bottom - top, (top + bottom) / 2
-    level = np.abs(middle[:, None] - middle) < np.minimum(height[:, None], height) / 2
+    lower = np.minimum(height[:, None], height)
+    level = np.abs(middle[:, None] - middle) < lower / 2
     gap = np.maximum(left[:, None] - right, left - right[:, None])
-    close = level & (gap < np.minimum(height[:, None], height))
-    _, labels = connected_components(close, directed=False)
+    _, labels = connected_components(level & (np.abs(gap) < lower), directed=False)
     rows: dict[int, list[int]] = {}
     for number, label in enumerate(labels.tolist()):
         rows.setdefault(label, []).append(number)
@@ -46,7 +46,7 @@ def _rows(boxes: np.ndarray) -> list[list[int]]:
 
 
 def _before(boxes: np.ndarray) -> np.ndarray:
-    """bool [n, n]: whether line i comes before line j."""
+    """Booleans [n, n]: whether line i comes before line j."""
     left, top, right, bottom = boxes.T
     middle = (top + bottom) / 2
     above = middle[:, None] < middle
