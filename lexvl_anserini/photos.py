@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from lexvl_eval.report.answers import TypedAnswer, strips_of_answers
-from lexvl_eval.report.strips import draw_sheet
+from lexvl_eval.report.answers import TypedAnswer, documents_of, strips_of_answers
+from lexvl_eval.report.strips import Strip, draw_sheet
 from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
 from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
@@ -34,7 +34,7 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 from lexvl_anserini.searching.shared_terms import explain
 
 if TYPE_CHECKING:
@@ -124,6 +124,14 @@ def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
         return follow(dataset, model, album, differences, progress)
 
 
+def index_of_words(dataset: Dataset, model: Encoder, album: Album) -> Index:
+    """Brings the index of the words in the pictures up to date, with a bar."""
+    from lexvl_anserini.doors.pages.photo_words import with_words
+
+    with progress_bar("read words", None, "pictures") as progress:
+        return with_words(dataset, model, album, progress)
+
+
 def answers_of(index: Index, model: Encoder, queries: Sequence[str], hits: int, cut: Cut | None) -> list[TypedAnswer]:
     """The hits of each query, explained; where none has the least score, the nearest with a note."""
     answers = [TypedAnswer(query, explain(index, query, hits=hits, model=model)) for query in queries]
@@ -137,17 +145,31 @@ def answers_of(index: Index, model: Encoder, queries: Sequence[str], hits: int, 
     ]
 
 
-def ask(dataset: Dataset, model: Encoder, album: Album, queries: Sequence[str], hits: int, cut: Cut | None) -> None:
+def answered(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
+    """Answers as they are drawn; `index` is the album's own, or that of the words too."""
+    if not index.manifest.fields:
+        return strips_of_answers(dataset, index, model, answers)
+    from lexvl_eval.report.read_answers import strips_of_read
+
+    doc_ids = {why.doc_id for answer in answers for why in answer.hits}
+    images = {doc_id: document.image or "" for doc_id, document in documents_of(dataset, doc_ids).items()}
+    return strips_of_read(answers, images.__getitem__, model)
+
+
+def ask(
+    dataset: Dataset, model: Encoder, album: Album, index: Index, queries: Sequence[str], hits: int, cut: Cut | None
+) -> None:
     """Prints the answers to queries and draws them."""
-    index = Index(album.index, index_manifest(album.index))
-    answers = answers_of(index, model, queries, hits, cut)
+    reader = EncoderChanges().load(index.manifest) if index.manifest.fields else model
+    answers = answers_of(index, reader, queries, hits, cut)
     for answer in answers:
         for line in lines_of(answer):
             typer.echo(line)
-        if not knows(model, answer.text):
+        if not (index.manifest.fields or knows(model, answer.text)):
             typer.echo("  no word of this query is a term of the model (English words of captions): expect little")
     sheet = album.path / SHEET
-    draw_sheet(strips_of_answers(dataset, index, model, answers), sheet, DEFAULT_TERMS)
+    strips = answered(dataset, index, model, answers)
+    draw_sheet(strips, sheet, DEFAULT_TERMS, maps=bool(index.manifest.fields))
     typer.echo(f"\nqueries, their first pictures and terms: {sheet}")
 
 
@@ -161,6 +183,9 @@ def command(
     min_score: Annotated[
         str | None, typer.Option(help="Least score of a hit: 300, or 20% of the greatest that a picture could have.")
     ] = None,
+    read_text: Annotated[
+        bool, typer.Option("--read-text", help="Read the words in the pictures too, by OCR (extra [pages]).")
+    ] = False,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
     verbose: Verbose = False,
@@ -185,8 +210,11 @@ def command(
     with exclusive(album.path):
         for line in changes_made(updated(dataset, model, album), album):
             typer.echo(line)
+        index = Index(album.index, index_manifest(album.index))
+        if read_text:
+            index = index_of_words(dataset, model, album)
     if queries:
-        ask(dataset, model, album, queries, hits, cut)
+        ask(dataset, model, album, index, queries, hits, cut)
     else:
         typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')
     typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {album.path}/")

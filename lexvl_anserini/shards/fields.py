@@ -104,7 +104,12 @@ def own_weight(quantiser: Quantiser | None) -> int:
 
 
 def join_fields(
-    fields: Mapping[str, Path], output: Path, analysis: Analysis, overwrite: bool = False, progress: Progress = silent
+    fields: Mapping[str, Path],
+    output: Path,
+    analysis: Analysis,
+    overwrite: bool = False,
+    progress: Progress = silent,
+    factors: Mapping[str, int] = {},
 ) -> Manifest:
     """Writes the shards of several fields as one folder of shards, whole or not at all.
 
@@ -116,6 +121,7 @@ def join_fields(
         output: a new folder, or a finished one of the same fields, which stays as it is.
         analysis: gives the function that splits texts into words, for fields of texts.
         progress: called with the number of documents just written.
+        factors: of the weights that some of the fields have in queries unless a search says otherwise.
 
     Returns:
         The manifest; `layout.fields` has the number of documents of each field.
@@ -141,6 +147,7 @@ def join_fields(
             "encoder": m.encoder.without_places(),
             "shards": source_digest(m),
             "documents": m.counts.documents,
+            **({"factor": factors[name]} if factors.get(name, 1) != 1 else {}),
         }
         for name, m in manifests.items()
     ]
@@ -301,7 +308,10 @@ def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, progr
 
 
 def manifest_of(
-    sources: Sequence[FieldSource], vocabulary: Vocabulary, layout: Mapping[str, Any], entries: Sequence[dict[str, Any]]
+    sources: Sequence[FieldSource],
+    vocabulary: Vocabulary,
+    layout: Mapping[str, Any],
+    entries: Sequence[dict[str, Any]],
 ) -> Manifest:
     """The manifest of the whole."""
     counts = Counts({key: sum(entry[key] for entry in entries) for key in ("documents", "empty", "postings")})
@@ -313,7 +323,10 @@ def manifest_of(
         name=FIELDS,
         checkpoint=None,
         checkpoint_digest=None,
-        options={f"{source.name}.weight": own_weight(source.quantiser) for source in sources},
+        options={
+            f"{entry['name']}.weight": own_weight(source.quantiser) * entry.get("factor", 1)
+            for source, entry in zip(sources, layout[FIELDS], strict=True)
+        },
         fields=[source.entry() for source in sources],
     )
     return replace(

@@ -11,12 +11,14 @@ and changed files, because words are remembered (`reading.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lexvl_anserini.doors.pages.page import SOFT_HYPHEN, Box, Word
+from lexvl_anserini.doors.pages.reading import read_words
+from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.ground.progress import Progress, silent
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 # The fields of the index.
 TEXT, IMAGE = "text", "image"
+
+LAYOUT = Layout(metadata=True)
 
 # Words of a snippet before and after the first matched word.
 BEFORE, AFTER = 2, 8
@@ -82,19 +86,27 @@ def up_to_date(
     Raises:
         DataError: no page can be read.
     """
-    layout = Layout(metadata=True)
-    manifest = write_impacts(
-        dataset, load_encoder("bm25"), album.words, layout=layout, overwrite=True, progress=progress, on_error="skip"
-    )
+    manifest = words_of(dataset, album, progress)
     fields = {TEXT: album.words}
     if pictures is not None:
         fields[IMAGE] = album.pictures
         write_impacts(
-            dataset, pictures, album.pictures, None, layout, overwrite=True, progress=progress, on_error="skip"
+            dataset, pictures, album.pictures, None, LAYOUT, overwrite=True, progress=progress, on_error="skip"
         )
+    return manifest, built(fields, album)
+
+
+def words_of(dataset: Dataset, album: PageAlbum, progress: Progress) -> Manifest:
+    """Brings the texts of a corpus up to date in the album."""
+    bm25 = load_encoder("bm25")
+    return write_impacts(dataset, bm25, album.words, layout=LAYOUT, overwrite=True, progress=progress, on_error="skip")
+
+
+def built(fields: Mapping[str, Path], album: PageAlbum, factors: Mapping[str, int] = {}) -> Index:
+    """Joins fields and builds the album's index of them, if they changed."""
     joined = album.path / "joined"
-    join_fields(fields, joined, word_analysis, overwrite=True)
-    return manifest, build_index(joined, album.index, overwrite=True)
+    join_fields(fields, joined, word_analysis, overwrite=True, factors=factors)
+    return build_index(joined, album.index, overwrite=True)
 
 
 class WholeWord(NamedTuple):
@@ -135,6 +147,17 @@ def matched(
         if having[word.text]:
             numbers.append(word.numbers)
     return numbers
+
+
+def boxes_of(words: Sequence[Word], numbers: Iterable[Iterable[int]]) -> list[Box]:
+    """The boxes of matched words."""
+    return [words[number].box for group in numbers for number in group]
+
+
+def frames_of(reference: str, terms: Collection[str], settings: BM25Settings) -> list[Box]:
+    """The boxes of the words on a page or picture that have one of the terms of BM25; arguments as of `read_words`."""
+    words = read_words(reference).words
+    return boxes_of(words, matched(words, frozenset(terms), word_analysis(settings)))
 
 
 def snippet(words: Sequence[Word], numbers: Sequence[tuple[int, ...]]) -> str:

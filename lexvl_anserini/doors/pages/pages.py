@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
-from lexvl_eval.report.answers import TypedAnswer, with_map
-from lexvl_eval.report.strips import Cell, Item, Strip, draw_sheet
+from lexvl_eval.report.answers import TypedAnswer
+from lexvl_eval.report.read_answers import strips_of_read
+from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
 from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.doors.pages.answering import IMAGE, TEXT, PageAlbum, framed, matched, snippet, up_to_date
+from lexvl_anserini.doors.pages.answering import PageAlbum, up_to_date
 from lexvl_anserini.doors.pages.corpus import reference_of
-from lexvl_anserini.doors.pages.reading import read_words
 from lexvl_anserini.encoders.cards import direction_option
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.photos import DIRECTION, NAMED, SHEET, answers_of, default_output, lines_of, picture_of
@@ -61,37 +59,14 @@ def without_field(why: Explanation) -> Explanation:
     return Explanation(why.query_id, why.doc_id, why.score, terms, why.query_terms)
 
 
-def cell_of(dataset: Dataset, why: Explanation, pictures: Encoder | None) -> Cell:
-    """A hit with its page's picture: matched words are framed; with an encoder of pictures, the rest is a map."""
-    reference = reference_of(dataset.ref, why.doc_id)
-    words = read_words(reference).words
-    terms = frozenset(term.term.removeprefix(f"{TEXT}:") for term in why.terms if term.field == TEXT)
-    numbers = matched(words, terms, word_analysis(BM25Settings())) if terms else []
-    cell = Cell(Item(picture_of(why.doc_id), open_image(reference), ""), why.score, False, why.terms, ())
-    if pictures is not None:
-        from lexvl_anserini.encoders.parts.images.grounding import image_side
-
-        own = tuple(
-            term._replace(term=term.term.removeprefix(f"{IMAGE}:")) for term in why.terms if term.field == IMAGE
-        )
-        cell = with_map(cell._replace(terms=own), image_side(pictures))
-    assert cell.item.image is not None
-    boxes = [words[number].box for group in numbers for number in group]
-    shown = why if pictures is not None else without_field(why)
-    item = cell.item._replace(image=framed(cell.item.image, boxes))
-    return cell._replace(item=item, terms=shown.terms, note=snippet(words, numbers))
-
-
 def ask(dataset: Dataset, album: PageAlbum, answers: Sequence[TypedAnswer], pictures: Encoder | None) -> None:
     """Prints the answers to queries and draws them."""
-    strips = []
     for answer in answers:
         shown = answer if pictures is not None else answer._replace(hits=[without_field(why) for why in answer.hits])
         for line in lines_of(shown):
             typer.echo(line)
-        cells = tuple(cell_of(dataset, why, pictures) for why in answer.hits)
-        strips.append(Strip(Item(answer.note, None, answer.text), cells))
     sheet = album.path / SHEET
+    strips = strips_of_read(answers, partial(reference_of, dataset.ref), pictures)
     draw_sheet(strips, sheet, DEFAULT_TERMS, maps=pictures is not None)
     typer.echo(f"\nqueries, their first pages and terms: {sheet}")
 

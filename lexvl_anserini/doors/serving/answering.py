@@ -6,9 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from lexvl_anserini import __version__
 from lexvl_anserini.data.pictures.images import open_image
@@ -22,6 +20,7 @@ from lexvl_anserini.doors.serving.documents import (
     SentPictures,
     scaled,
 )
+from lexvl_anserini.doors.serving.maps import heat_map_of
 from lexvl_anserini.doors.serving.messages import (
     Chip,
     DocumentProducts,
@@ -68,9 +67,6 @@ from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, search_refined
 from lexvl_anserini.searching.shared_terms import explained
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
 # Pieces of an expression that a text in words does not have; it may have brackets.
 OPERATORS = frozenset({"sign", "boost", "operator", "field"})
@@ -233,15 +229,15 @@ class Service:
     def heat_map(self, request: MapQuestion) -> HeatMap:
         """Where in a document's picture the terms are that it shares with a question; or one of them."""
         with self.shelf.borrowed(request.question.index) as index:
-            tower, query = index.map_tower, self.read(index, request.question).query
-            if tower is None:
+            query = self.read(index, request.question).query
+            if not index.has_maps or not index.manifest.fields and index.map_tower is None:
                 raise UsageError(f"the encoder of index {index.served.name!r} has no grid over pictures")
             picture = index.corpus.picture(request.doc_id)
             weights = dict(scored_terms(clause_of(query))) if isinstance(query, ImpactQuery | TreeQuery) else {}
             impacts = self.impacts_of(index, request.doc_id, weights)
             weights = {t: w for t, w in weights.items() if t in impacts and request.term in (None, t)}
             key = (index.serial, request.doc_id, tuple(weights.items()))
-            heat: HeatMap = self.maps.kept(key, lambda: drawn_map(tower, picture, weights))
+            heat: HeatMap = self.maps.kept(key, lambda: heat_map_of(index, request.doc_id, picture, weights))
             return heat
 
 
@@ -272,20 +268,6 @@ def warning_of(index: LiveIndex, text: str) -> str:
     """Why to expect little of a text: the model finds its documents by associations alone, or by none."""
     knows = getattr(index.model.query, "knows", None)
     return "" if knows is None or knows(text) else "no word of this query is a term of the model: expect little"
-
-
-def drawn_map(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> HeatMap:
-    """Where weighted terms are in a picture."""
-    from lexvl_anserini.encoders.parts.images.grounding import contributions
-
-    image = open_image(picture)
-    left, top, right, bottom = tower.pixels.region(image.size)
-    grid = contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
-    span = float(grid.max() - grid.min())
-    shares = (grid - grid.min()) / span if span else np.zeros_like(grid)
-    wide, high = image.size
-    region = [round(share, 4) for share in (left / wide, top / high, right / wide, bottom / high)]
-    return HeatMap(grid=np.round(shares.astype(float), 3).tolist(), region=region)
 
 
 def is_expression(text: str) -> bool:

@@ -152,10 +152,12 @@ class HeatMap(Message):
     """A grid [rows][columns], 0 to 1 from the top left, and the part of the picture that it covers.
 
     region  left, top, right, bottom as shares of width and height
+    boxes   the same of each word in the picture that is one of the terms
     """
 
     grid: list[list[float]]
     region: list[float]
+    boxes: list[list[float]]
 
 
 class MetadataField(Message):
@@ -171,7 +173,7 @@ class IndexDescription(Message):
 
     terms     its documents and queries are weighted terms
     pictures  its documents have pictures
-    maps      its encoder has a grid, so that `/api/map` answers
+    maps      its encoder has a grid, or its pictures have words, so that `/api/map` answers
     sends     its encoder reads pictures, so that a picture can be a query
     problem   why something is missing: the corpus, or a newer state of the index
     """

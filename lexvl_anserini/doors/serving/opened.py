@@ -21,11 +21,14 @@ from lexvl_anserini.doors.serving.documents import (
     example_words,
     read_corpus,
 )
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
+from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.parts.fields import field_options
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import index_name, index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import Manifest, expect_lexical
+from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.registry import AUTO, TORCH
 from lexvl_anserini.ground.vocabulary import in_field
@@ -45,6 +48,9 @@ LOOK_EVERY_S = 0.5
 
 # The folder of an index in an album that `lexvl photos` makes; the album names the index.
 ALBUM = "index"
+
+# The key of metadata that says from where the words of a picture are (`doors/pages/corpus.py`).
+READ = "words"
 
 # Tries to open an index that other processes replace meanwhile.
 OPENINGS = 5
@@ -126,9 +132,21 @@ class LiveIndex:
             return tower
         return None
 
+    @cached_property
+    def drawn_field(self) -> FieldEntry | None:
+        """The field of an index of several fields whose encoder reads pictures; None if none does."""
+        with_images = (e for e in self.manifest.encoder.fields if e.encoder.name in CARDS and e.kind == "impact")
+        return next((e for e in with_images if CARDS[e.encoder.name].reads_images), None)
+
     @property
     def has_maps(self) -> bool:
-        """Whether the side of documents reads pictures and has a grid of cells; of a graph, that of its encoder."""
+        """Whether the side of documents reads pictures and has a grid of cells; of a graph, that of its encoder.
+
+        In an index of several fields a field does, or words are read in its pictures.
+        """
+        if self.manifest.fields:
+            read = any(READ in document.metadata for document in self.corpus.documents.values())
+            return self.drawn_field is not None or read
         if self.model.options.get("runtime", TORCH) == TORCH:
             return self.map_tower is not None
         chosen = self.served.encoder.options.get("runtime") == AUTO and "runtime" not in self.manifest.encoder.options
@@ -137,6 +155,8 @@ class LiveIndex:
     @cached_property
     def map_tower(self) -> ImageTower | None:
         """The side of documents with its grid of cells, which a graph lacks: torch loads it at the first map."""
+        if self.manifest.fields:
+            return self._map_tower_of_field()
         model = self.model
         if model.options.get("runtime", TORCH) != TORCH:
             if not self.has_maps:
@@ -147,6 +167,17 @@ class LiveIndex:
 
         tower = model.document
         return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
+
+    def _map_tower_of_field(self) -> ImageTower | None:
+        from lexvl_anserini.encoders.parts.images.vision import ImageTower
+
+        if (entry := self.drawn_field) is None:
+            return None
+        changes = field_options(self.manifest.fields, self.served.encoder.options)[entry.name]
+        places = (changes.get("checkpoint"), changes.get("tokenizer"))
+        options = {"runtime": TORCH}
+        tower = load_encoder_of(entry.encoder, *places, self.served.encoder.device, options).document
+        return tower if isinstance(tower, ImageTower) else None
 
     def suggested(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""

@@ -25,9 +25,9 @@ export function pictureUrl(index, id, side) {
   return "api/picture?" + new URLSearchParams({ index, doc_id: id, side });
 }
 
-// The part of the picture outside the map, and where the map is weak, turns pale.
+// The part of the picture outside the map, and where the map is weak, turns pale; words have frames.
 export function drawMap(frame, map) {
-  frame.querySelector("canvas")?.remove();
+  frame.querySelectorAll("canvas, .mark").forEach((drawn) => drawn.remove());
   const image = frame.querySelector("img");
   if (!map || !image) return;
   const canvas = element("canvas", { width: 240, height: 240, "aria-hidden": "true" });
@@ -44,6 +44,11 @@ export function drawMap(frame, map) {
   context.imageSmoothingQuality = "high";
   context.drawImage(small, left, top, right - left, bottom - top);
   frame.append(canvas);
+  for (const [from, upper, to, lower] of map.boxes ?? []) {
+    const mark = element("span", { class: "mark", "aria-hidden": "true" });
+    Object.assign(mark.style, { left: `${100 * from}%`, top: `${100 * upper}%`, width: `${100 * (to - from)}%`, height: `${100 * (lower - upper)}%` });
+    frame.append(mark);
+  }
 }
 
 export function picture(index, id, side, alternative) {
