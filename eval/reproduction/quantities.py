@@ -40,12 +40,15 @@ SPLITS = ("dev", "test", "train", "val")
 FDT_10 = ("cifar10", "cifar100", "food101", "pets", "flowers102", "sun397", "cars", "dtd", "caltech101", "aircraft")
 
 # Means that papers print, and what they are means of.
-MEANS_OF_TEXTS: Mapping[str, tuple[str, ...]] = {name: AVERAGES[name] for name in ("beir-12", "beir-13")}
+MEANS_OF_CORPORA: Mapping[str, tuple[str, ...]] = {
+    **{name: AVERAGES[name] for name in ("beir-12", "beir-13")},
+    "vidore-2": tuple(name.removesuffix(" text-to-image") for name in AVERAGES["vidore-2"]),
+}
 MEANS_OF_CLASSES: Mapping[str, tuple[str, ...]] = {
     "zero-shot-9": (*(name for name in FDT_10 if name not in ("cars", "aircraft")), "imagenet"),
     "linear-probe-10": FDT_10,
 }
-MEANS: Mapping[str, tuple[str, ...]] = {**MEANS_OF_TEXTS, **MEANS_OF_CLASSES}
+MEANS: Mapping[str, tuple[str, ...]] = {**MEANS_OF_CORPORA, **MEANS_OF_CLASSES}
 
 
 # Measures of tasks over the documents of a collection.
@@ -127,10 +130,10 @@ def parse_quantity(text: str) -> Quantity:
 def _check_corpus(name: str) -> None:
     family, _, rest = name.partition("/")
     part, _, split = rest.rpartition("/")
-    if name in (*MEANS_OF_TEXTS, *PRIVATE):
+    if name in (*MEANS_OF_CORPORA, *PRIVATE):
         return
     if family not in DATASETS:
-        raise UnknownName("corpus", family, (*DATASETS, *MEANS_OF_TEXTS, *PRIVATE))
+        raise UnknownName("corpus", family, (*DATASETS, *MEANS_OF_CORPORA, *PRIVATE))
     if family == "beir" and part not in (*BEIR_ARCHIVES, *AS_BEIR):
         raise UnknownName("BEIR dataset", part, (*BEIR_ARCHIVES, *AS_BEIR))
     if split not in SPLITS:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 BEIR = "BEIR's archive, fetched when a row needs it"
 KARPATHY = "Karpathy's caption_datasets.zip"
 LIMIT = "GitHub: google-deepmind/limit"
+VIDORE = "hub: `hf download --repo-type dataset vidore/<name> --local-dir <data folder>/vidore/<name>`"
 HUB = "model hub, fetched when a row needs it"
 
 
@@ -36,6 +37,10 @@ COLLECTIONS: Mapping[str, TestCollection] = {
     "beir/webis-touche2020/test": TestCollection(382_545, 49),
     "beir/limit/test": TestCollection(50_000, 1_000, LIMIT),
     "beir/limit-small/test": TestCollection(46, 1_000, LIMIT),
+    "vidore/biomedical_lectures_v2,english/test": TestCollection(1_016, 160, VIDORE),
+    "vidore/economics_reports_v2,english/test": TestCollection(452, 58, VIDORE),
+    "vidore/esg_reports_human_labeled_v2,english/test": TestCollection(1_538, 52, VIDORE),
+    "vidore/esg_reports_v2,english/test": TestCollection(1_538, 57, VIDORE),
     "coco/test": TestCollection(5_000, 25_010, f"{KARPATHY} and COCO's val2014.zip"),
     "flickr30k/test": TestCollection(1_000, 5_000, f"{KARPATHY} and Flickr30k's images (University of Illinois)"),
 }
@@ -127,6 +132,8 @@ DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
     "splade": DocumentCost(200, POSTING, TEXTS_PER_S),
     "stair": DocumentCost(150, POSTING, IMAGES_PER_S),
     "svdr": DocumentCost(90, POSTING, 1000, TEXTS_PER_S),
+    # A page of 16 tiles takes 91 s.
+    "v-splade": DocumentCost(550, POSTING, 0.011, 1000),
     "vdr": DocumentCost(768, POSTING, TEXTS_PER_S),
     "vdr-crossmodal": DocumentCost(512, POSTING, IMAGES_PER_S),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -196,3 +197,42 @@ class TestMTEB:
         model = load_encoder("vdr-crossmodal", "demo-vdr", direction=direction)
         scores = self.evaluated(model, getattr(retrieval, name)())
         assert 0 <= scores["test"][0]["ndcg_at_10"] <= 1
+
+    def test_a_task_of_pages_measures_what_we_measure(self, tmp_path, monkeypatch):
+        """MTEB's task of ViDoRe over three pages in the tables of `vidore:FOLDER`, and our own run over them."""
+        import datasets
+        from mteb.tasks.retrieval.multilingual import vidore2_bench_retrieval as tasks
+        from page_tables import page, write_tables
+
+        from eval.vidore import command
+        from lexvl_anserini import load_dataset, load_encoder
+        from tests.invoking import invoked
+
+        write_tables(
+            tmp_path / "pages",
+            corpus={"corpus-id": [0, 1, 2], "image": [page(shade) for shade in (0, 60, 120)]},
+            queries={"query-id": [0, 1], "query": ["a red boat", "two dogs"], "language": ["english", "english"]},
+            qrels={"query-id": [0, 1], "corpus-id": [1, 2], "score": [1, 2]},
+        )
+
+        def read(path, name, split, **options):
+            table = datasets.load_dataset(
+                "parquet", data_files=str(tmp_path / "pages" / name / f"{split}-*.parquet"), split="train"
+            )
+            return table.cast_column("image", datasets.Image()) if name == "corpus" else table
+
+        monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(tasks, "load_dataset", read)
+        model = load_encoder("vdr-crossmodal", "demo-vdr", direction="text-to-image")
+        task = tasks.Vidore2ESGReportsRetrieval().filter_languages(["eng"])
+        theirs = self.evaluated(model, task)["test"][0]["ndcg_at_5"]
+
+        dataset = load_dataset(f"vidore:{tmp_path / 'pages'},english")
+        write_impacts(dataset, model, tmp_path / "shards")
+        hits = build_index(tmp_path / "shards", tmp_path / "index").search(list(dataset.topics()), 10, model=model)
+        run = [f"{hit.query_id} Q0 {hit.doc_id} {hit.rank} {hit.score} x\n" for ranking in hits for hit in ranking]
+        (tmp_path / "run.trec").write_text("".join(run))
+        arguments = ("--run", tmp_path / "run.trec", "--dataset", dataset.name, "--format", "json")
+        rows = json.loads(invoked(command, *arguments))
+        [ours] = [row["value"] for row in rows if row["measure"] == "nDCG@5"]
+        assert theirs == pytest.approx(ours, abs=1e-5) and theirs > 0
