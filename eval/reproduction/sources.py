@@ -36,6 +36,8 @@ COLLECTIONS: Mapping[str, TestCollection] = {
     "beir/webis-touche2020/test": TestCollection(382_545, 49),
     "beir/limit/test": TestCollection(50_000, 1_000, LIMIT),
     "beir/limit-small/test": TestCollection(46, 1_000, LIMIT),
+    "demo/test": TestCollection(1_000, 5_000, "the package"),
+    "flickr8k/val": TestCollection(1_000, 5_000, f"{KARPATHY} and Flickr8k's images (University of Illinois)"),
     "coco/test": TestCollection(5_000, 25_010, f"{KARPATHY} and COCO's val2014.zip"),
     "flickr30k/test": TestCollection(1_000, 5_000, f"{KARPATHY} and Flickr30k's images (University of Illinois)"),
 }
@@ -120,6 +122,7 @@ DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
     "bm25": DocumentCost(150, POSTING, 5000),
     "clip": DocumentCost(512, FLOAT, IMAGES_PER_S),
     "d2s": DocumentCost(150, POSTING, 1000),
+    "dense-crossmodal": DocumentCost(256, FLOAT, 25.0, 100.0),
     "dpr": DocumentCost(768, FLOAT, TEXTS_PER_S),
     "fdt": DocumentCost(512, FLOAT, IMAGES_PER_S),
     "joint": DocumentCost(150, POSTING, 1000),
