@@ -8,8 +8,8 @@
 # half an hour on 2 cores; `--rows BM25` takes one minute. Nothing of an earlier call is used again.
 set -euo pipefail
 here=$PWD runs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-tables=(regressions-demo regressions-photos regressions-texts bm25-beir limit-table4 trec-runs-dl19 trec-runs-covid
-  stair-table1 d2s-head fdt-section4-3)
+tables=(regressions-demo regressions-limit regressions-photos regressions-texts bm25-beir limit-table4 trec-runs-dl19
+  trec-runs-covid stair-table1 d2s-head fdt-section4-3)
 case "${1:-}" in "" | -*) ;; *) tables=() ;; esac
 data=${LEXVL_DATA:-$HOME/.cache/lexvl} next=
 for option in "$@"; do

@@ -21,8 +21,8 @@ table or of the file, says where numbers are from that are not read in the paper
 such places what is doubtful, and is printed beside the verdict; `uncompared` says why a number is no measure of the
 row's system, and such a cell gets no verdict. `terms` instead of `rows` lists terms and weights, and `data` names the
 corpus, or the user's folder of pictures, that has their items. `runs` says where published runs of the rows are. A
-table without numbers says in `missing` why. `tolerance`, in the table's unit, is how far a measured value may be off, for
-tables that this project measured itself (`regressions.yaml`).
+table without numbers says in `missing` why. `tolerance`, in the table's unit, is how far a measured value may be off,
+for tables that this project measured itself (`regressions.yaml`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What was measured of published tables: one JSON file, which every further call completes and renews.
 
-cells          "table | row | column" -> what `RecordedCell` has
-environments   digest -> the processor and the versions with which some of the cells were measured
+It has `cells` ("table | row | column" -> what `RecordedCell` has) and `environments` (digest -> the processor and the
+versions with which cells were measured).
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ def read_record(path: Path) -> dict[str, RecordedCell]:
         return {}
     content = read_json(path, "record of measured cells", DataError)
     try:
-        cells = {key: RecordedCell(**cell) for key, cell in content["cells"].items()}
+        environments = content["environments"]
         return {
-            key: cell._replace(environment=content["environments"][cell.environment]) for key, cell in cells.items()
+            key: RecordedCell(**{**cell, "environment": environments[cell["environment"]]})
+            for key, cell in content["cells"].items()
         }
     except (AttributeError, KeyError, TypeError) as error:
         raise DataError(f"{path}: no record of measured cells ({error}); move it elsewhere") from None
