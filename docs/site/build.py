@@ -15,6 +15,7 @@ from pathlib import Path
 
 from check import problems
 from pages import ROOT, collect
+from papers import write_pages
 
 SITE = ROOT / "build" / "site"
 
@@ -45,6 +46,7 @@ def main() -> int:
     for folder in (pages, doctrees, output):
         shutil.rmtree(folder, ignore_errors=True)
     collect(pages)
+    write_pages(pages)
     mode = ["-D", "nb_execution_mode=off"] if given.no_run else []
     # -W: warnings are errors; all are printed first.
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", "-c", str(Path(__file__).parent), *mode]

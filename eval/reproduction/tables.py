@@ -50,7 +50,12 @@ def cell_table(cells: Sequence[ReproducedCell]) -> Table:
 
 def in_decimals(cell: ReproducedCell, value: float | None, sign: str = "") -> str:
     """A value of a cell with one decimal more than the paper prints, at most four; a dash for none."""
-    return MISSING if value is None else f"{value:{sign}.{max(cell.decimals, min(cell.decimals + 1, 4))}f}"
+    return MISSING if value is None else number_text(cell.decimals, value, sign)
+
+
+def number_text(decimals: int, value: float, sign: str = "") -> str:
+    """A measured number beside one that the paper prints with so many decimals."""
+    return f"{value:{sign}.{max(decimals, min(decimals + 1, 4))}f}"
 
 
 def printed(cell: ReproducedCell) -> str:
