@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -31,6 +32,8 @@ def loaded(name):
 
 
 check, conf, pages = loaded("check"), loaded("conf"), loaded("pages")
+sys.modules.setdefault("pages", pages)  # as `docs/site/build.py` finds it
+notebooks = loaded("notebooks")
 
 
 def cells(page):
@@ -95,6 +98,38 @@ def test_tutorials_are_notebooks_whose_commands_can_fail(page):
     assert pages.NOTEBOOK.match(page.read_text(encoding="utf-8"))
     magics = [cell.splitlines()[0] for cell in cells(page) if cell.startswith("%")]
     assert set(magics) <= {"%%bash -e"}
+
+
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "source": ["# A\n", "[b](../b.md#x) and [c](https://c.example) and [d](../../D.md)"]},
+        {"cell_type": "code", "source": "1 + 1", "outputs": [{"output_type": "execute_result"}]},
+        {"cell_type": "markdown", "source": "The end.\n\nThis page, as a notebook: {nb-download}`a.ipynb`"},
+    ],
+    "nbformat": 4,
+}
+
+
+def test_a_notebook_installs_first_and_leads_to_colab():
+    about, install, text, code, end = notebooks.finished(NOTEBOOK, "a", "owner/name")["cells"]
+    assert "(https://colab.research.google.com/github/owner/name/blob/notebooks/a.ipynb)" in about["source"]
+    assert install["source"].startswith("%pip install --quiet 'lexvl-anserini[") and install["cell_type"] == "code"
+    assert text["source"] == (
+        "# A\n[b](https://github.com/owner/name/blob/main/docs/b.md#x) and [c](https://c.example) "
+        "and [d](https://github.com/owner/name/blob/main/D.md)"
+    )
+    assert code == NOTEBOOK["cells"][1] and end["source"] == "The end."
+    about, _, text, *_ = notebooks.finished(NOTEBOOK, "a", "")["cells"]
+    assert "colab" not in about["source"] and text["source"] == "# A\n[b] and [c](https://c.example) and [d]"
+
+
+def test_a_site_has_its_notebooks_by_name(tmp_path):
+    (tmp_path / "_downloads/0f").mkdir(parents=True)
+    (tmp_path / "_downloads/0f/a.ipynb").write_text(json.dumps(NOTEBOOK))
+    [written] = notebooks.finish(tmp_path, "")
+    assert written == tmp_path / "notebooks/a.ipynb"
+    assert written.read_bytes() == (tmp_path / "_downloads/0f/a.ipynb").read_bytes()
+    assert len(json.loads(written.read_text())["cells"]) == 5
 
 
 def documented(page):
@@ -182,3 +217,6 @@ def test_the_site_is_built_and_its_tutorials_run(tmp_path):
         html = (built / f"docs/tutorials/{page.stem}.html").read_text(encoding="utf-8")
         assert html.count('class="cell_output') >= len(cells(page)) / 2
         assert re.search(r'<img [^>]*src="\.\./\.\./_images/', html), f"{page.name} shows no picture"
+        notebook = json.loads((built / f"notebooks/{page.stem}.ipynb").read_text(encoding="utf-8"))
+        outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+        assert any("image/png" in output.get("data", ()) for output in outputs), f"{page.name}: no picture inside"
