@@ -33,7 +33,7 @@ def loaded(name):
 
 check, conf, pages = loaded("check"), loaded("conf"), loaded("pages")
 sys.modules.setdefault("pages", pages)  # as `docs/site/build.py` finds it
-notebooks = loaded("notebooks")
+notebooks, drawings = loaded("notebooks"), loaded("drawings")
 
 
 def cells(page):
@@ -98,6 +98,24 @@ def test_tutorials_are_notebooks_whose_commands_can_fail(page):
     assert pages.NOTEBOOK.match(page.read_text(encoding="utf-8"))
     magics = [cell.splitlines()[0] for cell in cells(page) if cell.startswith("%")]
     assert set(magics) <= {"%%bash -e"}
+
+
+@pytest.mark.parametrize("name", ["chart.svg", "python.svg", "licence.svg"])
+def test_drawings_are_those_of_the_tables(name):
+    drawn = drawings.drawings()[name]
+    assert (drawings.FOLDER / name).read_text(encoding="utf-8") == drawn, "draw anew: python docs/site/drawings.py"
+
+
+def test_the_chart_has_each_ratio_at_its_place():
+    """The axis is logarithmic, and what others do faster is drawn too."""
+    assert drawings.ratios("1.61 (1.54 to 1.67)") == [(1.61, 1.54, 1.67)]
+    assert drawings.ratios("0.41, 0.39") == [(0.41, 0.41, 0.41), (0.39, 0.39, 0.39)]
+    assert drawings.x_of(0.3) == drawings.LEFT and drawings.x_of(100) == drawings.RIGHT
+    assert drawings.x_of(50) - drawings.x_of(5) == pytest.approx(drawings.x_of(10) - drawings.x_of(1), abs=0.2)
+    groups = drawings.bars(drawings.TABLES.read_text(encoding="utf-8"))
+    found = {system: bar for group, rows in groups.items() if "mixtures" in group for system, *bar in rows}
+    assert [ratio.value for ratio in found["SINDI, exact"]] == [1.83, 1.34]
+    assert found["Seismic, 99 % of the hits"][0] == (0.46, 0.43, 0.53)
 
 
 NOTEBOOK = {
