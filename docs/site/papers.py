@@ -119,8 +119,10 @@ def place_of(cell: PublishedCell) -> str:
 
 
 def heading(cell: PublishedCell) -> str:
-    """The heading of a column: data, measure and task."""
+    """The heading of a column: data, measure and task; of a weight its term alone."""
     task, data, measure = map(escape, cell.quantity)
+    if task == "weight":
+        return measure
     return f"{data or measure}<small>{measure if data else ''}</small><small>{task}</small>"
 
 
@@ -128,13 +130,14 @@ def cell_html(cell: PublishedCell, kind: str, found: RecordedCell | None, with_h
     """A cell: a button where a command measures it, else a text."""
     published = "–" if cell.value is None else f"{'<' if cell.below else ''}{cell.value:.{cell.decimals}f}"
     lines = [f"<i>{heading(cell)}</i>"] if with_heading else []
+    word = "stated" if cell.tolerance else "published"  # this project's own numbers are in no paper
     if found:
         difference = "" if cell.value is None else number_text(cell.decimals, found.measured - cell.value, "+z")
         lines += [f"<b>{number_text(cell.decimals, found.measured)}</b>"]
-        lines += [f"<span>published {escape(published)}</span><span>{difference}</span>"]
+        lines += [f"<span>{word} {escape(published)}</span><span>{difference}</span>"]
         name, text = found.verdict.split()[0], found.verdict
     else:
-        lines += [f"<span>published {escape(published)}</span>"]
+        lines += [f"<span>{word} {escape(published)}</span>"]
         name, text = kind, REASONS[kind]
     lines += [f'<span class="verdict">{text}</span>']
     inside = "".join(lines)
