@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The search page, and the pages of papers, in a browser; the first call installs what it needs: playwright, Debian's Chromium (as root), axe-core.
+# The search page and the pages of papers in a browser; the first call installs what it needs: playwright, Debian's
+# Chromium (as root), axe-core.
 # Usage: bash tests/browser.sh [--install] [pytest arguments]
 #   --install   install only
 set -euo pipefail

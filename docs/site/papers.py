@@ -106,8 +106,8 @@ def command_of(row: PublishedRow, needs: Sequence[Need]) -> str:
     words = ["lexvl reproduce", row.table.name]
     if len(rows_of(row.table)) > 1:
         words += ["--rows", shlex.quote(glob_escape(row.label))]
-    options = [re.findall(r"--(?:checkpoint|corpus) (?:'[^']+'|[^ =]+)=\w+\S*", need.origin) for need in needs]
-    words += dict.fromkeys(option for found in options for option in found)
+    texts = [re.findall(r"--(?:checkpoint|corpus) (?:'[^']+'|[^ =]+)=\w+\S*", need.origin) for need in needs]
+    words += dict.fromkeys(option for several in texts for option in several)
     if any(need.kind == "data" and need.public and not FREE.search(need.origin) for need in needs):
         words += ["--data-dir DATA"]
     return " ".join(words)
@@ -126,27 +126,27 @@ def heading(cell: PublishedCell) -> str:
     return f"{data or measure}<small>{measure if data else ''}</small><small>{task}</small>"
 
 
-def cell_html(cell: PublishedCell, kind: str, found: RecordedCell | None, with_heading: bool) -> str:
+def cell_html(cell: PublishedCell, kind: str, recorded: RecordedCell | None, with_heading: bool) -> str:
     """A cell: a button where a command measures it, else a text."""
     published = "–" if cell.value is None else f"{'<' if cell.below else ''}{cell.value:.{cell.decimals}f}"
     lines = [f"<i>{heading(cell)}</i>"] if with_heading else []
     word = "stated" if cell.tolerance else "published"  # this project's own numbers are in no paper
-    if found:
-        difference = "" if cell.value is None else number_text(cell.decimals, found.measured - cell.value, "+z")
-        lines += [f"<b>{number_text(cell.decimals, found.measured)}</b>"]
+    if recorded:
+        difference = "" if cell.value is None else number_text(cell.decimals, recorded.measured - cell.value, "+z")
+        lines += [f"<b>{number_text(cell.decimals, recorded.measured)}</b>"]
         lines += [f"<span>{word} {escape(published)}</span><span>{difference}</span>"]
-        name, text = found.verdict.split()[0], found.verdict
+        name, text = recorded.verdict.split()[0], recorded.verdict
     else:
         lines += [f"<span>{word} {escape(published)}</span>"]
         name, text = kind, REASONS[kind]
     lines += [f'<span class="verdict">{text}</span>']
     inside = "".join(lines)
-    if kind in ("later", "others") and not found:
+    if kind in ("later", "others") and not recorded:
         return f'<div class="cell {name}">{inside}</div>'
     return f'<button type="button" class="cell {name}" aria-expanded="false">{inside}</button>'
 
 
-def how_html(shown: ShownRow, found: Sequence[RecordedCell | None]) -> str:
+def how_html(shown: ShownRow, recorded: Sequence[RecordedCell | None]) -> str:
     """What a click shows: the command, what it needs, and how the values were measured."""
     sources: dict[tuple[str, str], list[str]] = {}
     for need in shown.needs:
@@ -157,7 +157,7 @@ def how_html(shown: ShownRow, found: Sequence[RecordedCell | None]) -> str:
         needs += [f"accelerator: none{duration}"]
     else:
         needs += [f"accelerator: advisable; about {cpu_time(shown.seconds)} of one CPU core without one"]
-    measured = [cell for cell in found if cell]
+    measured = [cell for cell in recorded if cell]
     reasons = dict.fromkeys(cell.reason for cell in measured if cell.reason)
     notes = [escape(reason) for reason in reasons] + [*dict.fromkeys(map(provenance, measured))]
     listed = "".join(f"<li>{text}</li>" for text in (*needs, *notes))
@@ -183,12 +183,12 @@ def table_html(table: PublishedTable, record: dict[str, RecordedCell]) -> Iterat
     yield f"<thead><tr><th scope=col>system</th>{heads or '<th scope=col>cells</th>'}</tr></thead><tbody>"
     for row in rows_of(table):
         shown = shown_row(row)
-        found = [record.get(key_of(table.name, cell.label, place_of(cell))) for cell in row.cells]
+        recorded = [record.get(key_of(table.name, cell.label, place_of(cell))) for cell in row.cells]
         cells = {
             place_of(cell): cell_html(cell, kind, value, wraps)
-            for cell, kind, value in zip(row.cells, shown.kinds, found, strict=True)
+            for cell, kind, value in zip(row.cells, shown.kinds, recorded, strict=True)
         }
-        flags = {"public": shown.is_public, "cpu": shown.is_for_cpus, "measured": any(found)}
+        flags = {"public": shown.is_public, "cpu": shown.is_for_cpus, "measured": any(recorded)}
         names = " ".join(name for name, flag in flags.items() if flag)
         inside = "".join(f"<td>{cells.get(column, '')}</td>" for column in columns)
         if wraps:
@@ -196,7 +196,7 @@ def table_html(table: PublishedTable, record: dict[str, RecordedCell]) -> Iterat
         yield f'<tr data-flags="{names}"><th scope=row>{escape(row.label)}</th>{inside}</tr>'
         if shown.command:
             width = 2 if wraps else len(columns) + 1
-            yield f'<tr class="how" hidden><td colspan="{width}"><div>{how_html(shown, found)}</div></td></tr>'
+            yield f'<tr class="how" hidden><td colspan="{width}"><div>{how_html(shown, recorded)}</div></td></tr>'
     yield "</tbody></table></div>"
 
 
@@ -223,8 +223,8 @@ def write_pages(folder: Path) -> None:
         (folder / FOLDER / f"{path.stem}.md").write_text(page_of(tables, record), encoding="utf-8")
         names.append(f"papers/{path.stem}")
         cells = [cell for table in tables for cell in table.cells]
-        found = [record.get(key_of(cell.table, cell.label, place_of(cell))) for cell in cells]
-        verdicts = [cell.verdict for cell in found if cell]
+        recorded = [record.get(key_of(cell.table, cell.label, place_of(cell))) for cell in cells]
+        verdicts = [cell.verdict for cell in recorded if cell]
         counts = (len(cells), len(verdicts), verdicts.count(AGREES), verdicts.count(DIFFERS))
         lines.append(f"| [{tables[0].paper}](papers/{path.stem}.md) | {' | '.join(map(str, counts))} |")
     table = "| page | cells | measured | agree | differ |\n|---|--:|--:|--:|--:|\n" + "\n".join(lines)

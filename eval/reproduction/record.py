@@ -67,8 +67,8 @@ def write_record(path: Path, cells: Iterable[ReproducedCell]) -> None:
     """Adds measured cells to a record, in the place of those that it has; what was not measured stays as it is."""
     make_folder(path.parent)
     with exclusive(path.parent, wait=True):
-        found = machine()
-        environment = {name: found[name] for name in OF_ENVIRONMENT}
+        facts = machine()
+        environment = {name: facts[name] for name in OF_ENVIRONMENT}
         today = datetime.now(UTC).date().isoformat()
         fresh = {
             key_of(cell.table, cell.row, cell.column): RecordedCell(
