@@ -135,7 +135,7 @@ def cell_html(cell: PublishedCell, kind: str, recorded: RecordedCell | None, wit
         difference = "" if cell.value is None else number_text(cell.decimals, recorded.measured - cell.value, "+z")
         lines += [f"<b>{number_text(cell.decimals, recorded.measured)}</b>"]
         lines += [f"<span>{word} {escape(published)}</span><span>{difference}</span>"]
-        name, text = recorded.verdict.split()[0], recorded.verdict
+        name, text = recorded.verdict.replace(" ", "-"), recorded.verdict
     else:
         lines += [f"<span>{word} {escape(published)}</span>"]
         name, text = kind, REASONS[kind]
