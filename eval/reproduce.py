@@ -21,8 +21,18 @@ from .report.render import check_format, render
 from .reproduction.matrix import TablePlan, plan_of
 from .reproduction.prepared import checkpoints_of
 from .reproduction.published import PublishedTable, published_tables
+from .reproduction.record import write_record
 from .reproduction.rows import Workplace, assignments, rows_of
-from .reproduction.tables import DIFFERS, SKIPPED, cell_table, need_table, plan_table, reproduced_rows, summary
+from .reproduction.tables import (
+    DIFFERS,
+    SKIPPED,
+    ReproducedCell,
+    cell_table,
+    need_table,
+    plan_table,
+    reproduced_rows,
+    summary,
+)
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.reproduce")
@@ -112,15 +122,44 @@ class PlaceOptions:
         )
 
 
+@dataclass(frozen=True)
+class OutcomeOptions:
+    """Where the cells go, and which of them end with exit code 1."""
+
+    results: Annotated[Path | None, typer.Option(help="Write the cells as JSON lines to this file too.")] = None
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Add measured cells to this JSON file, with date, versions and digest of the model."),
+    ] = None
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a row is skipped or a cell differs.")] = False
+    agreeing: Annotated[
+        bool, typer.Option("--agreeing", help="Exit 1 if a cell differs; skipped rows are no failure.")
+    ] = False
+
+    def write(self, cells: Sequence[ReproducedCell]) -> None:
+        """Writes the files."""
+        if self.results:
+            with atomic_write(self.results) as out:
+                out.writelines(orjson.dumps(cell._asdict()) + b"\n" for cell in cells)
+        if self.record:
+            write_record(self.record, cells)
+
+    def check(self, cells: Sequence[ReproducedCell]) -> None:
+        """Raises LexvlError for verdicts that the user does not accept."""
+        refused = (SKIPPED, DIFFERS) if self.strict else (DIFFERS,) if self.agreeing else ()
+        if failed := [cell for cell in cells if cell.verdict in refused]:
+            what, option = ("are skipped or differ", "--strict") if self.strict else ("differ", "--agreeing")
+            raise LexvlError(f"{len(failed)} of {len(cells)} cells {what} ({option})")
+
+
 @expanded
 def command(
     selection: SelectionOptions,
     place: PlaceOptions,
+    outcome: OutcomeOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what the tables need, what is missing and where to get it.")
     ] = False,
-    results: Annotated[Path | None, typer.Option(help="Write the cells as JSON lines to this file too.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 1 if a row is skipped or a cell differs.")] = False,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -133,19 +172,18 @@ def command(
     check_format(output_format)
     tables = selection.chosen()
     workplace = place.place(tables)
+    if outcome.record and (place.limit or (place.checkpoints and not place.as_published)):
+        raise UsageError("--record takes whole collections and published weights: leave out --limit and --checkpoint")
     if dry_run:
         plans = [plan_of(table, workplace, selection.rows) for table in tables]
         sys.stdout.write(planned(plans, output_format, with_needs=not selection.every))
         return
     rows = [row for table in tables for row in rows_of(table, selection.rows) if row.is_ours]
     cells = [cell for row_cells in reproduced_rows(rows, workplace) for cell in row_cells]
-    if results:
-        with atomic_write(results) as out:
-            out.writelines(orjson.dumps(cell._asdict()) + b"\n" for cell in cells)
+    outcome.write(cells)
     sys.stdout.write(render(cell_table(cells), cells, output_format))
     log.info("%s", summary(cells))
-    if strict and (failed := [cell for cell in cells if cell.verdict in (SKIPPED, DIFFERS)]):
-        raise LexvlError(f"{len(failed)} of {len(cells)} cells are skipped or differ (--strict)")
+    outcome.check(cells)
 
 
 def planned(plans: Sequence[TablePlan], output_format: str, with_needs: bool) -> str:

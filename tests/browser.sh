@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The search page in a browser; the first call installs what it needs: playwright, Debian's Chromium (as root), axe-core.
+# The search page and the pages of papers in a browser; the first call installs what it needs: playwright, Debian's
+# Chromium (as root), axe-core.
 # Usage: bash tests/browser.sh [--install] [pytest arguments]
 #   --install   install only
 set -euo pipefail
@@ -18,4 +19,4 @@ if [ ! -e node_modules/axe-core/axe.min.js ]; then
     echo "no axe-core (npm install axe-core@4.14): its test is skipped" >&2
 fi
 if [ "${1:-}" = "--install" ]; then exit 0; fi
-python -m pytest tests/doors/test_serving_page.py tests/doors/test_publishing.py "$@"
+python -m pytest tests/doors/test_serving_page.py tests/doors/test_publishing.py tests/project/test_docs_papers.py "$@"

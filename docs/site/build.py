@@ -1,6 +1,6 @@
 """Builds the site: collects its pages, lets Sphinx render them, and checks every link of the result.
 
-Usage: python docs/site/build.py [--no-run]        (docs/build.sh calls it)
+Usage: python docs/site/build.py [--no-run] [--repository OWNER/NAME]        (docs/build.sh calls it)
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import notebooks
 from check import problems
 from pages import ROOT, collect
+from papers import write_pages
 
 SITE = ROOT / "build" / "site"
 
@@ -39,12 +41,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--no-run", action="store_true", help="leave the tutorials without their outputs")
     parser.add_argument("--output", type=Path, default=SITE, help="folder of the site (build/site)")
+    parser.add_argument(
+        "--repository",
+        default=os.environ.get("GITHUB_REPOSITORY", ""),
+        help="OWNER/NAME on GitHub, to which Colab's badges and the links of notebooks lead ($GITHUB_REPOSITORY)",
+    )
     given = parser.parse_args()
     output = given.output.resolve()
     pages, doctrees = output.with_name(f"{output.name}-pages"), output.with_name(f"{output.name}-doctrees")
     for folder in (pages, doctrees, output):
         shutil.rmtree(folder, ignore_errors=True)
-    collect(pages)
+    collect(pages, given.repository)
+    write_pages(pages)
     mode = ["-D", "nb_execution_mode=off"] if given.no_run else []
     # -W: warnings are errors; all are printed first.
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "-b", "html", "-c", str(Path(__file__).parent), *mode]
@@ -55,6 +63,7 @@ def main() -> int:
     done = subprocess.run([*command, *places], cwd=ROOT, env=environment, check=False)
     if done.returncode or not publish_demo(output / "demo", environment):
         return 1
+    notebooks.finish(output, given.repository)
     found = problems(output)
     for problem in found:
         print(f"error: {problem}", file=sys.stderr)

@@ -21,6 +21,11 @@ LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 NOTEBOOK = re.compile(r"\A---\nfile_format: mystnb\n")
 
 
+def colab(repository: str, stem: str) -> str:
+    """The address at which Colab opens a notebook of the branch `notebooks` of a repository on GitHub."""
+    return f"https://colab.research.google.com/github/{repository}/blob/notebooks/{stem}.ipynb"
+
+
 def links(text: str) -> Iterator[str]:
     """The targets of a page's links to other files."""
     for target, _ in LINK.findall(CODE.sub("", text)):
@@ -58,8 +63,8 @@ def listed() -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line and not line.startswith(":")]
 
 
-def collect(folder: Path) -> None:
-    """Copies the files of the site to an empty folder."""
+def collect(folder: Path, repository: str = "") -> None:
+    """Copies the files of the site to an empty folder; with a repository, tutorials lead to Colab."""
     for file in files_of_the_site():
         target = folder / ("index.md" if str(file) == HOME else file)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,5 +75,6 @@ def collect(folder: Path) -> None:
         if str(file) == HOME:
             text += "\n" + CONTENTS.read_text(encoding="utf-8")
         if NOTEBOOK.match(text):
-            text += f"\nThis page with its outputs, as a notebook: {{nb-download}}`{file.stem}.ipynb`\n"
+            there = f"; [open in Colab]({colab(repository, file.stem)})" if repository else ""
+            text += f"\nThis page with its outputs, as a notebook: {{nb-download}}`{file.stem}.ipynb`{there}\n"
         target.write_text(text, encoding="utf-8")

@@ -26,7 +26,18 @@ from ..measures.result_files import slug
 from .published import PublishedSystem
 from .quantities import PRIVATE, direction_of
 from .rows import Need, PartCost, PublishedRow, RowPart, Workplace
-from .sources import ARCHIVE, COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, HUB, IMAGE_SETS, TEXTS_PER_S, UNCONFIRMED
+from .sources import (
+    ARCHIVE,
+    COLLECTIONS,
+    DIGESTS,
+    DOCUMENT_COSTS,
+    FILES,
+    HUB,
+    IMAGE_SETS,
+    PACKAGED_SPEED,
+    TEXTS_PER_S,
+    UNCONFIRMED,
+)
 
 # Options of queries alone: one index serves all their values.
 QUERY_OPTIONS = ("query_topk", "query_max_length")
@@ -339,7 +350,8 @@ def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     documents = min(documents, limit_of(part, place) or documents)
     size = documents * int(options.get("topk", cost.numbers)) * cost.bytes
     topics_s = topics / (cost.topics_per_s or cost.documents_per_s) + topics * work.system.rerank / TEXTS_PER_S
-    return PartCost(work.names.documents, size, documents / cost.documents_per_s, topics_s)
+    speed = PACKAGED_SPEED if work.weights.reference in {*PACKAGED, "minilm"} else 1.0
+    return PartCost(work.names.documents, size, documents / cost.documents_per_s / speed, topics_s / speed)
 
 
 def cost_of_latency(part: RowPart, place: Workplace) -> PartCost | None:

@@ -21,7 +21,8 @@ table or of the file, says where numbers are from that are not read in the paper
 such places what is doubtful, and is printed beside the verdict; `uncompared` says why a number is no measure of the
 row's system, and such a cell gets no verdict. `terms` instead of `rows` lists terms and weights, and `data` names the
 corpus, or the user's folder of pictures, that has their items. `runs` says where published runs of the rows are. A
-table without numbers says in `missing` why.
+table without numbers says in `missing` why. `tolerance`, in the table's unit, is how far a measured value may be off,
+for tables that this project measured itself (`regressions.yaml`).
 """
 
 from __future__ import annotations
@@ -92,6 +93,17 @@ class AxisName(KnownName):
     """What the rows of a table are."""
 
     kind, known = "kind of rows", ("systems", "quantities")
+
+
+class ToleratedDifference(float):
+    """How far a measured value may be from the stated one."""
+
+    @classmethod
+    def from_text(cls, text: str, spot: Spot) -> Self:
+        """Raises DataError for what is no number above zero."""
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or not float(text):
+            raise DataError(f"{spot}: tolerance {text!r}, expected a number above zero, in the unit of the table")
+        return cls(text)
 
 
 class PrintedNumber(NamedTuple):
@@ -230,6 +242,7 @@ class TableEntry(NamedTuple):
     systems: Mapping[str, PublishedSystem] = {}
     runs: PublishedRuns | None = None
     missing: str = ""
+    tolerance: ToleratedDifference | None = None
 
 
 class PaperEntry(NamedTuple):
@@ -263,6 +276,7 @@ class PublishedCell(NamedTuple):
     protocol    how the paper measures, and `note`: what is doubtful (both may be empty)
     uncompared  why the number is no measure of the system: another checkpoint, another measure; empty otherwise
     source      where the number is from, if its status is not printed; empty otherwise
+    tolerance   how far a measured value may be off, in the cell's unit; None for the rule of its kind
     """
 
     table: str
@@ -280,6 +294,7 @@ class PublishedCell(NamedTuple):
     uncompared: str = ""
     source: str = ""
     below: bool = False
+    tolerance: float | None = None
 
 
 class PublishedTable(NamedTuple):
@@ -374,6 +389,7 @@ def _cell(
         uncompared="; ".join(entry.uncompared[key] for key in keys if key in entry.uncompared),
         source="" if status == "printed" else entry.source,
         below=number.below,
+        tolerance=entry.tolerance,
     )
 
 

@@ -32,8 +32,8 @@ from ..measures.names import parse_measure
 # Corpora in BEIR's layout that are no part of BEIR.
 AS_BEIR = ("limit", "limit-small")
 
-# Corpora of papers that are not public.
-PRIVATE = ("coco-1m",)
+# Corpora that nobody publishes: of papers, and the judged pool of TREC DL 2019.
+PRIVATE = ("coco-1m", "msmarco-dl19-pool")
 
 SPLITS = ("dev", "test", "train", "val")
 

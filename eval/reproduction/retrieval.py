@@ -213,7 +213,8 @@ def found_or_made(
         write_json(stored, result)
     remark, note = remarks_on(work.weights, place.as_published)
     remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
-    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note)
+    model = request["checkpoint_digest"] or ""
+    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
 
 
 def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:

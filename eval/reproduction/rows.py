@@ -85,12 +85,14 @@ class Finding(NamedTuple):
     tolerance  a value that differs from the published one by no more agrees with it; 0 compares the printed digits
     remark     why the values cannot be compared with published ones; empty if they can
     note       what the comparison assumes, printed beside the verdict
+    model      the digest of the checkpoint; empty where none is loaded
     """
 
     values: Mapping[str, float]
     tolerance: float
     remark: str = ""
     note: str = ""
+    model: str = ""
 
 
 class Need(NamedTuple):

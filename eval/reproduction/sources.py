@@ -41,6 +41,8 @@ COLLECTIONS: Mapping[str, TestCollection] = {
     "vidore/economics_reports_v2,english/test": TestCollection(452, 58, VIDORE),
     "vidore/esg_reports_human_labeled_v2,english/test": TestCollection(1_538, 52, VIDORE),
     "vidore/esg_reports_v2,english/test": TestCollection(1_538, 57, VIDORE),
+    "demo/test": TestCollection(1_000, 5_000, "the package"),
+    "flickr8k/val": TestCollection(1_000, 5_000, f"{KARPATHY} and Flickr8k's images (University of Illinois)"),
     "coco/test": TestCollection(5_000, 25_010, f"{KARPATHY} and COCO's val2014.zip"),
     "flickr30k/test": TestCollection(1_000, 5_000, f"{KARPATHY} and Flickr30k's images (University of Illinois)"),
 }
@@ -117,6 +119,8 @@ class DocumentCost(NamedTuple):
 # Postings: 2.5 bytes in Parquet shards, 2.3 in Lucene's files and as many in the resident ones (docs/performance.md).
 POSTING, FLOAT = 7.0, 8.0
 TEXTS_PER_S, IMAGES_PER_S = 5.0, 3.0
+# The packaged checkpoints are small: so many times as fast.
+PACKAGED_SPEED = 10.0
 
 DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
     "bag-of-tokens": DocumentCost(90, POSTING, 1000),
@@ -125,6 +129,7 @@ DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
     "bm25": DocumentCost(150, POSTING, 5000),
     "clip": DocumentCost(512, FLOAT, IMAGES_PER_S),
     "d2s": DocumentCost(150, POSTING, 1000),
+    "dense-crossmodal": DocumentCost(256, FLOAT, 25.0, 100.0),
     "dpr": DocumentCost(768, FLOAT, TEXTS_PER_S),
     "fdt": DocumentCost(512, FLOAT, IMAGES_PER_S),
     "joint": DocumentCost(150, POSTING, 1000),

@@ -50,7 +50,12 @@ def cell_table(cells: Sequence[ReproducedCell]) -> Table:
 
 def in_decimals(cell: ReproducedCell, value: float | None, sign: str = "") -> str:
     """A value of a cell with one decimal more than the paper prints, at most four; a dash for none."""
-    return MISSING if value is None else f"{value:{sign}.{max(cell.decimals, min(cell.decimals + 1, 4))}f}"
+    return MISSING if value is None else number_text(cell.decimals, value, sign)
+
+
+def number_text(decimals: int, value: float, sign: str = "") -> str:
+    """A measured number beside one that the paper prints with so many decimals."""
+    return f"{value:{sign}.{max(decimals, min(decimals + 1, 4))}f}"
 
 
 def printed(cell: ReproducedCell) -> str:
@@ -134,6 +139,7 @@ class ReproducedCell(NamedTuple):
     verdict     agrees, differs, not compared, skipped or not measured
     reason      why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
     below       the source says only that the value is below the published one
+    model       the digest of the checkpoint that was measured; empty where none is loaded
     """
 
     table: str
@@ -148,6 +154,7 @@ class ReproducedCell(NamedTuple):
     verdict: str
     reason: str
     below: bool = False
+    model: str = ""
 
 
 class Unmeasured(NamedTuple):
@@ -215,7 +222,7 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
     measured = scale * combined(
         cell.quantity, [finding.values[name] for finding, name in zip(findings, names, strict=True)]
     )
-    tolerance = scale * combined(cell.quantity, [finding.tolerance for finding in findings])
+    tolerance = cell.tolerance or scale * combined(cell.quantity, [finding.tolerance for finding in findings])
     difference = None if cell.value is None else measured - cell.value
     remarks = [cell.uncompared, UNPRINTED if cell.value is None else "", *(finding.remark for finding in findings)]
     if any(remarks):
@@ -225,7 +232,8 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
         source = cell.source and f"source: {cell.source}"
         remarks = [cell.note, source, *(finding.note for finding in findings)]
     reason = "; ".join(dict.fromkeys(filter(None, remarks)))
-    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason, cell.below)
+    model = next((finding.model for finding in findings), "")
+    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason, cell.below, model)
 
 
 def agrees(measured: float, cell: PublishedCell, tolerance: float) -> bool:

@@ -134,6 +134,11 @@ BAD = {
     "unknown encoder": ("crossmodal,", "cross,", "K=32: unknown encoder 'vdr-cross'; did you mean 'vdr-crossmodal'"),
     "unknown checkpoint": ("vsearch/v", "v", "VDR K=32: unknown checkpoint 'vdr-cross-modal'; did you mean 'vsearch/"),
     "no reason": ("missing: it prints", "protocol: it prints", r"figure2\): no numbers; say in `missing` why"),
+    "no tolerance": (
+        "    source: a",
+        "    tolerance: 0\n    source: a",
+        "line 12 .*: tolerance '0', expected a number above",
+    ),
     "no source": (
         "    source: a survey\n",
         "",

@@ -26,7 +26,8 @@ from eval.reproduction.classification import some_of
 from eval.reproduction.matrix import WAYS, TablePlan, plan_of
 from eval.reproduction.prepared import document_options, is_file_name, prepare, remarks_on, weights_of
 from eval.reproduction.published import PublishedCell, PublishedSystem, published_tables, read_tables
-from eval.reproduction.quantities import Quantity, combined, parts_of
+from eval.reproduction.quantities import PRIVATE, Quantity, combined, parts_of
+from eval.reproduction.record import read_record
 from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, rows_of
 from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, UNCONFIRMED
 from eval.reproduction.tables import agrees, reproduced, reproduced_rows
@@ -357,6 +358,48 @@ def test_images_and_captions_in_both_directions(golden, tmp_path, caplog):
     assert caplog.text.count("missing: flickr30k/test, Karpathy's caption_datasets.zip and Flickr30k's images") == 1
 
 
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_grows_and_says_with_what(data, tmp_path):
+    """BM25 finds all of six documents, which is not what SciFact has: red by --agreeing, and recorded all the same."""
+    record = tmp_path / "runs/measured.json"
+    line = ["--data-dir", data, "--output", tmp_path / "out", "--record", record]
+    code, _, said = call("bm25-beir", *line, "--agreeing")
+    assert (code, said) == (1, "1 of 2 cells differ (--agreeing)")
+    assert call("bm25-beir", *line)[0] == 0 and call("stair-table1", *line, "--agreeing")[0] == 0
+    cells = read_record(record)
+    assert [(key, cell.measured, cell.verdict) for key, cell in cells.items()] == [
+        ("bm25-beir | BM25 | text-to-text beir/scifact/test nDCG@10", 1.0, "differs"),
+        ("stair-table1 | STAIR | model image parameters", pytest.approx(86.82, abs=0.01), "not compared"),
+        ("stair-table1 | STAIR | model text parameters", pytest.approx(53.79, abs=0.01), "agrees"),
+    ]
+    found = cells["bm25-beir | BM25 | text-to-text beir/scifact/test nDCG@10"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found.date) and "numpy" in found.environment["versions"] and not found.model
+    assert len(json.loads(record.read_text())["environments"]) == 1
+
+
+def test_a_record_has_the_digest_of_the_model(data, golden, tmp_path):
+    line = ["vdr-table4", "--rows", "VDR k=32", "--checkpoint", f"{VDR}={golden / TINY}", "--as-published"]
+    assert call(*line, "--data-dir", data, "--output", tmp_path / "out", "--record", tmp_path / "record.json")[0] == 0
+    [cell] = read_record(tmp_path / "record.json").values()
+    assert re.fullmatch("[0-9a-f]{64}", cell.model) and cell.reason == "--as-published"
+
+
+def test_what_is_no_record_is_named(tmp_path):
+    assert read_record(tmp_path / "none.json") == {}
+    for content in ("[1]", '{"cells": {"a": {}}}', '{"cells": {"a": {"environment": "x"}}, "environments": {}}'):
+        (tmp_path / "record.json").write_text(content)
+        with pytest.raises(DataError, match="record.json"):
+            read_record(tmp_path / "record.json")
+
+
+def test_a_stated_tolerance_decides():
+    found = [Finding({"nDCG@10": 0.4612}, 0.003)]
+    stated = cell(46.0)._replace(tolerance=0.1)
+    assert reproduced(stated, found).verdict == "differs" and reproduced(cell(46.0), found).verdict == "agrees"
+
+
 # --- classification ---------------------------------------------------------------------------------------------------
 
 
@@ -552,7 +595,7 @@ def test_captions_without_images_are_not_all(tmp_path):
 def test_facts_cover_what_is_run():
     parts = [part for table in TABLES.values() for row in rows_of(table) for part in row.parts() if part.system]
     retrieved = [part for part in parts if part.task in ("text-to-text", "text-to-image", "image-to-text")]
-    assert {part.data for part in retrieved} == {*COLLECTIONS, "coco-1m"}
+    assert {part.data for part in retrieved} == {*COLLECTIONS, *PRIVATE}
     assert {part.system.encoder for part in retrieved} <= DOCUMENT_COSTS.keys() <= CARDS.keys()
     assert IMAGE_SETS.keys() == CLASS_SETS.keys()
     checkpoints = {part.system.checkpoint_of(part.data) for part in parts}
@@ -579,6 +622,10 @@ def test_facts_cover_what_is_run():
         ),
         (["stair-table2", "--corpus", "cocoa=x"], "names? of the selected tables: coco/test, flickr30k/test"),
         (["vdr-table4", "--format", "html"], "unknown format 'html'"),
+        (
+            ["vdr-table4", "--limit", "9", "--record", "x.json"],
+            "--record takes whole collections and published",
+        ),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments, message):
@@ -609,9 +656,10 @@ def test_every_table_that_can_run_has_a_script(bare):
     wanted = {
         f"{plan.table}.sh": SCRIPT.format(about=plan.title[0].upper() + plan.title[1:], table=plan.table)
         for plan in plans()
-        if plan.runs or plan.own
+        if (plan.runs or plan.own) and not plan.table.startswith("regressions-")  # runs/regressions.sh has them all
     }
     others = {"beir-small.sh", "families.sh", "photos.sh", "quickstart.sh", "reproduce.sh", "setup.sh", "texts.sh"}
+    others |= {"regressions.sh"}
     found = {path.name: path.read_text() for path in (ROOT / "runs").glob("*.sh") if path.name not in others}
     assert found == wanted
     assert all((ROOT / "runs" / name).stat().st_mode & 0o100 for name in found)
@@ -656,6 +704,26 @@ def test_a_dry_run_installs_nothing(tmp_path):
         place.chmod(0o755)
     assert started("--dry-run").stdout == "reproduce vdr-table4 --dry-run\n"
     assert started("--rows", "VDR").stdout == "set up minilm\nreproduce vdr-table4 --rows VDR\n"
+
+
+def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/regressions.sh").write_text((ROOT / "runs/regressions.sh").read_text())
+    (tmp_path / "runs/setup.sh").write_text(f"PATH={tmp_path}:$PATH\n")
+    (tmp_path / "lexvl").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "lexvl").chmod(0o755)
+    (tmp_path / "data/beir/msmarco-dl19-pool").mkdir(parents=True)
+
+    def started(*options: str) -> str:
+        line = ["bash", "runs/regressions.sh", *options]
+        environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        return subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+
+    program, *words = started("--data-dir", "data").split()
+    names = [word for word in words if word in TABLES]
+    assert program == "reproduce" and {name for name in TABLES if name.startswith("regressions-")} < {*names}
+    assert "--corpus msmarco-dl19-pool=beir:data/beir/msmarco-dl19-pool" in " ".join(words) and "--agreeing" in words
+    assert started("d2s-head").startswith("reproduce d2s-head --output ")
 
 
 def test_a_script_of_its_own_knows_its_options_before_it_installs(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -31,6 +32,8 @@ def loaded(name):
 
 
 check, conf, pages = loaded("check"), loaded("conf"), loaded("pages")
+sys.modules.setdefault("pages", pages)  # as `docs/site/build.py` finds it
+notebooks, drawings = loaded("notebooks"), loaded("drawings")
 
 
 def cells(page):
@@ -95,6 +98,56 @@ def test_tutorials_are_notebooks_whose_commands_can_fail(page):
     assert pages.NOTEBOOK.match(page.read_text(encoding="utf-8"))
     magics = [cell.splitlines()[0] for cell in cells(page) if cell.startswith("%")]
     assert set(magics) <= {"%%bash -e"}
+
+
+@pytest.mark.parametrize("name", ["chart.svg", "python.svg", "licence.svg"])
+def test_drawings_are_those_of_the_tables(name):
+    drawn = drawings.drawings()[name]
+    assert (drawings.FOLDER / name).read_text(encoding="utf-8") == drawn, "draw anew: python docs/site/drawings.py"
+
+
+def test_the_chart_has_each_ratio_at_its_place():
+    """The axis is logarithmic, and what others do faster is drawn too."""
+    assert drawings.ratios("1.61 (1.54 to 1.67)") == [(1.61, 1.54, 1.67)]
+    assert drawings.ratios("0.41, 0.39") == [(0.41, 0.41, 0.41), (0.39, 0.39, 0.39)]
+    assert drawings.x_of(0.3) == drawings.LEFT and drawings.x_of(100) == drawings.RIGHT
+    assert drawings.x_of(50) - drawings.x_of(5) == pytest.approx(drawings.x_of(10) - drawings.x_of(1), abs=0.2)
+    groups = drawings.bars(drawings.TABLES.read_text(encoding="utf-8"))
+    found = {system: bar for group, rows in groups.items() if "mixtures" in group for system, *bar in rows}
+    assert [ratio.value for ratio in found["SINDI, exact"]] == [1.83, 1.34]
+    assert found["Seismic, 99 % of the hits"][0] == (0.46, 0.43, 0.53)
+
+
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "source": ["# A\n", "[b](../b.md#x) and [c](https://c.example) and [d](../../D.md)"]},
+        {"cell_type": "code", "source": "1 + 1", "outputs": [{"output_type": "execute_result"}]},
+        {"cell_type": "markdown", "source": "The end.\n\nThis page, as a notebook: {nb-download}`a.ipynb`"},
+    ],
+    "nbformat": 4,
+}
+
+
+def test_a_notebook_installs_first_and_leads_to_colab():
+    about, install, text, code, end = notebooks.finished(NOTEBOOK, "a", "owner/name")["cells"]
+    assert "(https://colab.research.google.com/github/owner/name/blob/notebooks/a.ipynb)" in about["source"]
+    assert install["source"].startswith("%pip install --quiet 'lexvl-anserini[") and install["cell_type"] == "code"
+    assert text["source"] == (
+        "# A\n[b](https://github.com/owner/name/blob/main/docs/b.md#x) and [c](https://c.example) "
+        "and [d](https://github.com/owner/name/blob/main/D.md)"
+    )
+    assert code == NOTEBOOK["cells"][1] and end["source"] == "The end."
+    about, _, text, *_ = notebooks.finished(NOTEBOOK, "a", "")["cells"]
+    assert "colab" not in about["source"] and text["source"] == "# A\n[b] and [c](https://c.example) and [d]"
+
+
+def test_a_site_has_its_notebooks_by_name(tmp_path):
+    (tmp_path / "_downloads/0f").mkdir(parents=True)
+    (tmp_path / "_downloads/0f/a.ipynb").write_text(json.dumps(NOTEBOOK))
+    [written] = notebooks.finish(tmp_path, "")
+    assert written == tmp_path / "notebooks/a.ipynb"
+    assert written.read_bytes() == (tmp_path / "_downloads/0f/a.ipynb").read_bytes()
+    assert len(json.loads(written.read_text())["cells"]) == 5
 
 
 def documented(page):
@@ -182,3 +235,6 @@ def test_the_site_is_built_and_its_tutorials_run(tmp_path):
         html = (built / f"docs/tutorials/{page.stem}.html").read_text(encoding="utf-8")
         assert html.count('class="cell_output') >= len(cells(page)) / 2
         assert re.search(r'<img [^>]*src="\.\./\.\./_images/', html), f"{page.name} shows no picture"
+        notebook = json.loads((built / f"notebooks/{page.stem}.ipynb").read_text(encoding="utf-8"))
+        outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
+        assert any("image/png" in output.get("data", ()) for output in outputs), f"{page.name}: no picture inside"
