@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from hashlib import sha256
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -43,6 +42,7 @@ from ..measures.ties import checked_hits, some
 from ..report.labels import split_names
 from ..report.render import Table, check_format, render
 from ..report.tables import folds_table, tuning_table
+from .split import drawn_parts
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -97,33 +97,20 @@ class Split:
         return mean(self.values(value, measure).values())
 
 
-def shuffled(split: Split, seed: int, parts: int, what: str) -> list[str]:
-    """The judged topics by the order of SHA-256 of `<seed>:<query_id>`.
-
-    Raises:
-        DataError: fewer topics than parts.
-    """
-    query_ids = {qrel.query_id for qrel in split.qrels}
-    if len(query_ids) < parts:
-        raise DataError(f"{split.label}: {len(query_ids)} topics have judgements; {what} need {parts} or more")
-    return sorted(query_ids, key=lambda query_id: sha256(f"{seed}:{query_id}".encode()).digest())
-
-
 def halves(split: Split, seed: int) -> tuple[Split, Split]:
     """The judged topics of a split in two halves, drawn by the seed; the first half has the odd topic.
 
     Raises:
         DataError: fewer than two topics are judged.
     """
-    drawn = shuffled(split, seed, 2, "two halves")
-    middle = (len(drawn) + 1) // 2
+    parts = drawn_parts((qrel.query_id for qrel in split.qrels), split.label, seed)
     first, second = (
         replace(
             split,
             label=f"{split.label} half {name} of seed {seed}",
             qrels=[q for q in split.qrels if q.query_id in half],
         )
-        for name, half in (("1", set(drawn[:middle])), ("2", set(drawn[middle:])))
+        for name, half in enumerate(map(set, parts), start=1)
     )
     return first, second
 
@@ -207,10 +194,11 @@ def cross_validate(
     Raises:
         DataError: fewer topics than folds are judged.
     """
-    drawn = shuffled(whole, seed, folds, f"{folds} folds")
+    parts = drawn_parts((qrel.query_id for qrel in whole.qrels), whole.label, seed, folds)
+    drawn = [query_id for part in parts for query_id in part]
     by_topic = [whole.values(setting.value, measure) for setting in settings]
     values = np.array([[of[query_id] for query_id in drawn] for of in by_topic])  # [settings, topics]
-    fold_of = np.arange(len(drawn)) % folds
+    fold_of = np.repeat(np.arange(folds), list(map(len, parts)))
     results = []
     for fold in range(folds):
         chosen = int(values[:, fold_of != fold].mean(axis=1).argmax())
