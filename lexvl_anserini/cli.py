@@ -164,6 +164,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "ann": Row("lexvl_eval.analyses.ann", "What approximate dense search loses"),
         "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),
         "cluster": Row("lexvl_eval.efficiency.cluster", "A cluster of this machine against one process"),
+        "doctor": Row("lexvl_anserini.searching.doctor", "Whether everything runs here, and what is missing"),
         "caches": Row("lexvl_anserini.data.caches", "What is kept on this machine, and how to clear it"),
     },
 }
