@@ -35,6 +35,9 @@ from lexvl_anserini.ground.installed import (
 # Extras for work on this package itself.
 OF_DEVELOPERS = frozenset({"browser", "docs", "store-servers", "test", "test-all"})
 
+# Missing packages in a row.
+NAMED = 4
+
 # What the trial encodes.
 DOCUMENTS = 4
 
@@ -127,8 +130,10 @@ CHECKS: dict[str, Callable[[], str]] = {
 
 def of_extra(name: str) -> str:
     """Whether an extra is installed, else the command that installs it."""
-    unmet = unmet_requirements(name)
-    return f"pip install '{OURS}[{name}]' (missing: {', '.join(unmet)})" if unmet else "installed"
+    if not (unmet := unmet_requirements(name)):
+        return "installed"
+    more = f" and {len(unmet) - NAMED} more" if len(unmet) > NAMED else ""
+    return f"pip install '{OURS}[{name}]' (missing: {', '.join(unmet[:NAMED])}{more})"
 
 
 def examined() -> tuple[dict[str, str], bool]:

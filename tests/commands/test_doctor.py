@@ -74,6 +74,8 @@ def test_what_is_missing_has_its_command_and_the_exit_code(
         "[photos]        pip install 'lexvl-anserini[photos]' (missing: numpy>=1000)",
         "[serve]         pip install 'lexvl-anserini[serve]' (missing: no-such-package>=3)",
     ]
+    declared += [f'absent{number}; extra == "photos"' for number in range(5)]
+    assert "(missing: numpy>=1000, absent0, absent1, absent2 and 2 more)" in invoke()[1]
     declared.append("missing<2")
     del checks["Java"]
     assert invoke()[0] == 1 and "0.3 lacks what it needs; pip install 'missing<2'" in invoke()[1]
