@@ -155,7 +155,7 @@ def examined() -> tuple[dict[str, str], bool]:
 def command(style: Style = "text", verbose: Verbose = False) -> None:
     """Show what commands run with on this machine, and try the whole line; exit code 1 if it does not run.
 
-    Example: python -m lexvl_anserini.searching.doctor
+    Example: python -m lexvl_anserini.searching.doctor --format text
     """
     rows, runs = examined()
     print_rows(rows, style)
