@@ -12,6 +12,7 @@ coco, flickr30k, flickr8k, demo ... images with captions: R@k as the papers defi
 table, compare .............. systems side by side; systems against a baseline, with significance
 results ..................... stored results as one table, as MTEB's JSON, as a pandas frame
 quantisation, pruning, ann .. what integer impacts, shorter vectors and approximate search lose
+split ....................... topics in seeded halves or folds
 zeroshot, linear_probe ...... images classified by prompts with class names, or by a linear classifier
 completeness ................ complete sentences against partial ones
 terms ....................... the terms of corpora, documents and images

@@ -160,9 +160,11 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "draw-pages": Row("lexvl_eval.analyses.pages.draw_pages", "Draw judged texts as scanned pages"),
         "word-error": Row("lexvl_eval.analyses.pages.word_error", "How well the words of pages are read"),
         "tune": Row("lexvl_eval.analyses.tune", "Choose settings on one split, report them on another"),
+        "split": Row("lexvl_eval.analyses.split", "Split judged topics into seeded halves or folds"),
         "ann": Row("lexvl_eval.analyses.ann", "What approximate dense search loses"),
         "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),
         "cluster": Row("lexvl_eval.efficiency.cluster", "A cluster of this machine against one process"),
+        "doctor": Row("lexvl_anserini.searching.doctor", "Whether everything runs here, and what is missing"),
         "caches": Row("lexvl_anserini.data.caches", "What is kept on this machine, and how to clear it"),
     },
 }

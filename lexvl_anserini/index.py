@@ -94,7 +94,9 @@ class BuildOptions:
     ] = None
     text: Annotated[bool, typer.Option("--text", help="For impacts: index the texts too, for BM25.")] = False
     store_text: Annotated[bool, typer.Option("--store-text", help="For impacts: store the texts.")] = False
-    term_vectors: Annotated[bool, typer.Option("--term-vectors", help="For impacts: store documents' vectors.")] = False
+    term_vectors: Annotated[
+        bool, typer.Option("--term-vectors", help="Store documents' vectors: for feedback, and for RM3 of bm25.")
+    ] = False
     metadata: Annotated[bool, typer.Option("--metadata/--no-metadata", help="For impacts: index metadata.")] = True
     threads: Annotated[
         int | None, typer.Option(min=1, help="For Lucene and BM25, default all cores; FAISS uses one.")

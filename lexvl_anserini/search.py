@@ -22,7 +22,7 @@ from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.feedback import MOST_RM3_DOCUMENTS, RM3, Feedback
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.runs.order import RankedList
@@ -146,6 +146,24 @@ class FeedbackOptions:
 
 
 @dataclass(frozen=True)
+class RM3Options:
+    """RM3, the feedback of BM25."""
+
+    rm3: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST_RM3_DOCUMENTS, help="BM25: expand each query by that many of its best documents (RM3)."
+        ),
+    ] = None
+    rm3_terms: Annotated[int, typer.Option(min=1, help="Terms of RM3.")] = RM3.terms
+    rm3_weight: Annotated[float, typer.Option(min=0, max=1, help="Share of the query in RM3.")] = RM3.weight
+
+    def expansion(self) -> RM3 | None:
+        """The expansion; None for none."""
+        return RM3(self.rm3, self.rm3_terms, self.rm3_weight) if self.rm3 else None
+
+
+@dataclass(frozen=True)
 class RefinementOptions:
     """How queries are refined: the options, the `Refinement` that they make, and their note in a run's manifest.
 
@@ -172,6 +190,7 @@ class RefinementOptions:
         float, typer.Option(min=0, help="Add BM25 of the topic's text on the index's text field, times this.")
     ] = 0.0
     feedback: FeedbackOptions = FeedbackOptions()
+    rm3: RM3Options = RM3Options()
     approximate: Annotated[
         float | None,
         typer.Option(help="Find this share of the hits (0.99), as index --approximate measured it; exact scores."),
@@ -186,6 +205,7 @@ class RefinementOptions:
         values["only_terms"] = read_terms(Path(self.only_terms)) if self.only_terms else None
         values["without_terms"] = read_terms(Path(self.without_terms)) if self.without_terms else frozenset()
         values["two_phase"], values["feedback"] = self.two_phase.two_phase(), self.feedback.rocchio()
+        values["rm3"] = self.rm3.expansion()
         refinement = Refinement(**values)
         return None if refinement == Refinement() else refinement
 
@@ -196,8 +216,9 @@ class RefinementOptions:
             if values[name]:
                 path = Path(values[name])
                 values[name] = f"{path.name}@{file_sha256(path)[:12]}"
-        two_phase, feedback = self.two_phase.two_phase(), self.feedback.rocchio()
+        two_phase, feedback, rm3 = self.two_phase.two_phase(), self.feedback.rocchio(), self.rm3.expansion()
         values |= {"two_phase": two_phase and list(two_phase), "feedback": feedback and list(astuple(feedback))}
+        values["rm3"] = rm3 and list(astuple(rm3))
         return {name: value for name, value in values.items() if value}
 
     def measured(self, index: Path, hits: int) -> dict[str, str]:

@@ -32,8 +32,8 @@ from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
 from .. import options
 from ..report.render import Table, check_format, render
 from ..report.tables import CLASS_WORDS, NAMED_WORDS
-from .class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
 from .classes.class_sets import load_labelled
+from .classes.class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
 from .classes.labelled import read_classes
 from .sentence_pairs import words_of
 

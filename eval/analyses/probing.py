@@ -19,7 +19,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.progress import Progress, silent
 
-from .classification import ClassAccuracy, Vectors, accuracies, in_pieces, ranks_of
+from .classes.classification import ClassAccuracy, Vectors, accuracies, in_pieces, ranks_of
 
 if TYPE_CHECKING:
     from .classes.labelled import LabelledImages

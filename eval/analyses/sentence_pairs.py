@@ -18,8 +18,8 @@ from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.training.words import function_words
 
+from .classes.classification import Vectors
 from .classes.labelled import LISTS, read_rows
-from .classification import Vectors
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

@@ -36,7 +36,7 @@ from ..report.judging import JUDGED, preferences_path, terms_to_judge, words_to_
 from ..report.render import Table, check_format, csv_rows, render
 from ..report.tables import DOCUMENT_TERMS, term_table
 from ..report.term_drawings import draw_clouds, draw_terms
-from .class_words import VOCABULARY, WordSpace, dense_space
+from .classes.class_words import VOCABULARY, WordSpace, dense_space
 from .classes.labelled import LISTS, read_rows
 from .sentence_pairs import words_in
 

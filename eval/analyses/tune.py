@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from hashlib import sha256
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -29,7 +28,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.feedback import RM3, Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.refine import Refinement, SearchSettings
@@ -43,6 +42,7 @@ from ..measures.ties import checked_hits, some
 from ..report.labels import split_names
 from ..report.render import Table, check_format, render
 from ..report.tables import folds_table, tuning_table
+from .split import drawn_parts
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -97,33 +97,20 @@ class Split:
         return mean(self.values(value, measure).values())
 
 
-def shuffled(split: Split, seed: int, parts: int, what: str) -> list[str]:
-    """The judged topics by the order of SHA-256 of `<seed>:<query_id>`.
-
-    Raises:
-        DataError: fewer topics than parts.
-    """
-    query_ids = {qrel.query_id for qrel in split.qrels}
-    if len(query_ids) < parts:
-        raise DataError(f"{split.label}: {len(query_ids)} topics have judgements; {what} need {parts} or more")
-    return sorted(query_ids, key=lambda query_id: sha256(f"{seed}:{query_id}".encode()).digest())
-
-
 def halves(split: Split, seed: int) -> tuple[Split, Split]:
     """The judged topics of a split in two halves, drawn by the seed; the first half has the odd topic.
 
     Raises:
         DataError: fewer than two topics are judged.
     """
-    drawn = shuffled(split, seed, 2, "two halves")
-    middle = (len(drawn) + 1) // 2
+    parts = drawn_parts((qrel.query_id for qrel in split.qrels), split.label, seed)
     first, second = (
         replace(
             split,
             label=f"{split.label} half {name} of seed {seed}",
             qrels=[q for q in split.qrels if q.query_id in half],
         )
-        for name, half in (("1", set(drawn[:middle])), ("2", set(drawn[middle:])))
+        for name, half in enumerate(map(set, parts), start=1)
     )
     return first, second
 
@@ -207,10 +194,11 @@ def cross_validate(
     Raises:
         DataError: fewer topics than folds are judged.
     """
-    drawn = shuffled(whole, seed, folds, f"{folds} folds")
+    parts = drawn_parts((qrel.query_id for qrel in whole.qrels), whole.label, seed, folds)
+    drawn = [query_id for part in parts for query_id in part]
     by_topic = [whole.values(setting.value, measure) for setting in settings]
     values = np.array([[of[query_id] for query_id in drawn] for of in by_topic])  # [settings, topics]
-    fold_of = np.arange(len(drawn)) % folds
+    fold_of = np.repeat(np.arange(folds), list(map(len, parts)))
     results = []
     for fold in range(folds):
         chosen = int(values[:, fold_of != fold].mean(axis=1).argmax())
@@ -255,14 +243,15 @@ def search_settings(
     betas: Sequence[float],
     options: Sequence[str] = (),
     weights: Sequence[Mapping[str, str]] = (),
+    rm3s: Sequence[RM3] = (),
 ) -> list[TuningSetting]:
-    """The grid of a search: first the queries as they are, then all combinations, also without feedback.
+    """The grid of a search: first the queries as they are, then all combinations, also without feedback or RM3.
 
     Options of the encoder are `KEY=VALUE`; a key may have several values, and its own is tried as well. `weights` are
     options too, of which all of one entry apply together.
     """
-    if not (query_terms or documents or options or weights):
-        raise UsageError("nothing to tune; give --query-terms, --feedback, --field-steps or --set, repeatedly")
+    if not (query_terms or documents or options or weights or rm3s):
+        raise UsageError("nothing to tune; give --query-terms, --feedback, --rm3, --field-steps or --set, repeatedly")
     feedbacks = [Feedback(*numbers) for numbers in product(documents, terms, alphas, betas)]
     values: dict[str, list[str | None]] = {}
     for option in options:
@@ -274,13 +263,15 @@ def search_settings(
         for chosen in product(*values.values())
     ]
     settings = []
-    for changed, heaviest, feedback in product(changes, (None, *query_terms), (None, *feedbacks)):
+    for changed, heaviest, feedback, rm3 in product(changes, (None, *query_terms), (None, *feedbacks), (None, *rm3s)):
         applied: dict[str, Any] = {"set": tuple(f"{key}={value}" for key, value in changed.items())} if changed else {}
         applied |= {} if heaviest is None else {"query_terms": heaviest}
         if feedback is not None:
             applied |= {"feedback": feedback.documents, "feedback_terms": feedback.terms}
             applied |= {"feedback_alpha": feedback.alpha, "feedback_beta": feedback.beta}
-        refinement = Refinement(query_terms=heaviest, feedback=feedback)
+        if rm3 is not None:
+            applied |= {"rm3": rm3.documents, "rm3_terms": rm3.terms, "rm3_weight": rm3.weight}
+        refinement = Refinement(query_terms=heaviest, feedback=feedback, rm3=rm3)
         settings.append(
             TuningSetting(applied, QuerySetting(changed, None if refinement == Refinement() else refinement))
         )
@@ -336,7 +327,7 @@ class FusionGrid:
 class SearchGrid:
     """An index to search, and the settings of queries to try."""
 
-    index: Annotated[Path | None, typer.Option(help="To search: folder that index wrote, of impacts.")] = None
+    index: Annotated[Path | None, typer.Option(help="To search: folder that index wrote.")] = None
     dev: Annotated[
         str | None, typer.Option(help="Development topics: dataset/split, a topics file, or encoded queries.")
     ] = None
@@ -358,6 +349,13 @@ class SearchGrid:
     ] = None
     feedback_shards: Annotated[
         Path | None, typer.Option(help="The index's shards; default its term vectors, if it was built with them.")
+    ] = None
+    rm3: Annotated[
+        list[int] | None, typer.Option(min=1, help="BM25: expand queries by that many documents; repeatable.")
+    ] = None
+    rm3_terms: Annotated[list[int] | None, typer.Option(min=1, help="Terms of RM3; repeatable, default 10.")] = None
+    rm3_weight: Annotated[
+        list[float] | None, typer.Option(min=0, max=1, help="Share of the query in RM3; repeatable, default 0.5.")
     ] = None
     options: Annotated[
         list[str] | None,
@@ -384,6 +382,7 @@ class SearchGrid:
         if self.field_steps:
             assert self.index is not None
             weights = field_weights(index_manifest(index_path(self.index)).encoder, self.field_steps)
+        rm3_weights = self.rm3_weight or [RM3.weight]
         return search_settings(
             self.query_terms or (),
             self.feedback or (),
@@ -392,6 +391,7 @@ class SearchGrid:
             self.feedback_beta or [Feedback.beta],
             self.options or (),
             weights,
+            [RM3(*numbers) for numbers in product(self.rm3 or (), self.rm3_terms or [RM3.terms], rm3_weights)],
         )
 
 

@@ -14,8 +14,8 @@ from .. import options
 from ..report.render import Table, check_format, render
 from ..report.tables import ACCURACIES
 from .classes.class_sets import load_labelled
+from .classes.classification import accuracies, class_ranks
 from .classes.labelled import read_classes
-from .classification import accuracies, class_ranks
 
 
 @expanded

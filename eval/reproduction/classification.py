@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.encoders.describing import options_of
 from lexvl_anserini.encoders.loading import load_encoder
 
-from ..analyses.class_words import VOCABULARY, class_word_shares, dense_space, lexical_space
 from ..analyses.classes.class_sets import load_labelled
-from ..analyses.classification import accuracies, class_ranks
+from ..analyses.classes.class_words import VOCABULARY, class_word_shares, dense_space, lexical_space
+from ..analyses.classes.classification import accuracies, class_ranks
 from ..analyses.probing import linear_probe
 from .prepared import Prepared
 from .retrieval import found_or_made

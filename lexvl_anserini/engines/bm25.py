@@ -6,7 +6,9 @@ skip silently are counted and raise an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,21 +16,22 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.plain_text import ENGLISH, BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.analysis import analyzer_of
-from lexvl_anserini.engines.engine import Engine, EngineOptions
-from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
+from lexvl_anserini.engines.engine import EngineOptions, TextEngine
+from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
 from lexvl_anserini.engines.lucene.fields import close, commit_files, count_index, opened_reader
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
 from lexvl_anserini.engines.lucene.writing import as_written, manifest_there
 from lexvl_anserini.engines.verifying import Verification
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
+from lexvl_anserini.queries.feedback import RM3
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_texts
 
@@ -38,19 +41,33 @@ MEMORY_BUFFER_MB = 256
 BATCH_SIZE = 256
 
 
-class BM25Engine(Engine):
+@dataclass(frozen=True)
+class BM25Options(EngineOptions):
+    """What an index of texts holds besides ids and postings: `term_vectors`, the terms of each document, for RM3."""
+
+    term_vectors: bool = False
+
+    def to_json(self) -> dict[str, bool]:
+        """For index.json; empty at the default, as older versions wrote it."""
+        return {name: value for name, value in asdict(self).items() if value}
+
+
+class BM25Engine(TextEngine):
     """Searches a text index with Anserini's `SimpleSearcher`.
 
     The options of the encoder in the manifest decide k1, b and the analyser; `BM25Settings` has the equation.
     """
 
+    option_names = frozenset(field.name for field in fields(BM25Options))
+
     def __init__(self, index: Path, manifest: Manifest):
         jvm.start()
+        self.index, self.settings = index, BM25Settings.of(manifest.encoder.options)
         with opened_reader(index) as reader:
             counts = as_written(index, manifest_there(index)) or manifest.counts
             self.verification = Verification(index, commit_files(reader))
         with java_errors(f"{index}: cannot be opened as a Lucene index"), newer_refused(index), java_calls():
-            documents = self._open(index, BM25Settings.of(manifest.encoder.options))
+            documents = self._open(index, self.settings)
         expected = counts.documents - counts.empty
         if documents != expected:
             self.close()
@@ -74,18 +91,20 @@ class BM25Engine(Engine):
         manifest: Manifest,
         threads: int = 1,
         progress: Progress = silent,
-        options: EngineOptions | None = None,
+        options: BM25Options | None = None,
     ) -> BuiltIndex:
         """Runs Anserini's `IndexCollection` on `docs/`, one thread a shard at most.
 
         Anserini skips documents without text, and so do the published figures; they are counted as empty.
         """
-        settings = BM25Settings.of(manifest.encoder.options)
+        options = options or BM25Options()
         jvm.start()
         counts = _count_texts(shards, manifest, progress)
         with new_index(index, shards, manifest) as part:
             with captured_stdout() as printed, java_errors(f"{index}: Anserini could not write it"):
-                java_class("io.anserini.index.IndexCollection").main(_arguments(shards, part, threads, settings))
+                java_class("io.anserini.index.IndexCollection").main(
+                    _arguments(shards, part, manifest, threads, options)
+                )
                 complaint = next((line for line in printed().splitlines() if " ERROR " in line), "no reason given")
             with java_errors(f"{index}: Anserini wrote no index ({complaint})"):
                 held = count_index(part)
@@ -95,17 +114,41 @@ class BM25Engine(Engine):
                     f"{counts['empty']} are empty ({complaint})"
                 )
             report = {"engine": "bm25", "lucene": dotted(lucene_version()), **counts, "postings": held["postings"]}
+            report |= {"options": options.to_json()} if options.to_json() else {}
             report |= {"bytes": folder_bytes(part), "commit": commit_id(part)}
             write_report(part, report, manifest)
         return BuiltIndex(index, manifest)
 
-    def search(self, queries: Iterable[Topic], hits: int, threads: int = 1) -> Iterator[RankedList]:
+    @staticmethod
+    def options(values: Mapping[str, Any]) -> BM25Options:
+        """The typed options."""
+        for name, value in values.items():
+            if name not in BM25Engine.option_names:
+                raise UnknownName("option of the engine bm25", name, BM25Engine.option_names)
+            if not isinstance(value, bool):
+                raise UsageError(f"option {name} of the engine bm25: {value!r}, expected True or False")
+        return BM25Options(**values)
+
+    @staticmethod
+    def stored_options(report: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The options in index.json; empty at the default."""
+        stored: Mapping[str, Any] = report.get("options") or {}
+        return stored
+
+    def search(
+        self, queries: Iterable[Topic], hits: int, threads: int = 1, rm3: RM3 | None = None
+    ) -> Iterator[RankedList]:
         """One list per topic, in batches on `threads` threads; a topic whose words are all stop words has none."""
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
+        if rm3 is not None and not read_report(self.index).options.get("term_vectors"):
+            raise UsageError(
+                f"{self.index}: no term vectors, which RM3 reads; build it again: lexvl index SHARDS --index "
+                f"{self.index} --term-vectors --overwrite"
+            )
         stream = iter(queries)
         while batch := list(islice(stream, BATCH_SIZE)):
-            yield from self._search_batch(batch, hits, threads)
+            yield from self._search_batch(batch, hits, threads, rm3)
 
     def verified(self) -> None:
         """Waits until all of Lucene's files are compared with their checksums."""
@@ -116,12 +159,27 @@ class BM25Engine(Engine):
         self.verification.close()
         close(self.searcher)
 
-    def _search_batch(self, batch: Sequence[Topic], hits: int, threads: int) -> Iterator[RankedList]:
+    @contextmanager
+    def _expanding(self, rm3: RM3 | None) -> Iterator[None]:
+        """Searches inside the block expand their queries; no other thread searches meanwhile."""
+        if rm3 is None:
+            yield
+            return
+        # Other languages than English have other letters.
+        english = self.settings.language == ENGLISH
+        self.searcher.set_rm3(None, rm3.terms, rm3.documents, rm3.weight, False, english)
+        try:
+            yield
+        finally:
+            self.searcher.unset_rm3()
+
+    def _search_batch(self, batch: Sequence[Topic], hits: int, threads: int, rm3: RM3 | None) -> Iterator[RankedList]:
         for topic in batch:
             if topic.text is None:
                 raise UsageError(f"topic {topic.query_id!r} has no text; BM25 searches texts only")
         reading, failing = self.verification.reading(), java_errors("Anserini could not search")
-        with reading, captured_stdout() as printed, failing, java_calls():
+        # `captured_stdout` lets one thread in at a time.
+        with reading, captured_stdout() as printed, failing, java_calls(), self._expanding(rm3):
             # Anserini merges topics of one id; positions are distinct.
             texts = java_list(str(topic.text) for topic in batch)
             numbers = java_list(map(str, range(len(batch))))
@@ -160,8 +218,9 @@ def _count_texts(shards: Path, manifest: Manifest, progress: Progress) -> dict[s
     return counts
 
 
-def _arguments(shards: Path, index: Path, threads: int, settings: BM25Settings) -> list[Any]:
+def _arguments(shards: Path, index: Path, manifest: Manifest, threads: int, stored: BM25Options) -> list[Any]:
     """The command line of `IndexCollection`."""
+    settings = BM25Settings.of(manifest.encoder.options)
     options = {
         "-collection": "JsonCollection",
         "-generator": "DefaultLuceneDocumentGenerator",
@@ -173,4 +232,5 @@ def _arguments(shards: Path, index: Path, threads: int, settings: BM25Settings) 
         "-stemmer": settings.stemmer,
     }
     words = [word for pair in options.items() for word in pair]
-    return [*words, "-keepStopwords"] if settings.keep_stopwords else words
+    switches = {"-keepStopwords": settings.keep_stopwords, "-storeDocvectors": stored.term_vectors}
+    return [*words, *(name for name, on in switches.items() if on)]

@@ -20,6 +20,7 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Impacts, Unscored
+from lexvl_anserini.queries.feedback import RM3
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.passages import by_documents
 
@@ -228,6 +229,20 @@ class ImpactEngine(Engine, Protocol):
         """An upper bound of the score of any document.
 
         Where it is 2^24 or more, it is the sum over terms of weight x greatest impact of the term in this index.
+        """
+
+
+class TextEngine(Engine, Protocol):
+    """An engine for texts, which analyses queries itself."""
+
+    @abstractmethod
+    def search(
+        self, queries: Iterable[Any], hits: int, threads: int = 1, rm3: RM3 | None = None
+    ) -> Iterator[RankedList]:
+        """As that of `Engine`; `rm3` expands each query by its best documents.
+
+        Raises:
+            UsageError: the index lacks what the expansion reads.
         """
 
 

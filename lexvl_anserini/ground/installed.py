@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +57,31 @@ def declared_versions() -> dict[str, SpecifierSet]:
         return {requirement.name: requirement.specifier for requirement in map(Requirement, requires(OURS) or ())}
     except PackageNotFoundError:
         return {}
+
+
+def unmet_requirements(extra: str = "") -> list[str]:
+    """What ours needs, or an extra of it, and is not installed in a fitting version: `fastapi>=0.120`."""
+    from packaging.requirements import Requirement
+
+    unmet: list[str] = []
+    for needed in map(Requirement, requires(OURS) or ()):
+        always = needed.marker is None or needed.marker.evaluate({"extra": ""})
+        if always if extra else not always:
+            continue
+        if needed.marker is not None and not needed.marker.evaluate({"extra": extra}):
+            continue
+        if needed.name == OURS:
+            unmet += [lacking for name in sorted(needed.extras) for lacking in unmet_requirements(name)]
+            continue
+        installed = version_of(needed.name)
+        if installed is None or not needed.specifier.contains(installed, prereleases=True):
+            unmet.append(f"{needed.name}{needed.specifier}")
+    return list(dict.fromkeys(unmet))
+
+
+def extra_names() -> list[str]:
+    """The extras of ours."""
+    return sorted(metadata(OURS).get_all("Provides-Extra") or ())
 
 
 def check_model_libraries() -> None:

@@ -1,7 +1,8 @@
-"""Pseudo-relevance feedback over impacts: a query moves towards its own best documents (Rocchio).
+"""Pseudo-relevance feedback: a query moves towards its own best documents, by Rocchio over impacts, by RM3 with BM25.
 
-q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps only its largest terms; the weights of q' are then rounded to
-integers, the largest to 255. This is Anserini's Rocchio without its term for non-relevant documents.
+Rocchio: q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps only its largest terms; the weights of q' are then
+rounded to integers, the largest to 255. This is Anserini's Rocchio without its term for non-relevant documents.
+RM3 (Abdul-Jaleel et al., TREC 2004): see `RM3`; Anserini computes it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,35 @@ class Feedback:
         check_count("terms of feedback", self.terms)
         if not (0 <= self.alpha < inf and 0 <= self.beta < inf and self.alpha + self.beta > 0):
             raise UsageError(f"feedback with alpha {self.alpha} and beta {self.beta}: expected >= 0, one of them above")
+
+
+# Anserini's RM3 reads no further document of the first list.
+MOST_RM3_DOCUMENTS = 50
+
+
+@dataclass(frozen=True)
+class RM3:
+    """How BM25 expands a query, with Anserini's defaults.
+
+        q' = weight q/|q|_1 + (1 - weight) r/|r|_1,   r(t) = sum over documents d of score(d) tf(t, d)/|d|_1
+
+    d has its `terms` most frequent terms of 2 to 20 characters, each in at most a tenth of all documents (of English
+    letters and digits, if the analyser is English), and r its `terms` largest.
+
+    documents  number of best documents, assumed relevant
+    terms      number of terms that are kept
+    weight     share of the query, from 0 to 1
+    """
+
+    documents: int = 10
+    terms: int = 10
+    weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_count("documents of RM3", self.documents, most=MOST_RM3_DOCUMENTS)
+        check_count("terms of RM3", self.terms)
+        if not 0 <= self.weight <= 1:
+            raise UsageError(f"RM3 with weight {self.weight}: expected a share of the query from 0 to 1")
 
 
 def rocchio(query: Mapping[str, int], documents: Sequence[Mapping[str, int]], feedback: Feedback) -> dict[str, float]:

@@ -105,7 +105,7 @@ def own_options(engine: str, kind: str, options: Mapping[str, Any]) -> dict[str,
     names = engine_class(engine).option_names
     named = {name: value for name, value in options.items() if name in names or value is not False}
     foreign = [name for name in named if name not in names]
-    for other, row in ENGINES.items():
+    for other, row in sorted(ENGINES.items(), key=lambda item: kind not in item[1].kinds):
         if owned := [name for name in foreign if other != engine and name in engine_class(other).option_names]:
             raise UsageError(
                 f"{', '.join(owned)}: no option of the engine {engine}, which indexes these shards ({kind}), but of "
@@ -169,7 +169,7 @@ def build_index(
             parameters. Lucene: the four parameters below.
         text: Lucene indexes the documents' texts too, for BM25 beside impacts.
         store_text: Lucene stores the documents' texts, to show them.
-        term_vectors: Lucene stores each document's impacts, to read them back.
+        term_vectors: Lucene stores each document's impacts, to read them back; bm25 its words, for RM3.
         metadata: Lucene makes one field for each key of the documents' metadata; default True.
         engine: a row of `registry.ENGINES`; default lucene for impacts, faiss for dense vectors, bm25 for texts.
 

@@ -7,7 +7,7 @@ the vector: with BM25 of the topic's text, among the documents that match a tree
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, clause_of
-from lexvl_anserini.queries.feedback import Feedback, VectorOf, integers, rocchio
+from lexvl_anserini.queries.feedback import RM3, Feedback, VectorOf, integers, rocchio
 from lexvl_anserini.runs.passages import best_of, by_documents
 from lexvl_anserini.searching.cuts import Cut
 
@@ -68,6 +68,7 @@ class Refinement:
     text_weight    times BM25 of the topic's text on the field `text`, added to the score
     two_phase      see `TwoPhase`
     feedback       see `Feedback`
+    rm3            see `RM3`; for an index of texts, where it is the only refinement
     approximate    find this share of the hits at least, as the index measured it, with exact scores; None finds all
     """
 
@@ -79,6 +80,7 @@ class Refinement:
     text_weight: float = 0.0
     two_phase: TwoPhase | None = None
     feedback: Feedback | None = None
+    rm3: RM3 | None = None
     approximate: float | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +98,11 @@ class Refinement:
                 raise UsageError(
                     f"approximate search excludes {' and '.join(others)}, where no recall is measured; leave one out"
                 )
+
+    @property
+    def only_rm3(self) -> bool:
+        """Whether queries are expanded by RM3, and nothing else is changed."""
+        return self.rm3 is not None and replace(self, rm3=None) == Refinement()
 
     def listed(self, vector: Vector) -> dict[str, int]:
         """The vector with the terms that the lists allow."""
@@ -141,7 +148,7 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if self.cut is not None and self.cut.relative and best_of(self.passages) > 1:
             raise UsageError(f"least score {self.cut}: a sum over passages has no bound; give a score, not a share")
-        if best_of(self.passages) and self.refinement is not None and self.refinement.feedback is not None:
+        if best_of(self.passages) and self.refinement is not None and (self.refinement.feedback or self.refinement.rm3):
             raise UsageError("feedback reads the vectors of hits, and documents in passages have none; leave out one")
         if best_of(self.passages) and self.refinement is not None and self.refinement.approximate is not None:
             raise UsageError("approximate search excludes passages, where no recall is measured; leave one out")

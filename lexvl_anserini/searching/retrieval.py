@@ -106,7 +106,7 @@ class IndexSearch:
         """Checks the refinement, and a query tree, against the index before anything is loaded."""
         refinement = self.settings.refinement
         if refinement is not None:
-            refuse_other_kinds(self.index.manifest, self.index.path)
+            refuse_other_kinds(self.index.manifest, self.index.path, self.settings)
         for clause in (tree, refinement and refinement.where):
             if clause:
                 check_terms(clause, vocabulary, self.index.manifest)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.engines.engine import Engine, ImpactEngine
+    from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine
     from lexvl_anserini.queries.feedback import VectorOf
     from lexvl_anserini.searching.cuts import Cut
 
@@ -257,7 +257,7 @@ class Searcher:
         if settings.refinement is None and (by_share or isinstance(first, TreeQuery)):
             settings = replace(settings, refinement=Refinement())
         if settings.refinement is not None:
-            refuse_other_kinds(manifest, self.index.path)
+            refuse_other_kinds(manifest, self.index.path, settings)
         if isinstance(first, Topic):
             if settings.refinement is not None and settings.refinement.text_weight:
                 queries, texts = tee(queries)
@@ -274,14 +274,17 @@ class Searcher:
     ) -> Iterator[RankedList]:
         """The lists of encoded queries; `texts` yields their topics where the refinement reads texts."""
         fetch = min(hits + settings.remove_query, MOST)
-        if settings.refinement is None:
+        refinement = settings.refinement
+        if refinement is None or refinement.rm3:
             search, best = self.engine.search, best_of(settings.passages)
             search = partial(self.engine.search_passages, best=best) if best else search
+            if refinement is not None:
+                search = partial(cast("TextEngine", self.engine).search, rm3=refinement.rm3)
             lists = search(tally.encoded(queries), hits=fetch, threads=settings.threads)
             if settings.cut is not None:
                 lists = (listed.down_to(settings.cut.value) for listed in lists)
         else:
-            counted = tally.encoded(refined_queries(queries, settings.refinement))
+            counted = tally.encoded(refined_queries(queries, refinement))
             with_texts = (RefinedQuery(query, next(texts).text if texts else None) for query in counted)
             impacts = cast("ImpactEngine", self.engine)  # `refuse_other_kinds` refuses others
             vector_of = _vectors(impacts, self.index.manifest, settings)
@@ -357,8 +360,14 @@ def _vectors(engine: ImpactEngine, manifest: Manifest, settings: SearchSettings)
     return engine.vector if settings.feedback_shards is None else ShardVectors(Path(settings.feedback_shards), manifest)
 
 
-def refuse_other_kinds(manifest: Manifest, index: Path) -> None:
-    """Refuses what only an impact index can do."""
+def refuse_other_kinds(manifest: Manifest, index: Path, settings: SearchSettings) -> None:
+    """Refuses a refinement that the kind of the index does not have."""
+    refinement, by_share = settings.refinement, settings.cut is not None and settings.cut.relative
+    if refinement is not None and refinement.rm3 is not None:
+        if manifest.kind != "text":
+            raise UsageError(f"{index} is {manifest.kind}; RM3 is for BM25, an index of texts; of impacts: feedback")
+        if refinement.only_rm3 and not by_share:
+            return
     expect_lexical(
         index,
         manifest.kind,

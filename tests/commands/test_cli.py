@@ -219,8 +219,8 @@ def completed(shell: str, line: str) -> tuple[list[str], set[str]]:
 @pytest.mark.parametrize(
     "shell,line,expected",
     [
-        ("bash", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity"]),
-        ("zsh", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity"]),
+        ("bash", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity", "split"]),
+        ("zsh", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity", "split"]),
         ("bash", "lexvl encode --encoder sp", ["splade"]),
         ("bash", "lexvl encode --describe vdr", ["vdr", "vdr-crossmodal"]),
         ("bash", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),

@@ -33,7 +33,7 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.query_source import TopicSource, topic_source
 from lexvl_anserini.runs.trec import is_finished, read_run, write_run
-from lexvl_anserini.search import FeedbackOptions, RefinementOptions, TwoPhaseOptions, command
+from lexvl_anserini.search import FeedbackOptions, RefinementOptions, RM3Options, TwoPhaseOptions, command
 from lexvl_anserini.searching import retrieval, searcher
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import refinement_names
@@ -449,6 +449,7 @@ def test_a_refinement_is_noted_in_the_order_of_its_options(tmp_path: Path) -> No
         two_phase=TwoPhaseOptions(4),
         text_weight=0.5,
         feedback=FeedbackOptions(2, feedback_shards="x"),
+        rm3=RM3Options(3),
     )
     assert list(options.note().items()) == [
         ("forbid", ["cat"]),
@@ -456,6 +457,7 @@ def test_a_refinement_is_noted_in_the_order_of_its_options(tmp_path: Path) -> No
         ("two_phase", [4, 1000]),
         ("text_weight", 0.5),
         ("feedback", [2, 20, 1.0, 0.5]),
+        ("rm3", [3, 10, 0.5]),
     ]
 
 
@@ -488,6 +490,7 @@ def test_queries_that_exclude_each_other_or_are_none(index: Path, tmp_path: Path
         ((*dog, "--where", "+dgo"), "term 'dgo' is not in the vocabulary of the index; did you mean 'dog'?"),
         ((*dog, "--where", "(dog"), "a bracket is not closed"),
         ((*dog, "--where", "meta.year:2010"), "unknown metadata field 'meta.year'"),
+        ((*dog, "--rm3", 1), "index is impact; RM3 is for BM25"),
         ((*dog, "--feedback", 1), "index has no term vectors; build it with --term-vectors, or name the shards"),
     ]
     for options, message in rows:

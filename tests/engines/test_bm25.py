@@ -8,11 +8,16 @@ from typing import Any
 import pytest
 from shard_folders import Documents, write_text_shards
 
-from lexvl_anserini.engines.bm25 import BM25Engine
+from lexvl_anserini.engines import pyserini
+from lexvl_anserini.engines.bm25 import BM25Engine, BM25Options
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.records import Topic
+from lexvl_anserini.queries.feedback import RM3
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.cuts import Cut
+from lexvl_anserini.searching.refine import Refinement, SearchSettings
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 
 DOCUMENTS: Documents = [
@@ -24,10 +29,15 @@ DOCUMENTS: Documents = [
 ]
 
 
-def built(folder: Path, *shards: Documents, **options: Any) -> BM25Engine:
+# A term of RM3 is in a tenth of all documents at most.
+OTHERS: Documents = [(f"o{number}", f"other{number}") for number in range(27)]
+DOGS: Documents = [("d1", "dog dog dog leash"), ("d2", "dog bone bone bone ball ball"), ("d3", "bone"), ("empty", "")]
+
+
+def built(folder: Path, *shards: Documents, term_vectors: bool = False, **options: Any) -> BM25Engine:
     manifest = write_text_shards(folder / "shards", *shards)
     manifest = replace(manifest, encoder=EncoderRef(name="bm25", options=options))
-    BM25Engine.build(folder / "shards", folder / "index", manifest)
+    BM25Engine.build(folder / "shards", folder / "index", manifest, options=BM25Options(term_vectors))
     return BM25Engine(folder / "index", manifest)
 
 
@@ -117,3 +127,89 @@ def test_bad_shards_leave_nothing(tmp_path: Path, documents: Documents, message:
     with pytest.raises(ArtefactError, match=message):
         BM25Engine.build(tmp_path / "shards", tmp_path / "index", manifest)
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def test_rm3_by_hand(tmp_path: Path) -> None:
+    engine = built(tmp_path, [*DOGS, *OTHERS], term_vectors=True)
+    [plain], [expanded] = (list(engine.search([Topic("q", "dog")], 10, rm3=rm3)) for rm3 in (None, RM3(2, 2, 0.25)))
+    engine.close()
+
+    def weight(tf: int, holding: int, length: int) -> float:  # 30 documents of 38 terms
+        return log(1 + (30 - holding + 0.5) / (holding + 0.5)) * tf / (tf + 0.9 * (0.6 + 0.4 * length * 30 / 38))
+
+    first, second = weight(3, 2, 4), weight(1, 2, 6)
+    assert [(hit.doc_id, hit.score) for hit in plain] == [
+        ("d1", pytest.approx(first, abs=1e-4)),
+        ("d2", pytest.approx(second, abs=1e-4)),
+    ]
+    # The two most frequent terms of d1 = dog 3, leash 1, and of d2 = bone 3, ball 2.
+    relevance = {"dog": first * 3 / 4, "leash": first / 4, "bone": second * 3 / 5, "ball": second * 2 / 5}
+    (dog, dogs), (other, others) = sorted(relevance.items(), key=lambda item: -item[1])[:2]
+    assert (dog, other) == ("dog", "bone")
+    dogs, bones = 0.25 + 0.75 * dogs / (dogs + others), 0.75 * others / (dogs + others)
+    expected = {
+        "d1": dogs * first,
+        "d2": dogs * second + bones * weight(3, 2, 6),
+        "d3": bones * weight(1, 2, 1),
+    }
+    assert {hit.doc_id: hit.score for hit in expanded} == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("rm3", [RM3(), RM3(2, 3, 0.7), RM3(1, 1, 0)])
+def test_rm3_is_pyserinis(tmp_path: Path, rm3: RM3) -> None:
+    engine = built(tmp_path, DOGS, OTHERS, term_vectors=True)
+    queries = ["a dog", "dogs and other3", "the", "leash bone", ""]
+    ours = list(engine.search([Topic(str(i), text) for i, text in enumerate(queries)], 10, threads=2, rm3=rm3))
+    engine.close()
+    pyserini.prepare()
+    from pyserini.search.lucene import LuceneSearcher
+
+    stock = LuceneSearcher(str(tmp_path / "index"))
+    stock.set_rm3(rm3.terms, rm3.documents, rm3.weight)
+    for text, hits in zip(queries, ours, strict=True):
+        expected = {hit.docid: hit.score for hit in stock.search(text, 10)}
+        assert {hit.doc_id: hit.score for hit in hits} == pytest.approx(expected, abs=1e-5)
+    stock.close()
+    assert [len(hits) for hits in ours][2::2] == [0, 0] and len(ours[0]) > 1
+
+
+def test_rm3_of_another_language_expands_by_its_letters(tmp_path: Path) -> None:
+    engine = built(tmp_path, [("r1", "собака поводок"), ("r2", "поводок"), *OTHERS], term_vectors=True, language="ru")
+    [hits] = engine.search([Topic("q", "собака")], 10, rm3=RM3())
+    engine.close()
+    assert hits.doc_ids == ["r1", "r2"]
+
+
+def test_where_rm3_is_searched_and_where_it_is_refused(tmp_path: Path) -> None:
+    built(tmp_path / "plain", DOGS, OTHERS).close()
+    built(tmp_path / "vectors", DOGS, OTHERS, term_vectors=True).close()
+    expand = Refinement(rm3=RM3(2, 2))
+    with Searcher(tmp_path / "vectors" / "index") as searcher:
+        assert searcher.search("dog").doc_ids == ["d1", "d2"]
+        assert sorted(searcher.search("dog", refinement=expand).doc_ids) == ["d1", "d2", "d3"]
+        assert searcher.search("dog").doc_ids == ["d1", "d2"], "the engine forgets the expansion"
+        with pytest.raises(UsageError, match="is text; terms, filters, feedback"):
+            searcher.search("dog", refinement=Refinement(rm3=RM3(), query_terms=2))
+        with pytest.raises(UsageError, match="is text; .*shares of a bound"):
+            searcher.search("dog", refinement=expand, cut=Cut.of("20%"))
+        assert searcher.search("dog", refinement=expand, cut=Cut.of("99")).doc_ids == []
+    with pytest.raises(UsageError, match="no term vectors, which RM3 reads; build it again.*--term-vectors"):
+        Searcher(tmp_path / "plain" / "index").search("dog", refinement=expand)
+    with pytest.raises(UsageError, match="documents in passages have none"):
+        SearchSettings(refinement=expand, passages="max")
+    for wrong in ((0, 10, 0.5), (51, 10, 0.5), (10, 0, 0.5), (10, 10, 1.5)):
+        with pytest.raises(UsageError):
+            RM3(*wrong)
+
+
+def test_term_vectors_are_an_option_of_the_index(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "shards", DOGS, OTHERS)
+    plain = build_index(tmp_path / "shards", tmp_path / "index")
+    assert "options" not in read_report(plain.path), "as older versions wrote it"
+    with pytest.raises(ArtefactError, match="term_vectors"):
+        build_index(tmp_path / "shards", tmp_path / "index", term_vectors=True)
+    again = build_index(tmp_path / "shards", tmp_path / "index", term_vectors=True, overwrite=True)
+    assert read_report(again.path).options == {"term_vectors": True}
+    before = (again.path / "index.json").stat().st_mtime_ns
+    build_index(tmp_path / "shards", tmp_path / "index", term_vectors=True)
+    assert (again.path / "index.json").stat().st_mtime_ns == before

@@ -112,7 +112,9 @@ def test_names_kinds_and_options_that_do_not_fit(tmp_path: Path, shards: Path) -
         build_index(shards, tmp_path / "index", engine="memory", text=True, store_text=True)
     with pytest.raises(UsageError, match="faiss, m: no option of the engine lucene, .* faiss, which indexes dense"):
         build_index(shards, tmp_path / "index", options={"faiss": "hnsw", "m": "4"})
-    with pytest.raises(UsageError, match="term_vectors: no option of the engine faiss, .* but of lucene"):
+    with pytest.raises(UsageError, match="term_vectors: no option of the engine memory, .* but of lucene"):
+        build_index(shards, tmp_path / "index", engine="memory", term_vectors=True)
+    with pytest.raises(UsageError, match="term_vectors: no option of the engine faiss, .* but of bm25"):
         build_index(tmp_path / "dense", tmp_path / "index", term_vectors=True)
     with pytest.raises(TypeError, match="unexpected keyword argument 'texts'"):
         build_index(shards, tmp_path / "index", texts=True)  # type: ignore[call-arg]

@@ -15,9 +15,9 @@ from embedding_tables import write_embeddings
 from tiny_encoders import WORDPIECES, made_stair
 from typer.testing import CliRunner
 
-from eval.analyses.class_words import class_word_shares, lexical_space
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
-from eval.analyses.classification import accuracies, class_ranks
+from eval.analyses.classes.class_words import class_word_shares, lexical_space
+from eval.analyses.classes.classification import accuracies, class_ranks
 from eval.measures.metrics import evaluate, means
 from eval.measures.result_files import read_results
 from eval.reproduce import command

@@ -30,7 +30,7 @@ from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.index import command as index
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.feedback import RM3, Feedback
 from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
@@ -73,8 +73,13 @@ def test_the_grid_of_search_has_every_combination():
         *("--query-terms", "8", "--feedback", "5"),
         *("--feedback-terms", "20", "--feedback-alpha", "1.0", "--feedback-beta", "1.0"),
     ]
-    with pytest.raises(UsageError, match="nothing to tune; give --query-terms, --feedback, --field-steps or --set"):
+    with pytest.raises(UsageError, match="nothing to tune; give --query-terms, --feedback, --rm3, --field-steps or"):
         search_settings([], [], [20], [1.0], [0.5])
+    settings = search_settings([], [], [], [], [], ["k1=1"], rm3s=[RM3(5, 20, 0.75)])
+    assert [setting.arguments[1::2] for setting in settings] == [
+        *([], ["5", "20", "0.75"], ["k1=1"], ["k1=1", "5", "20", "0.75"])
+    ]
+    assert settings[1].value == QuerySetting({}, Refinement(rm3=RM3(5, 20, 0.75)))
     settings = search_settings([], [], [20], [1.0], [0.5], ["k1=1", "b=0", "k1=2"])
     assert [setting.arguments[1::2] for setting in settings] == [
         *([], ["b=0"], ["k1=1"], ["k1=1", "b=0"], ["k1=2"], ["k1=2", "b=0"])

@@ -14,8 +14,7 @@ from tiny_encoders import made_stair
 from typer.testing import CliRunner
 
 import eval.analyses.zeroshot
-from eval.analyses.classes.labelled import ImageClasses, LabelledImages
-from eval.analyses.classification import (
+from eval.analyses.classes.classification import (
     NO_ANSWER,
     ClassAccuracy,
     accuracies,
@@ -24,6 +23,7 @@ from eval.analyses.classification import (
     ranks_of,
     similarities,
 )
+from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.pictures.images import OnError
@@ -84,7 +84,7 @@ def test_prompts_are_normalised_averaged_and_normalised():
 
 
 def test_classes_are_encoded_in_pieces(monkeypatch):
-    monkeypatch.setattr("eval.analyses.classification.CLASSES_AT_ONCE", 2)
+    monkeypatch.setattr("eval.analyses.classes.classification.CLASSES_AT_ONCE", 2)
     prompts = [[colour] for colour in COLOURS]
     assert class_vectors(Words(), prompts, progress=silent).toarray() == pytest.approx(np.eye(3))
 

@@ -120,6 +120,7 @@ def test_the_wheel_has_the_files_of_both_packages_and_nothing_else(wheel: Path, 
         about = next(name for name in opened.namelist() if name.endswith("METADATA"))
         metadata = opened.read(about).decode()
     assert names == expected
+    assert wheel.stat().st_size <= 30_000_000
     assert {"lexvl_eval/measures/metrics.py", "lexvl_anserini/engines/java/lexvl.jar"} <= names
     assert "Requires-Python: <3.15,>=3.11\n" in metadata
 

@@ -22,7 +22,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 if TYPE_CHECKING:
     from scipy import sparse
 
-    from .classes.labelled import LabelledImages
+    from .labelled import LabelledImages
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from .classification import NO_ANSWER
 
 if TYPE_CHECKING:
-    from .classes.labelled import LabelledImages
+    from .labelled import LabelledImages
 
 log = logging.getLogger(__name__)
 
