@@ -128,6 +128,7 @@ EXTRA_PACKAGES: Mapping[str, str] = {
     "fastapi": "serve",
     "fsspec": "ray",
     "matplotlib": "plots",  # of [train] too
+    "mcp": "mcp",
     "pebble": "pages",
     "pypdfium2": "pages",
     "rapidocr": "pages",

@@ -199,13 +199,13 @@ class Service:
     def products(self, request: ProductsQuestion) -> list[DocumentProducts]:
         """The products of a question's terms for documents; they sum to their scores."""
         with self.shelf.borrowed(request.question.index) as index:
-            query = self.read(index, request.question).query
+            engine, query = index.impacts, self.read(index, request.question).query
             if query is None or not request.doc_ids:
                 return []
             assert isinstance(query, ImpactQuery | TreeQuery), query
             clause, rows = clause_of(query), []
             impacts_of = partial(self.impacts_of, index)
-            explanations = explained(index.impacts, query, request.doc_ids, impacts_of, index.manifest.fields)
+            explanations = explained(engine, query, request.doc_ids, impacts_of, index.manifest.fields)
             for explanation in explanations:
                 products = [Product(**term._asdict()) for term in explanation.terms]
                 rest = explanation.score - sum(term.product for term in explanation.terms)

@@ -39,10 +39,14 @@ REQUEST_S = 60.0
 # Bytes of all bodies that are being received or answered.
 MOST_HELD = 256 << 20
 
-# Requests of a kind that run at once; others wait.
+# Requests of a kind that run at once; others wait. Where `WAITING` of them do, more would get no answer in time;
+# they get 503 at once, and `LATER` says when to try again.
 SEARCHES = 16
 DRAWINGS = 4
 MAPS = 2
+WAITING = 128
+LATER_S = 5
+LATER = {"retry-after": str(LATER_S)}
 
 # Bytes of scaled pictures that are kept, and how many queries and maps.
 KEPT_BYTES = 64 << 20
