@@ -19,9 +19,12 @@ from lexvl_anserini import __version__
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.answering import Service
 from lexvl_anserini.doors.serving.documents import SIDES, EncodedPicture, scaled
+from lexvl_anserini.doors.serving.embedding import embedded
 from lexvl_anserini.doors.serving.messages import (
     ApiFailure,
     DocumentProducts,
+    Embeddings,
+    EmbedQuestion,
     HeatMap,
     MapQuestion,
     PageDescription,
@@ -40,6 +43,9 @@ Result = TypeVar("Result")
 # Where pictures are sent, whose bodies may be large.
 UPLOAD_PATH = "/api/pictures"
 
+# Where texts are embedded, many at once.
+EMBED_PATH = "/api/embed"
+
 # The files of the page by their paths; no other file is served.
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -50,7 +56,7 @@ PAGE = {
     "/favicon.ico": ("icon.svg", "image/svg+xml"),
 }
 
-FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for status in (400, 404, 422, 503)}
+FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for status in (400, 401, 404, 422, 503)}
 
 
 @cache
@@ -72,6 +78,7 @@ def application(service: Service) -> FastAPI:
     add_page(app)
     add_searches(app, service)
     add_pictures(app, service)
+    add_embeddings(app, service)
     return app
 
 
@@ -215,3 +222,13 @@ def add_pictures(app: FastAPI, service: Service) -> None:
         """A picture that was sent, scaled down."""
         picture = service.sent.picture(picture_id)
         return encoded(await drawings.run(scaled, picture, SIDES["small"]))
+
+
+def add_embeddings(app: FastAPI, service: Service) -> None:
+    """Vectors of texts and pictures."""
+    embeds = Threads(limits.EMBEDS)
+
+    @app.post(EMBED_PATH, responses=FAILURES)
+    async def embed(request: EmbedQuestion) -> Embeddings:
+        """The vectors with which an index is searched, of texts and of pictures that were sent."""
+        return await embeds.run(embedded, service, request)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.access import CHALLENGE, ApiKeys, RequestLog
-from lexvl_anserini.doors.serving.app import UPLOAD_PATH
+from lexvl_anserini.doors.serving.app import EMBED_PATH, UPLOAD_PATH
 from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         size, started = 0, False
-        most = limits.MOST_UPLOAD if scope["path"] == UPLOAD_PATH else limits.MOST_JSON
+        most = {UPLOAD_PATH: limits.MOST_UPLOAD, EMBED_PATH: limits.MOST_TEXTS}.get(scope["path"], limits.MOST_JSON)
 
         async def counted() -> Message:
             # The bytes of all bodies are counted, not their number: clients that send none keep nobody waiting.
