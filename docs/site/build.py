@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from check import problems
-from pages import ROOT, collect
+from pages import ROOT, collect, publish_texts
 
 SITE = ROOT / "build" / "site"
 
@@ -55,6 +55,7 @@ def main() -> int:
     done = subprocess.run([*command, *places], cwd=ROOT, env=environment, check=False)
     if done.returncode or not publish_demo(output / "demo", environment):
         return 1
+    publish_texts(output)
     found = problems(output)
     for problem in found:
         print(f"error: {problem}", file=sys.stderr)
