@@ -125,6 +125,8 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "serve": Row("lexvl_anserini.doors.serving.serve", "Serve a search page and a JSON API"),
         "mcp": Row("lexvl_anserini.doors.serving.mcp", "Serve indexes as tools of agents (MCP)"),
         "publish": Row("lexvl_anserini.doors.serving.publish", "Write the search page as files that need no server"),
+        "push": Row("lexvl_anserini.doors.sharing.push", "Push an index to the hub or to storage"),
+        "pull": Row("lexvl_anserini.doors.sharing.pull", "Pull an index from the hub or from storage"),
     },
     "Combine runs": {
         "fuse": Row("lexvl_anserini.fuse", "Fuse runs by ranks or scores"),
