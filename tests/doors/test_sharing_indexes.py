@@ -139,9 +139,9 @@ def test_a_file_that_arrives_damaged_is_refused_and_fetched_again(hub, built, tm
     "entries,named",
     [
         ({"corpus": {"name": "folder:photos"}}, "folder:photos"),
-        ({"corpus": {"name": "beir:/home/me/mine"}}, "beir:/home/me/mine"),
+        ({"corpus": {"name": "beir:/srv/mine"}}, "beir:/srv/mine"),
         ({"corpus": {"data_dir": "/data/sets"}}, "/data/sets"),
-        ({"encoder": {"checkpoint": "/home/me/model"}}, "/home/me/model"),
+        ({"encoder": {"checkpoint": "/srv/model"}}, "/srv/model"),
         ({"encoder": {"options": {"tokenizer": "~/tokens"}}}, "~/tokens"),
     ],
 )

@@ -62,7 +62,7 @@ def commit_folder(folder: Path, hub: HubPlace, message: str) -> str:
     api = HfApi(token=hub.token)
     with hub_errors(hub.repo_id, "upload", "nothing was committed, push again"):
         api.create_repo(hub.repo_id, private=hub.private, repo_type=hub.repo_type, exist_ok=True)
-        info = api.repo_info(hub.repo_id, revision=hub.branch, repo_type=hub.repo_type)
+        info: Any = api.repo_info(hub.repo_id, revision=hub.branch, repo_type=hub.repo_type)
         there = {sibling.rfilename for sibling in info.siblings or ()} - OF_THE_HUB
         if there and hub.mark not in there and not hub.overwrite:
             raise LexvlError(

@@ -68,12 +68,12 @@ def read_measures(path: Path) -> list[Measurement]:
 def named_places(manifest: Manifest, sources: Sequence[Mapping[str, Any]]) -> list[str]:
     """The folders of a machine that an index names: of its corpora, checkpoints and their parts."""
     named = {manifest.corpus.data_dir, *_places_of_encoder(manifest.encoder)}
-    found = {name for name in named if name and name not in PACKAGED and _is_place(name)}
+    places = {name for name in named if name and name not in PACKAGED and _is_place(name)}
     for corpus in (manifest.corpus.name, *(str(source.get("corpus", "")) for source in sources)):
         family, colon, _ = corpus.partition(":")
         if colon and family in FAMILIES_OF_PATHS - NAMED:
-            found.add(corpus)
-    return sorted(found)
+            places.add(corpus)
+    return sorted(places)
 
 
 def _places_of_encoder(encoder: EncoderRef) -> Iterator[str | None]:
