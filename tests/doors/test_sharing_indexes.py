@@ -140,7 +140,7 @@ def test_a_file_that_arrives_damaged_is_refused_and_fetched_again(hub, built, tm
     [
         ({"corpus": {"name": "folder:photos"}}, "folder:photos"),
         ({"corpus": {"name": "beir:/srv/mine"}}, "beir:/srv/mine"),
-        ({"corpus": {"data_dir": "/data/sets"}}, "/data/sets"),
+        ({"corpus": {"data_dir": "/srv/sets"}}, "/srv/sets"),
         ({"encoder": {"checkpoint": "/srv/model"}}, "/srv/model"),
         ({"encoder": {"options": {"tokenizer": "~/tokens"}}}, "~/tokens"),
     ],
