@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import logging
 import time
@@ -55,7 +56,15 @@ def test_every_path_needs_a_key(client, path, header, status) -> None:
     assert found == status
     if status == 401:
         assert set(json.loads(content)) == {"error"}
-        assert headers["www-authenticate"].startswith("Bearer ") and "Basic " in headers["www-authenticate"]
+        assert headers["www-authenticate"].startswith("Basic ")  # the last of them
+
+
+def test_browsers_and_programs_have_a_challenge_each(client) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=900)
+    connection.request("GET", "/")
+    challenges = connection.getresponse().headers.get_all("www-authenticate")
+    connection.close()
+    assert [challenge.partition(" ")[0] for challenge in challenges] == ["Bearer", "Basic"]
 
 
 def test_other_hosts_and_sites_are_refused_with_a_key_too(client) -> None:

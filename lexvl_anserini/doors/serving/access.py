@@ -26,8 +26,9 @@ LEAST_KEY = 16
 # Hexadecimal digits of a key's digest, which name it in log lines.
 KEY_NAME = 8
 
-# Bearer is for programs; at Basic a browser asks its user, and takes any name with a key as the password.
-CHALLENGE = {"www-authenticate": 'Bearer realm="LexVL", Basic realm="LexVL", charset="UTF-8"'}
+# Bearer is for programs; at Basic a browser asks its user, and takes any name with a key as the password. Each has a
+# header, because Chromium reads the first challenge of a header alone.
+CHALLENGES = ('Bearer realm="LexVL"', 'Basic realm="LexVL", charset="UTF-8"')
 
 
 class ApiKeys:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lexvl_anserini.doors.serving import limits
-from lexvl_anserini.doors.serving.access import CHALLENGE, ApiKeys, RequestLog
+from lexvl_anserini.doors.serving.access import CHALLENGES, ApiKeys, RequestLog
 from lexvl_anserini.doors.serving.app import EMBED_PATH, UPLOAD_PATH
 from lexvl_anserini.ground.errors import UsageError
 
@@ -99,8 +99,10 @@ class Guard:
             self.held -= size
         if refusal and not started:
             status, reason = refusal
-            headers = {**CLOSE, **(CHALLENGE if status == 401 else {})}
-            await JSONResponse({"error": reason}, status, headers)(scope, receive, sending)
+            response = JSONResponse({"error": reason}, status, CLOSE)
+            for challenge in CHALLENGES if status == 401 else ():
+                response.headers.append("www-authenticate", challenge)
+            await response(scope, receive, sending)
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason where the request names another host, comes from a page of another site, or has no key."""
