@@ -30,6 +30,9 @@ KEY_NAME = 8
 # header, because Chromium reads the first challenge of a header alone.
 CHALLENGES = ('Bearer realm="LexVL"', 'Basic realm="LexVL", charset="UTF-8"')
 
+# Methods of HTTP; a client may send any other word.
+METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
 
 class ApiKeys:
     """API keys; only their digests are kept, and each is compared in constant time."""
@@ -135,7 +138,7 @@ class RequestLog:
         finally:
             line = {
                 "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                "method": scope["method"],
+                "method": scope["method"] if scope["method"] in METHODS else None,
                 "path": known_path(scope),
                 "status": status,
                 "ms": round((time.perf_counter() - started) * 1000, 2),
