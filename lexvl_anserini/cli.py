@@ -123,7 +123,10 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
         "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
         "serve": Row("lexvl_anserini.doors.serving.serve", "Serve a search page and a JSON API"),
+        "mcp": Row("lexvl_anserini.doors.serving.mcp", "Serve indexes as tools of agents (MCP)"),
         "publish": Row("lexvl_anserini.doors.serving.publish", "Write the search page as files that need no server"),
+        "push": Row("lexvl_anserini.doors.sharing.push", "Push an index to the hub or to storage"),
+        "pull": Row("lexvl_anserini.doors.sharing.pull", "Pull an index from the hub or from storage"),
     },
     "Combine runs": {
         "fuse": Row("lexvl_anserini.fuse", "Fuse runs by ranks or scores"),

@@ -99,7 +99,7 @@ class Hub(BaseHTTPRequestHandler):
         if self.server.gone:
             self.close_connection = True
             return None
-        path = unquote(urlsplit(self.path).path).strip("/").split("/")
+        path = self.parts()
         self.server.requests.append(self.path)
         self.server.tokens.add(self.headers.get("Authorization"))
         api = path[:2] == ["api", "models"]
@@ -143,6 +143,11 @@ class Hub(BaseHTTPRequestHandler):
             data = data[: len(data) // 2]
         return self.send(data[start:], body, 206 if start and body else 200, **headers)
 
+    def parts(self) -> list[str]:
+        """The parts of the path; those of a data set as those of a model."""
+        path = unquote(urlsplit(self.path).path).strip("/").split("/")
+        return ["api", "models", *path[2:]] if path[:2] == ["api", "datasets"] else path[path[0] == "datasets" :]
+
     def writer(self) -> str | None:
         """The owner whose token the request has."""
         return self.server.writers.get((self.headers.get("Authorization") or "").removeprefix("Bearer "))
@@ -159,7 +164,7 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_POST(self):
         data = self.rfile.read(int(self.headers["Content-Length"]))
-        path = unquote(urlsplit(self.path).path).strip("/").split("/")
+        path = self.parts()
         self.server.requests.append(self.path)
         if path == ["api", "validate-yaml"]:
             return self.send({"errors": [], "warnings": []}, True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 from colour_towers import COLOURS, colour_tower, painted
+from fastapi import FastAPI
 from scipy import sparse
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import FAIL, open_image
+from lexvl_anserini.doors.serving.access import ApiKeys
 from lexvl_anserini.doors.serving.app import Service, application
 from lexvl_anserini.doors.serving.opened import Shelf, served_indexes
 from lexvl_anserini.doors.serving.server import listening, web_server
@@ -127,12 +129,18 @@ def facts(doc_id: str) -> dict[str, Any]:
 
 
 @contextmanager
-def running(*indexes: Path | str, examples: tuple[str, ...] = ()) -> Iterator[Client]:
-    """A server over indexes, and a client of it."""
+def running(
+    *indexes: Path | str,
+    examples: tuple[str, ...] = (),
+    make: Callable[[Service], FastAPI] = application,
+    keys: ApiKeys | None = None,
+    log_requests: bool = False,
+) -> Iterator[Client]:
+    """A server of an application over indexes, and a client of it."""
     shelf = Shelf(served_indexes(indexes, [], "cpu", None))
     service = Service(shelf, examples)
     listener = listening("127.0.0.1", 0)
-    server = web_server(application(service), [])
+    server = web_server(make(service), [], keys, log_requests)
     thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import notebooks
 from check import problems
-from pages import ROOT, collect
+from pages import ROOT, collect, publish_texts
 from papers import write_pages
 
 SITE = ROOT / "build" / "site"
@@ -64,6 +64,7 @@ def main() -> int:
     if done.returncode or not publish_demo(output / "demo", environment):
         return 1
     notebooks.finish(output, given.repository)
+    publish_texts(output)
     found = problems(output)
     for problem in found:
         print(f"error: {problem}", file=sys.stderr)

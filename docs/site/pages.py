@@ -78,3 +78,11 @@ def collect(folder: Path, repository: str = "") -> None:
             there = f"; [open in Colab]({colab(repository, file.stem)})" if repository else ""
             text += f"\nThis page with its outputs, as a notebook: {{nb-download}}`{file.stem}.ipynb`{there}\n"
         target.write_text(text, encoding="utf-8")
+
+
+def publish_texts(site: Path) -> None:
+    """Writes what programs read at the root of the site: `llms.txt`, whose links lead to its pages, and `SKILL.md`."""
+    for name in ("llms.txt", "SKILL.md"):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        linked = re.sub(r"\]\((?!SKILL)([\w/]+)\.md\)", r"](docs/\1.html)", text)
+        (site / name).write_text(linked, encoding="utf-8")

@@ -188,7 +188,7 @@ def test_what_indexes_and_routes_can_do_is_described(client) -> None:
     for index, prefix, terms in (("colours", "r", ["red"]), ("colours", "x", []), ("twin", "r", [])):
         assert client.get(f"/api/suggest?index={index}&prefix={prefix}") == terms
     assert set(client.get("/openapi.json")["paths"]) == {
-        *("/api/indexes", "/api/search", "/api/products", "/api/map", "/api/suggest"),
+        *("/api/indexes", "/api/search", "/api/products", "/api/map", "/api/suggest", "/api/embed"),
         *("/api/picture", "/api/pictures", "/api/pictures/{picture_id}"),
     }
 
@@ -432,3 +432,35 @@ def test_a_corpus_that_is_gone_leaves_ids(folder, monkeypatch) -> None:
         [hit] = client.ask(index="gone-index", text="red")["hits"]
         assert (hit["doc_id"], hit["picture"]) == ("a.png", False)
         assert "cannot be read" in client.get("/api/indexes")["indexes"][0]["problem"]
+
+
+def test_texts_and_pictures_are_embedded_as_a_search_encodes_them(client) -> None:
+    sent = json.loads(client.request("POST", "/api/pictures", png(PICTURES["half.png"]))[2])["picture"]
+    question = {"texts": ["red blue blue", "", "red"], "pictures": [sent, sent]}
+    status, found = client.post("/api/embed", {"index": "colours", **question})
+    assert (status, found["kind"]) == (200, "impact")
+    assert found["texts"] == [{"blue": 255, "red": 128}, {}, {"red": 255}]
+    assert found["pictures"] == [{"blue": 255, "red": 255}] * 2
+    for vector, text in zip(found["texts"], question["texts"], strict=True):
+        assert vector == {chip["term"]: chip["weight"] for chip in client.ask(text=text or "x")["chips"]}
+    status, dense = client.post("/api/embed", {"index": "twin", **question})
+    assert (status, dense["kind"]) == (200, "dense")
+    assert dense["texts"] == [[1, 0, 2], [0, 0, 0], [1, 0, 0]]
+    assert [len(vector) for vector in dense["pictures"]] == [3, 3]
+    assert client.post("/api/embed", {"index": "colours"})[1]["texts"] == []
+
+
+def test_a_batch_is_bounded_and_may_be_larger_than_other_requests(client) -> None:
+    long = ["red " * 400] * limits.MOST_EMBEDDED
+    assert len(json.dumps(long)) > limits.MOST_JSON
+    status, found = client.post("/api/embed", {"index": "colours", "texts": long})
+    assert status == 200 and found["texts"] == [{"red": 255}] * len(long)
+    for wrong, status, reason in (
+        ({"texts": ["red"] * (limits.MOST_EMBEDDED + 1)}, 422, "body.texts"),
+        ({"pictures": ["0" * 32]}, 404, "not on the server any more"),
+        ({"texts": [5]}, 422, "body.texts.0: 5, expected a text"),
+        ({"index": "nowhere"}, 400, "unknown index"),
+    ):
+        found = client.post("/api/embed", {"index": "colours", **wrong})
+        assert found[0] == status and reason in found[1]["error"], found
+    assert client.request("POST", "/api/embed", b" " * (limits.MOST_TEXTS + 1))[0] == 413

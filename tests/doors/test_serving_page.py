@@ -12,12 +12,15 @@ import json
 import os
 import shutil
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
+from lexvl_anserini.doors.serving.access import ApiKeys
 from lexvl_anserini.searching import searcher
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
@@ -325,3 +328,17 @@ def broken_rules(page) -> list[str]:
     found = page.evaluate("axe.run()")
     assert len(found["passes"]) > 10
     return [f"{one['id']}: {node['html'][:160]}" for one in found["violations"] for node in one["nodes"]]
+
+
+def test_a_browser_sends_its_users_key_with_pictures_and_questions_too(browser, client) -> None:
+    key = "0123456789abcdef"
+    with client.service.shelf.borrowed("colours") as index:
+        path = index.served.path
+    with running(path, keys=ApiKeys([key])) as guarded:
+        credentials = {"username": "anyone", "password": key}
+        known = SimpleNamespace(new_page=partial(browser.new_page, http_credentials=credentials))
+        with opened(known, guarded) as page:
+            page.locator("#query").press_sequentially("red")
+            first_is(page, "red.png")
+            loaded = "images => images.every(image => image.complete && image.naturalWidth > 0)"
+            page.wait_for_function(f"({loaded})([...document.querySelectorAll('.hit img')])")

@@ -22,7 +22,7 @@ from lexvl_anserini.encoders import cards
 from lexvl_anserini.encoders.loading import load_encoder
 
 ROOT = Path(__file__).parents[2]
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "docs/llms.txt"]
 PAGES = [*sorted(ROOT.glob("*.md")), *DOCS, *sorted((ROOT / "docs").glob("[at]*/*.md"))]
 PACKAGES = (("lexvl_anserini",), ("eval",))
 MODULES = {module.removesuffix(".command"): module for module in COMMANDS.values()}
@@ -169,6 +169,8 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
         pytest.importorskip(package)
     for folder in ("runs", "tools"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
+    if page.name == "SKILL.md":  # it begins with a folder of the user's own
+        shutil.copytree(ROOT / "runs/expected", tmp_path / "pictures", ignore=shutil.ignore_patterns("*.yaml"))
     programs = f'python() {{ {sys.executable} "$@"; }}\nlexvl() {{ python -m lexvl_anserini "$@"; }}\n'
     script = "set -euo pipefail\n" + programs + examples(page)
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -72,6 +72,17 @@ def test_collected_pages_keep_their_places(tmp_path):
     assert not (tmp_path / "README.md").exists()
 
 
+def test_texts_for_programs_lead_to_pages_of_the_site(tmp_path):
+    pages.publish_texts(tmp_path)
+    assert (tmp_path / "SKILL.md").read_text().startswith("---\nname: lexvl\n")
+    listed = (tmp_path / "llms.txt").read_text()
+    assert listed.startswith("# LexVL\n\n> ")
+    targets = re.findall(r"\]\(([^)]+)\)", listed + (tmp_path / "SKILL.md").read_text())
+    assert len(targets) > 15
+    for target in set(targets) - {"SKILL.md"}:
+        assert target.startswith("docs/") and (ROOT / target).with_suffix(".md").is_file(), target
+
+
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_tutorials_use_names_that_exist(page):
     source = python_of(page)

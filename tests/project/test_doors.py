@@ -25,6 +25,7 @@ USES = {
     "onnx": ("export-onnx", "--encoder", "bag-of-tokens", "--checkpoint", "minilm", "--output", "exports"),
     "pages": ("encode", "--corpus", "pages:reports", "--output", "impacts/reports"),
     "serving": ("serve", "--index", "indexes/demo"),
+    "sharing": ("push", "indexes/demo", "me/demo", "--licence", "other"),
     "stores": ("search", "--index", "qdrant+file:stores/demo", "--query", "a red boat"),
 }
 
@@ -122,7 +123,7 @@ def test_every_door_is_in_the_table_and_has_its_extra() -> None:
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     extras = parser["options.extras_require"]
-    assert folders == set(DOORS) == {*USES, "adapters", "sharing"}  # these two are for callers from Python
+    assert folders == set(DOORS) == {*USES, "adapters"}  # which is for callers from Python
     assert {*DOORS.values(), *EXTRA_PACKAGES.values(), "all"} <= set(extras)
     for package, extra in EXTRA_PACKAGES.items():
         assert re.search(rf"^{package.replace('_', '[-_]')}\b", extras[extra], re.MULTILINE), (package, extra)

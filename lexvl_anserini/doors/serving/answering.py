@@ -183,10 +183,8 @@ class Service:
     def _encode(self, index: LiveIndex, question: Question, topic: Topic) -> Any:
         """The encoded query of a text, a picture that was sent, or a document."""
         if question.picture is not None:
-            # As queries are encoded, or as documents are where queries are texts.
-            if index.picture_tower is None:
-                raise UsageError(f"the encoder of index {index.served.name!r} reads no pictures")
-            return _quantised(index, index.picture_tower, self.sent.picture(question.picture))
+            [query] = picture_queries(index, [self.sent.picture(question.picture)])
+            return _readable(query)
         if question.like is not None:
             return encode_document(index, question.like)
         check_readable(topic, index.model)
@@ -195,13 +193,13 @@ class Service:
     def products(self, request: ProductsQuestion) -> list[DocumentProducts]:
         """The products of a question's terms for documents; they sum to their scores."""
         with self.shelf.borrowed(request.question.index) as index:
-            query = self.read(index, request.question).query
+            engine, query = index.impacts, self.read(index, request.question).query
             if query is None or not request.doc_ids:
                 return []
             assert isinstance(query, ImpactQuery | TreeQuery), query
             clause, rows = clause_of(query), []
             impacts_of = partial(self.impacts_of, index)
-            explanations = explained(index.impacts, query, request.doc_ids, impacts_of, index.manifest.fields)
+            explanations = explained(engine, query, request.doc_ids, impacts_of, index.manifest.fields)
             for explanation in explanations:
                 products = [Product(**term._asdict()) for term in explanation.terms]
                 rest = explanation.score - sum(term.product for term in explanation.terms)
@@ -318,7 +316,8 @@ def encode_document(index: LiveIndex, doc_id: str) -> Any:
     if shown is None:
         raise DataError(f"no document {doc_id[:80]!r} in the corpus")
     if shown.picture is not None and index.picture_tower is not None:
-        return _quantised(index, index.picture_tower, open_image(index.corpus.picture(doc_id)))
+        [query] = picture_queries(index, [open_image(index.corpus.picture(doc_id))])
+        return _readable(query)
     topic = Topic(TYPED, " ".join(part for part in (shown.title, shown.text) if part))
     try:
         index.model.query.read_topic(topic)
@@ -327,13 +326,17 @@ def encode_document(index: LiveIndex, doc_id: str) -> Any:
     return _readable(next(encode_queries(index.model, [topic], index.manifest)))
 
 
-def _quantised(index: LiveIndex, tower: Any, item: Any) -> Any:
-    """The vector of one item as a query of the index."""
+def picture_queries(index: LiveIndex, pictures: Sequence[Any]) -> list[ImpactQuery | DenseQuery]:
+    """Pictures as queries: encoded as queries are, or as documents are where queries are texts."""
     from lexvl_anserini.ground.quantise import Quantiser
 
+    if not pictures:
+        return []
+    if index.picture_tower is None:
+        raise UsageError(f"the encoder of index {index.served.name!r} reads no pictures")
     quantiser = Quantiser.from_json(index.manifest.quantiser) if index.manifest.quantiser else Quantiser()
-    [query] = queries_of(tower, [TYPED], [item], quantiser, index.manifest.counts.max_impact)
-    return _readable(query)
+    ids = [TYPED] * len(pictures)
+    return list(queries_of(index.picture_tower, ids, pictures, quantiser, index.manifest.counts.max_impact))
 
 
 def _readable(query: Any) -> Any:

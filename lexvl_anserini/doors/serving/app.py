@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,9 +19,12 @@ from lexvl_anserini import __version__
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.answering import Service
 from lexvl_anserini.doors.serving.documents import SIDES, EncodedPicture, scaled
+from lexvl_anserini.doors.serving.embedding import embedded
 from lexvl_anserini.doors.serving.messages import (
     ApiFailure,
     DocumentProducts,
+    Embeddings,
+    EmbedQuestion,
     HeatMap,
     MapQuestion,
     PageDescription,
@@ -40,6 +43,9 @@ Result = TypeVar("Result")
 # Where pictures are sent, whose bodies may be large.
 UPLOAD_PATH = "/api/pictures"
 
+# Where texts are embedded, many at once.
+EMBED_PATH = "/api/embed"
+
 # The files of the page by their paths; no other file is served.
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -50,7 +56,7 @@ PAGE = {
     "/favicon.ico": ("icon.svg", "image/svg+xml"),
 }
 
-FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for status in (400, 404, 422, 503)}
+FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for status in (400, 401, 404, 422, 503)}
 
 
 @cache
@@ -72,6 +78,7 @@ def application(service: Service) -> FastAPI:
     add_page(app)
     add_searches(app, service)
     add_pictures(app, service)
+    add_embeddings(app, service)
     return app
 
 
@@ -79,30 +86,40 @@ def add_errors(app: FastAPI) -> None:
     """Errors as one line of JSON: 400 for what a user can mend, 404 for what is not there, 503 for what is damaged."""
 
     async def failed(request: Request, error: Exception) -> JSONResponse:
-        if isinstance(error, LexvlError):
-            status = 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503
-            reason = str(error)
-        elif isinstance(error, TimeoutError):
-            status, reason = 503, f"no answer within {limits.ANSWER_S:.0f} s"
-        elif isinstance(error, HTTPException):
-            status, reason = error.status_code, str(error.detail)
-        elif isinstance(error, RequestValidationError):
+        if isinstance(error, RequestValidationError):
             status, reason = 422, malformed(request, error)
         else:
-            log.error("%s %s: %s", request.method, request.url.path, error)
-            status, reason = 500, "an error of the server; its log says more"
-        return JSONResponse({"error": printable(reason)}, status, getattr(error, "headers", None))
+            status, reason = failure_of(error, f"{request.method} {request.url.path}")
+        headers = getattr(error, "headers", None) or (limits.LATER if isinstance(error, TimeoutError) else None)
+        return JSONResponse({"error": printable(reason)}, status, headers)
 
     for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, Exception):
         app.add_exception_handler(kind, failed)
+
+
+def failure_of(error: Exception, call: str) -> tuple[int, str]:
+    """Status and reason of a call that failed; an error of the server itself is logged."""
+    if isinstance(error, LexvlError):
+        return 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503, str(error)
+    if isinstance(error, TimeoutError):
+        return 503, f"no answer within {limits.ANSWER_S:.0f} s"
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail)
+    log.error("%s: %s", call, error)
+    return 500, "an error of the server; its log says more"
 
 
 def malformed(request: Request, error: RequestValidationError) -> str:
     """What is wrong with a request, in one line."""
     if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
         return "expected JSON, with the header content-type: application/json"
-    first = error.errors()[0]
-    return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {plain(first)}"
+    return first_problem(error.errors())
+
+
+def first_problem(problems: Sequence[Any], known: Iterable[str] = ()) -> str:
+    """The first thing that is wrong with a record, and where: entries of `errors()` of pydantic."""
+    first = problems[0]
+    return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {plain(first, known)}"
 
 
 def printable(text: str) -> str:
@@ -124,15 +141,17 @@ def add_page(app: FastAPI) -> None:
 
 
 class Threads:
-    """Calls in threads, a bounded number at a time, each with a deadline."""
+    """Calls in threads, a bounded number at a time, each with a deadline; of those that wait, only so many."""
 
     def __init__(self, most: int):
         self.most = most
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        """The result of a call."""
+        """The result of a call; refused at once where too many wait already."""
         self._limiter = self._limiter or CapacityLimiter(self.most)
+        if self._limiter.statistics().tasks_waiting >= limits.WAITING:
+            raise HTTPException(503, f"too many requests at once; try again in {limits.LATER_S} s", limits.LATER)
         async with asyncio.timeout(limits.ANSWER_S):
             return await to_thread.run_sync(call, *arguments, limiter=self._limiter, abandon_on_cancel=True)
 
@@ -203,3 +222,13 @@ def add_pictures(app: FastAPI, service: Service) -> None:
         """A picture that was sent, scaled down."""
         picture = service.sent.picture(picture_id)
         return encoded(await drawings.run(scaled, picture, SIDES["small"]))
+
+
+def add_embeddings(app: FastAPI, service: Service) -> None:
+    """Vectors of texts and pictures."""
+    embeds = Threads(limits.EMBEDS)
+
+    @app.post(EMBED_PATH, responses=FAILURES)
+    async def embed(request: EmbedQuestion) -> Embeddings:
+        """The vectors with which an index is searched, of texts and of pictures that were sent."""
+        return await embeds.run(embedded, service, request)

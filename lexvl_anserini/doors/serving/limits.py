@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-# Bytes of a JSON body, and of a picture that is sent as a query.
+# Bytes of a JSON body, of one with texts to embed, and of a picture that is sent as a query.
 MOST_JSON = 1 << 16
+MOST_TEXTS = 1 << 20
 MOST_UPLOAD = 16 << 20
 
 # Width times height of a picture that is sent as a query; decoded, a pixel takes 3 bytes.
@@ -16,6 +17,9 @@ UPLOAD_SIDE = 1024
 # Characters of a query or a filter, and of an id.
 MOST_CHARACTERS = 2000
 MOST_ID = 4096
+
+# Texts, and pictures, that are embedded at once.
+MOST_EMBEDDED = 64
 
 # Hits of one answer, terms that a page may give weights to, metadata filters.
 MOST_HITS = 100
@@ -39,10 +43,15 @@ REQUEST_S = 60.0
 # Bytes of all bodies that are being received or answered.
 MOST_HELD = 256 << 20
 
-# Requests of a kind that run at once; others wait.
+# Requests of a kind that run at once; others wait. Where `WAITING` of them do, more would get no answer in time;
+# they get 503 at once, and `LATER` says when to try again.
 SEARCHES = 16
 DRAWINGS = 4
 MAPS = 2
+EMBEDS = 2
+WAITING = 128
+LATER_S = 5
+LATER = {"retry-after": str(LATER_S)}
 
 # Bytes of scaled pictures that are kept, and how many queries and maps.
 KEPT_BYTES = 64 << 20

@@ -206,6 +206,26 @@ class Sent(Message):
     picture: PictureId
 
 
+class EmbedQuestion(Message):
+    """Texts, and pictures that were sent, whose vectors are wanted: at most 64 of each."""
+
+    index: IndexName
+    texts: Annotated[list[Written], Field(max_length=limits.MOST_EMBEDDED)] = []
+    pictures: Annotated[list[PictureId], Field(max_length=limits.MOST_EMBEDDED)] = []
+
+
+Embedding = dict[str, int] | list[float]
+
+
+class Embeddings(Message):
+    """The vectors of a search of the index: term -> weight, or numbers where `kind` is dense."""
+
+    index: str
+    kind: str
+    texts: list[Embedding]
+    pictures: list[Embedding]
+
+
 class ApiFailure(Message):
     """Why a request has no answer, in one line."""
 

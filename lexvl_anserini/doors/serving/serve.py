@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +18,12 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.registry import AUTO
 
 if TYPE_CHECKING:
-    from lexvl_anserini.doors.serving.app import Service
+    from socket import socket
+
+    from fastapi import FastAPI
+
+    from lexvl_anserini.doors.serving.access import ApiKeys
+    from lexvl_anserini.doors.serving.answering import Service
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.doors.serving.serve")
@@ -54,42 +62,82 @@ def warm(service: Service) -> None:
             service.answer(Question(index=index.name, text=text, read_as="text"))
 
 
-def warn_of_guests(host: str) -> None:
-    """Logs a warning where other machines may reach the server."""
-    from ipaddress import ip_address
+@dataclass(frozen=True)
+class OpenOptions:
+    """How indexes and their encoders are opened."""
 
-    try:
-        local = ip_address(host).is_loopback
-    except ValueError:
-        local = host == "localhost"
-    if not local:
-        log.warning(
-            "--host %s: whoever reaches this machine can search and see the pictures; there is no password", host
-        )
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(help="Where the encoder's checkpoint is now; once for each index, in order.")
+    ] = None
+    data_dir: cli.DataDir = None
+    device: cli.Device = "auto"
+    runtime: cli.Runtime = None
+
+    @contextmanager
+    def service(self, index: Sequence[str], examples: Sequence[str] = ()) -> Iterator[Service]:
+        """The service over open indexes, which are closed after the block."""
+        from lexvl_anserini.doors.serving import answering, opened
+
+        if len(index) > MOST_INDEXES:
+            raise UsageError(f"{len(index)} indexes; a server has at most {MOST_INDEXES}, the columns of its page")
+        settings = cli.encoder_settings((), self.runtime or AUTO)
+        places = opened.served_indexes(index, self.checkpoint or [], self.device, self.data_dir, settings)
+        shelf = opened.Shelf(places)
+        try:
+            yield answering.Service(shelf, examples)
+        finally:
+            shelf.close()
 
 
+@dataclass(frozen=True)
+class ListenOptions:
+    """Where a server listens, who may ask it, and what it logs."""
+
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is every one of this machine.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = DEFAULT_PORT
+    name: Annotated[
+        list[str] | None, typer.Option(help="A name under which clients may reach the server; repeatable.")
+    ] = None
+    keys: Annotated[
+        Path | None, typer.Option(help="File with an API key a line; a request without one of them is refused.")
+    ] = None
+    insecure: Annotated[bool, typer.Option("--insecure", help="Accept keys over plain HTTP from other machines.")] = (
+        False
+    )
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log a JSON line for each request, without queries.")] = (
+        False
+    )
+
+    def checked_keys(self) -> ApiKeys | None:
+        """The keys; refused where a network would carry them."""
+        from lexvl_anserini.doors.serving.access import ApiKeys, guard_address
+
+        keys = ApiKeys.read(self.keys) if self.keys else None
+        guard_address(self.host, keys, self.insecure)
+        return keys
+
+    def serve(self, app: FastAPI, listener: socket, keys: ApiKeys | None) -> None:
+        """Answers requests until the process is interrupted."""
+        from lexvl_anserini.doors.serving import server
+
+        sys.stdout.flush()
+        server.raise_open_files()
+        with suppress(KeyboardInterrupt):  # the usual end
+            server.web_server(app, [*(self.name or []), self.host], keys, self.log_json).run(sockets=[listener])
+
+
+@cli.expanded
 def command(
     index: Annotated[
         list[str],
         typer.Option(help="Folder that index wrote, or URL of an index in a store; repeatable, for columns."),
     ],
-    host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0 is every one of this machine.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = DEFAULT_PORT,
-    name: Annotated[
-        list[str] | None, typer.Option(help="A name under which browsers may reach the server; repeatable.")
-    ] = None,
+    listen: ListenOptions,
+    opening: OpenOptions,
     example: Annotated[
         list[str] | None, typer.Option(help="A query that the page offers; repeatable. Default the corpus's own.")
     ] = None,
-    checkpoint: Annotated[
-        list[str] | None, typer.Option(help="Where the encoder's checkpoint is now; once for each index, in order.")
-    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Open all, answer one query, print, and end.")] = False,
-    data_dir: cli.DataDir = None,
-    device: cli.Device = "auto",
-    runtime: cli.Runtime = None,
     style: cli.Style = "text",
     verbose: cli.Verbose = False,
 ) -> None:
@@ -97,35 +145,21 @@ def command(
 
     Example: python -m lexvl_anserini.doors.serving.serve --index indexes/demo
     """
-    from lexvl_anserini.doors.serving import app, opened, server
+    from lexvl_anserini.doors.serving import app, server
 
-    if len(index) > MOST_INDEXES:
-        raise UsageError(f"{len(index)} indexes; a page has at most {MOST_INDEXES} columns")
     started = time.perf_counter()
-    indexes = opened.served_indexes(
-        index, checkpoint or [], device, data_dir, cli.encoder_settings((), runtime or AUTO)
-    )
-    listener = None if check else server.listening(host, port)
-    shelf = opened.Shelf(indexes)
-    try:
-        service = app.Service(shelf, example or [])
+    keys = listen.checked_keys()
+    listener = None if check else server.listening(listen.host, listen.port)
+    with listener or nullcontext(), opening.service(index, example or []) as service:
         rows = tried(service)
         if listener is None:
             cli.print_rows(rows, style)
             return
         warm(service)
-        log.info("%s after %.1f s, Ctrl-C ends", ", ".join(shelf.names), time.perf_counter() - started)
-        warn_of_guests(host)
+        log.info("%s after %.1f s, Ctrl-C ends", ", ".join(service.shelf.names), time.perf_counter() - started)
         url = server.url_of(listener)
         cli.print_rows({"page": url, "api": f"{url}openapi.json"}, style)
-        sys.stdout.flush()
-        server.raise_open_files()
-        with suppress(KeyboardInterrupt):  # the usual end
-            server.web_server(app.application(service), [*(name or []), host]).run(sockets=[listener])
-    finally:
-        shelf.close()
-        if listener is not None:
-            listener.close()
+        listen.serve(app.application(service), listener, keys)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lexvl_anserini.doors.serving import limits
-from lexvl_anserini.doors.serving.app import UPLOAD_PATH
+from lexvl_anserini.doors.serving.access import CHALLENGES, ApiKeys, RequestLog
+from lexvl_anserini.doors.serving.app import EMBED_PATH, UPLOAD_PATH
 from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -50,11 +51,12 @@ class Guard:
 
     A page of another site whose name leads to this machine (DNS rebinding) sends its own name as the host, so that
     unknown names are refused; addresses cannot be rebound. (Starlette's TrustedHostMiddleware would need the list of
-    all addresses of this machine.) `names` are those of this server besides localhost and addresses.
+    all addresses of this machine.) `names` are those of this server besides localhost and addresses. With `keys`, a
+    request without one of them is refused.
     """
 
-    def __init__(self, app: ASGIApp, names: Iterable[str] = ()):
-        self.app, self.names = app, {"localhost", *(name.lower() for name in names)}
+    def __init__(self, app: ASGIApp, names: Iterable[str] = (), keys: ApiKeys | None = None):
+        self.app, self.names, self.keys = app, {"localhost", *(name.lower() for name in names)}, keys
         # Bytes of all bodies that are being received or answered.
         self.held = 0
 
@@ -64,7 +66,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         size, started = 0, False
-        most = limits.MOST_UPLOAD if scope["path"] == UPLOAD_PATH else limits.MOST_JSON
+        most = {UPLOAD_PATH: limits.MOST_UPLOAD, EMBED_PATH: limits.MOST_TEXTS}.get(scope["path"], limits.MOST_JSON)
 
         async def counted() -> Message:
             # The bytes of all bodies are counted, not their number: clients that send none keep nobody waiting.
@@ -76,7 +78,7 @@ class Guard:
             if size > most:
                 raise HTTPException(413, f"a body of more than {most:,} bytes", CLOSE)
             if self.held > limits.MOST_HELD:
-                raise HTTPException(503, "too many bodies at once; try again", CLOSE)
+                raise HTTPException(503, "too many bodies at once; try again", {**CLOSE, **limits.LATER})
             return message
 
         async def sending(message: Message) -> None:
@@ -97,10 +99,13 @@ class Guard:
             self.held -= size
         if refusal and not started:
             status, reason = refusal
-            await JSONResponse({"error": reason}, status, CLOSE)(scope, receive, sending)
+            response = JSONResponse({"error": reason}, status, CLOSE)
+            for challenge in CHALLENGES if status == 401 else ():
+                response.headers.append("www-authenticate", challenge)
+            await response(scope, receive, sending)
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """Status and reason where the request names another host, or comes from a page of another site."""
+        """Status and reason where the request names another host, comes from a page of another site, or has no key."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if not self.is_own(host):
@@ -108,6 +113,10 @@ class Guard:
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
             return 403, "the request comes from a page of another site"
+        if self.keys is not None:
+            scope["key"] = self.keys.name_of(headers.get(b"authorization", b""))
+            if scope["key"] is None:
+                return 401, "no valid key; expected the header Authorization: Bearer KEY"
         return None
 
     def is_own(self, host: str) -> bool:
@@ -161,10 +170,13 @@ def raise_open_files() -> None:
             return
 
 
-def web_server(app: FastAPI, names: Sequence[str]) -> uvicorn.Server:
+def web_server(
+    app: FastAPI, names: Sequence[str], keys: ApiKeys | None = None, log_requests: bool = False
+) -> uvicorn.Server:
     """A server that runs by `server.run(sockets=[listening(...)])`, until the process gets SIGINT or SIGTERM."""
+    guarded = Guard(app, names, keys)
     config = uvicorn.Config(
-        Guard(app, names),
+        RequestLog(guarded) if log_requests else guarded,
         http="h11",
         ws="none",
         log_level="warning",

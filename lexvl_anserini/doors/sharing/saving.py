@@ -7,22 +7,17 @@
 
 A plain masked LM becomes the network and pooling of sentence-transformers. Other lexical encoders become one module of
 this package, `lexvl_anserini.doors.sharing.sparse_encoder.LexicalModule`.
-
-A push is one commit of a model of the hub. huggingface_hub's own upload of a folder (and its ModelHubMixin) commits in
-several steps; here all large files are uploaded before the one commit that names them, so that a model on the hub is
-the older one or the new one. The commit names its parent: of two that push at once, one gets an error.
 """
 
 from __future__ import annotations
 
-import logging
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from lexvl_anserini.doors.sharing.committing import HubPlace, commit_folder
 from lexvl_anserini.doors.sharing.model_card import ModelCardFacts, model_card
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS, TOKENIZER_FILES, may_be_shards, model_files
@@ -45,14 +40,12 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     write_sparse_encoder,
     write_splade_pooling,
 )
-from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UsageError, reason_of
+from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
 from lexvl_anserini.ground.manifest import PLACES
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-
-log = logging.getLogger(__name__)
 
 README = "README.md"
 OWN_MODULE = "lexvl_anserini.doors.sharing.sparse_encoder.LexicalModule"
@@ -62,8 +55,6 @@ WEIGHTS_FOLDER = "model"
 RECORDS = ("log.jsonl",)
 # Beside the files of a tokenizer.
 TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "merges.txt")
-# What the hub itself puts into a new model.
-OF_THE_HUB = frozenset({".gitattributes"})
 
 
 def save_encoder(model: Encoder, folder: Path, facts: ModelCardFacts, overwrite: bool = False) -> Path:
@@ -252,78 +243,8 @@ def push_encoder(
     overwrite: bool,
 ) -> str:
     """As `Encoder.push_to_hub`: the files replace those that an earlier push wrote."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_token
-
-    check_name(repo_id)
-    if not (token or get_token()):
-        raise LexvlError(
-            f"{repo_id}: no token of the hub; run `hf auth login`, set HF_TOKEN, or pass token=... (of a token "
-            "that may write)"
-        )
+    hub = HubPlace(repo_id, "model", SAVED, "push_to_hub", "overwrite=True", private, token, branch, overwrite)
+    hub.check()
     with TemporaryDirectory(prefix="lexvl-push-") as home:
-        folder, api = save_encoder(model, Path(home) / "model", facts), HfApi(token=token)
-        with hub_errors(repo_id):
-            api.create_repo(repo_id, private=private, exist_ok=True)
-            info = api.model_info(repo_id, revision=branch)
-            there = {sibling.rfilename for sibling in info.siblings or ()} - OF_THE_HUB
-            if there and SAVED not in there and not overwrite:
-                raise LexvlError(
-                    f"{repo_id}: holds {len(there)} files that push_to_hub did not write, such as {min(there)!r}; "
-                    "name another model, or replace them (overwrite=True)"
-                )
-            names = sorted(names_in(folder))
-            operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
-            operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
-            commit = api.create_commit(
-                repo_id,
-                operations,
-                commit_message=message or "Add an encoder of lexvl-anserini",
-                revision=branch,
-                parent_commit=info.sha,
-            )
-    log.info("%s: %d files committed", repo_id, len(names))
-    return str(commit.commit_url)
-
-
-def check_name(repo_id: str) -> None:
-    """Raises UsageError if a name is not `owner/name`."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    try:
-        validate_repo_id(repo_id)
-    except HFValidationError as error:
-        raise UsageError(
-            f"{repo_id!r:.80}: not a name on the hub (owner/name); {str(error).splitlines()[0]}"
-        ) from error
-    if "/" not in repo_id:
-        raise UsageError(f"{repo_id!r}: lacks its owner; expected owner/name")
-
-
-@contextmanager
-def hub_errors(repo_id: str) -> Iterator[None]:
-    """Turns errors of huggingface_hub into one line; nothing is committed when one occurs."""
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
-
-    try:
-        yield
-    except LexvlError:
-        raise
-    except RevisionNotFoundError as error:
-        raise LexvlError(f"{repo_id}: has no such branch; create it on the hub first") from error
-    except RepositoryNotFoundError as error:
-        raise LexvlError(
-            f"{repo_id}: not found with this token; it is another owner's private model, or the token may not read it"
-        ) from error
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else None
-        remedies = {
-            401: "the token is not valid; run `hf auth login`",
-            403: "the token may not write there; make one that may, or name a model of your own",
-            412: "someone else pushed meanwhile; push again",
-        }
-        why = remedies.get(status or 0) or reason_of(error)
-        raise LexvlError(f"{repo_id}: the hub refuses ({status}): {why}; nothing was committed") from error
-    except Exception as error:  # any error of the HTTP stack
-        reason = reason_of(error.__cause__ or error)
-        raise LexvlError(f"{repo_id}: the upload broke off ({reason}); nothing was committed, push again") from error
+        folder = save_encoder(model, Path(home) / "model", facts)
+        return commit_folder(folder, hub, message or "Add an encoder of lexvl-anserini")

@@ -1,0 +1,49 @@
+"""Texts and pictures -> the vectors with which an index is searched, many at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lexvl_anserini.doors.serving.answering import Service, picture_queries
+from lexvl_anserini.doors.serving.messages import Embeddings, EmbedQuestion
+from lexvl_anserini.doors.serving.opened import LiveIndex
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import ImpactQuery, Topic
+from lexvl_anserini.queries.query_source import TYPED, check_readable
+from lexvl_anserini.queries.query_vectors import encode_queries
+
+
+def embedded(service: Service, request: EmbedQuestion) -> Embeddings:
+    """The vectors of texts and pictures, in their order, as a search of the index encodes them.
+
+    Raises:
+        UsageError: the encoder of the index reads no such queries, or an index for BM25 has no encoder.
+        DataError: a picture is not on the server any more.
+    """
+    with service.shelf.borrowed(request.index) as index:
+        kind = index.manifest.kind
+        if kind == "text":
+            raise UsageError(f"index {index.served.name!r} is for BM25: its queries are words, without vectors")
+        pictures = [service.sent.picture(picture_id) for picture_id in request.pictures]
+        return Embeddings(
+            index=request.index,
+            kind=kind,
+            texts=[vector_of(query) for query in text_queries(index, request.texts)],
+            pictures=[vector_of(query) for query in picture_queries(index, pictures)],
+        )
+
+
+def text_queries(index: LiveIndex, texts: list[str]) -> list[Any]:
+    """Texts as queries of an index."""
+    topics = [Topic(TYPED, text) for text in texts]
+    for topic in topics:
+        check_readable(topic, index.model)
+    return list(encode_queries(index.model, topics, index.manifest))
+
+
+def vector_of(query: Any) -> dict[str, int] | list[float]:
+    """Term -> weight, the heaviest first, or the numbers of a dense vector."""
+    if isinstance(query, ImpactQuery):
+        return dict(sorted(query.vector.items(), key=lambda pair: (-pair[1], pair[0])))
+    numbers: list[float] = query.vector.tolist()
+    return numbers

@@ -1,0 +1,128 @@
+"""A folder as one commit of a repository of the hub, and the errors of the hub as one line.
+
+huggingface_hub's own upload of a folder (and its ModelHubMixin) commits in several steps; here all large files are
+uploaded before the one commit that names them, so that a repository is the older one or the new one. The commit names
+its parent: of two that push at once, one gets an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.encoders.checkpoints.hub import names_in
+from lexvl_anserini.ground.errors import LexvlError, UsageError, reason_of
+
+log = logging.getLogger(__name__)
+
+# What the hub itself puts into a new repository.
+OF_THE_HUB = frozenset({".gitattributes"})
+
+
+@dataclass(frozen=True)
+class HubPlace:
+    """A repository to commit to.
+
+    mark       a file that every commit of this kind has: a repository without it is somebody else's
+    writer     what writes the mark, for errors
+    overwrite  replace files that the writer did not write
+    replace_by how the user says so
+    """
+
+    repo_id: str
+    repo_type: str
+    mark: str
+    writer: str
+    replace_by: str
+    private: bool | None = None
+    token: str | None = None
+    branch: str | None = None
+    overwrite: bool = False
+
+    def check(self) -> None:
+        """Raises an error unless the name is one of the hub and there is a token."""
+        from huggingface_hub import get_token
+
+        check_name(self.repo_id)
+        if not (self.token or get_token()):
+            raise LexvlError(
+                f"{self.repo_id}: no token of the hub; run `hf auth login`, set HF_TOKEN, or pass token=... (of a "
+                "token that may write)"
+            )
+
+
+def commit_folder(folder: Path, hub: HubPlace, message: str) -> str:
+    """Commits the files of a folder, which replace those of an earlier commit; returns the commit's URL."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    api = HfApi(token=hub.token)
+    with hub_errors(hub.repo_id, "upload", "nothing was committed, push again"):
+        api.create_repo(hub.repo_id, private=hub.private, repo_type=hub.repo_type, exist_ok=True)
+        info: Any = api.repo_info(hub.repo_id, revision=hub.branch, repo_type=hub.repo_type)
+        there = {sibling.rfilename for sibling in info.siblings or ()} - OF_THE_HUB
+        if there and hub.mark not in there and not hub.overwrite:
+            raise LexvlError(
+                f"{hub.repo_id}: holds {len(there)} files that {hub.writer} did not write, such as {min(there)!r}; "
+                f"name another repository, or replace them ({hub.replace_by})"
+            )
+        names = sorted(names_in(folder))
+        operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
+        operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
+        commit = api.create_commit(
+            hub.repo_id,
+            operations,
+            commit_message=message,
+            repo_type=hub.repo_type,
+            revision=hub.branch,
+            parent_commit=info.sha,
+        )
+    log.info("%s: %d files committed", hub.repo_id, len(names))
+    return str(commit.commit_url)
+
+
+def check_name(repo_id: str) -> None:
+    """Raises UsageError if a name is not `owner/name`."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise UsageError(
+            f"{repo_id!r:.80}: not a name on the hub (owner/name); {str(error).splitlines()[0]}"
+        ) from error
+    if "/" not in repo_id:
+        raise UsageError(f"{repo_id!r}: lacks its owner; expected owner/name")
+
+
+@contextmanager
+def hub_errors(repo_id: str, step: str, outcome: str) -> Iterator[None]:
+    """Turns errors of huggingface_hub in an upload or a download into one line that ends with the outcome."""
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        yield
+    except LexvlError:
+        raise
+    except RevisionNotFoundError as error:
+        raise LexvlError(f"{repo_id}: has no such branch; create it on the hub first") from error
+    except RepositoryNotFoundError as error:
+        raise LexvlError(
+            f"{repo_id}: not found with this token; it is another owner's private one, or the token may not read it"
+        ) from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else None
+        remedies = {
+            401: "the token is not valid; run `hf auth login`",
+            403: "the token may not write there; make one that may, or name a model of your own",
+            412: "someone else pushed meanwhile; push again",
+        }
+        why = remedies.get(status or 0) or reason_of(error)
+        raise LexvlError(f"{repo_id}: the hub refuses ({status}): {why}; {outcome.partition(',')[0]}") from error
+    except Exception as error:  # any error of the HTTP stack
+        reason = reason_of(error.__cause__ or error)
+        raise LexvlError(f"{repo_id}: the {step} broke off ({reason}); {outcome}") from error
