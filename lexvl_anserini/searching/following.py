@@ -1,6 +1,7 @@
 """An index that follows a folder of pictures: new and changed pictures are encoded, those that are gone are dropped.
 
-    ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture
+    ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture, and what its EXIF data
+                            says if the dataset wants it
     ALBUM/incoming/         shards of pictures on their way into the index
     ALBUM/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
 
@@ -19,13 +20,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
+from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
+from lexvl_anserini.data.entries import LeftOut
+from lexvl_anserini.data.pictures.exif import checked_extent, read_facts
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.engines.index_folder import is_index
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import atomic_write, clear_remains
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
@@ -109,11 +113,16 @@ class Followed(NamedTuple):
     unreadable: Sequence[UnreadablePicture]
 
 
+def pictures_to_follow(ref: CorpusRef) -> Dataset:
+    """The pictures of `folder:<path>`; their EXIF data is read where they are encoded, not whenever they are listed."""
+    return replace(load_pictures(replace(ref, exif=None)), exif=checked_extent(ref.exif))
+
+
 def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     """Finds what the index of a folder lacks; reads files that are new or changed, and encodes nothing.
 
     Args:
-        dataset: the pictures of the folder (`corpora.folder.load_pictures`); those in the album itself are left out.
+        dataset: the pictures of the folder (`pictures_to_follow`); those in the album itself are left out.
         model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
             digests, counts as none.
         album: where the index is, or will be.
@@ -191,10 +200,11 @@ def _encode(
 ) -> list[UnreadablePicture]:
     """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
     quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
-    part, shards = replace(dataset, documents=lambda: iter(pictures)), album.incoming
-    layout = Layout(shard_size=SHARD, metadata=True)
+    shards, layout = album.incoming, Layout(shard_size=SHARD, metadata=True)
     digests = {picture.doc_id: picture.metadata[DIGEST] for picture in pictures}
-    problem = None
+    if dataset.exif is not None:
+        pictures = with_facts(pictures, dataset.name, dataset.exif)
+    part, problem = replace(dataset, documents=lambda: iter(pictures)), None
     try:
         write_impacts(part, model, shards, quantiser, layout, overwrite=True, progress=progress, on_error="skip")
     except DataError as error:  # also if none of these few can be read
@@ -203,6 +213,18 @@ def _encode(
     if problem and len(rows) < len(pictures):
         raise problem
     return [UnreadablePicture(row["id"], digests[row["id"]], row["reason"]) for row in rows]
+
+
+def with_facts(pictures: Sequence[Document], name: str, extent: str) -> list[Document]:
+    """The pictures with what their EXIF data says as further metadata; logs what makes no sense."""
+    complete, left_out = [], LeftOut()
+    for picture in pictures:
+        facts = read_facts(picture.image or "", extent)
+        complete.append(picture._replace(metadata={**picture.metadata, **facts.metadata}))
+        for problem in facts.problems:
+            left_out.add(problem, picture.doc_id)
+    left_out.log(name)
+    return complete
 
 
 def _into_index(album: Album, manifest: Manifest | None) -> Manifest:
