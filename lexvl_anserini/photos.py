@@ -45,6 +45,7 @@ from lexvl_anserini.searching.shared_terms import explain
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.runs.order import RankedList
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.photos")
@@ -60,9 +61,6 @@ NOTHING = "nothing fits; nearest"
 
 # The orders of a query's pictures.
 ORDERS = (SCORE, OLDEST, NEWEST) = ("score", "date", "-date")
-
-# Hits that are read for each that is shown, where near-duplicates are shown as one; again if they are too few.
-MORE = 4
 
 # Terms printed beside a hit, and unreadable pictures named.
 PRINTED_TERMS = 6
@@ -155,17 +153,18 @@ class Finder(NamedTuple):
 
     def find(self, query: str) -> tuple[list[Alike], bool]:
         """The pictures of a query, the best first; and whether they have the least score, or are the nearest."""
-        options, depth = self.options, self.options.hits * (MORE if self.likeness else 1)
-        while True:
+        options, fit = self.options, True
+
+        def search(depth: int) -> RankedList:
+            nonlocal fit
             listed = self.searcher.search(query, depth, options.refinement)
             fitting = self.searcher.search(query, depth, options.refinement, cut=options.cut) if options.cut else listed
-            doc_ids = [hit.doc_id for hit in fitting or listed]
-            if self.likeness is None:
-                return [Alike(doc_id, ()) for doc_id in doc_ids], bool(fitting) or not doc_ids
-            shown = self.likeness.collapsed(doc_ids, options.hits)
-            if len(shown) == options.hits or len(doc_ids) < depth:
-                return shown, bool(fitting) or not doc_ids
-            depth *= MORE
+            fit = bool(fitting) or not listed
+            return fitting or listed
+
+        if self.likeness is None:
+            return [Alike(doc_id, ()) for doc_id in search(options.hits).doc_ids], fit
+        return self.likeness.found(search, options.hits)[1], fit
 
 
 class Answer(NamedTuple):
@@ -220,7 +219,10 @@ def answers_of(
     for query, (hits, fit) in zip(queries, every, strict=True):
         doc_ids = in_order([hit.doc_id for hit in hits], facts, options.sort)
         typed = TypedAnswer(query, explain(index, query, doc_ids, model=model), "" if fit else NOTHING)
-        remarks = {doc_id: ", ".join(str(value) for value in facts[doc_id].values()) for doc_id in doc_ids}
+        remarks = {
+            doc_id: ", ".join(str(value) for key, value in facts[doc_id].items() if key != "orientation")
+            for doc_id in doc_ids
+        }
         none = {"": ", or none of those that match has one"} if options.where else {}
         alike = {hit.doc_id: f"+{len(hit.others):,} like this" for hit in hits if hit.others}
         answers.append(Answer(typed, {**remarks, **none}, alike))

@@ -10,7 +10,7 @@ L2AP: Anastasiu and Karypis, ICDE 2014).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -22,6 +22,7 @@ from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.lucene.vectors import IndexVectors, read_vectors
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import expect_lexical
+from lexvl_anserini.ground.records import ScoredDoc
 
 # Chosen on photos, see docs/photos.md.
 THRESHOLD = 0.93
@@ -32,6 +33,9 @@ REST = 0.65
 # Pairs whose bound is computed together, and those that are computed together.
 CHUNK = 1 << 22
 PAIRS = 1 << 12
+
+# Hits that are read for each that is shown; as many times more, if they are too few.
+MORE = 4
 
 # Around the threshold floats do not decide.
 UNSURE = 1e-9
@@ -139,6 +143,22 @@ class Likeness:
                 shown.append(Alike(doc_id, self.like(doc_id)))
                 hidden.update(shown[-1].others)
         return shown
+
+    def found(
+        self, search: Callable[[int], Sequence[ScoredDoc]], most: int
+    ) -> tuple[dict[str, ScoredDoc], list[Alike]]:
+        """The first `most` hits that are no near-duplicates of hits before them; and all hits that were read, by id.
+
+        Args:
+            search: returns so many hits, the best first; it is called with more until there are enough.
+        """
+        depth = most * MORE
+        while True:
+            hits = {hit.doc_id: hit for hit in search(depth)}
+            shown = self.collapsed(list(hits), most)
+            if len(shown) == most or len(hits) < depth:
+                return hits, shown
+            depth *= MORE
 
     def _joined(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Rows of pairs at the threshold, the first below the second, and their dot products; some at a time."""
