@@ -219,7 +219,7 @@ def test_what_cannot_be_done(tmp_path: Path, answered: Answered, photos: Callabl
 
 @pytest.fixture
 def dated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """`dated(**options)` searches for a red boat among two pictures and their copies without EXIF data; what it prints."""
+    """`dated(**options)` searches two pictures, and their copies without EXIF data; what it prints."""
     folder = tmp_path / "pics"
     folder.mkdir()
     facts = {

@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,8 @@ from lexvl_anserini.engines.lucene.vectors import IndexVectors, read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import likeness as joining
 from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.duplicates import command
+from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.likeness import Alike, Likeness, Pair
 
 Rows = list[list[int]]
@@ -76,7 +79,7 @@ def test_cosines_groups_and_lists_by_hand() -> None:
     assert like.like("nowhere") == () and list(likeness([[3, 4], [4, 3]], 0.9600001).pairs()) == []
 
 
-def test_an_index(tmp_path: Path) -> None:
+def test_an_index_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = {"b": {"x": 3, "y": 4}, "a": {"x": 4, "y": 3}, "é1": {"z": 7}, "none": {}}
     write_shards(tmp_path / "shards", list(rows.items()))
     index = build_index(tmp_path / "shards", tmp_path / "index")
@@ -84,6 +87,19 @@ def test_an_index(tmp_path: Path) -> None:
     assert vectors.ids == ["a", "b", "none", "é1"] and vectors.terms == ["x", "y", "z"]
     assert vectors.impacts.toarray().tolist() == [[4, 3, 0], [3, 4, 0], [0, 0, 0], [0, 0, 7]]
     assert list(Likeness.of(index, 0.9).pairs()) == [Pair("a", "b", 0.96)]
+    (tmp_path / "index").rename(tmp_path / "album-index")
+    (tmp_path / "album").mkdir()
+    (tmp_path / "album-index").rename(tmp_path / "album" / "index")
+    index = Index(tmp_path / "album" / "index", index.manifest)
+    command(index=tmp_path / "album", threshold=0.9)
+    assert capsys.readouterr().out == "a  b\n1 groups; 1 of 4 documents are near-duplicates of another\n"
+    command(index=tmp_path / "album", threshold=0.97, style="json")
+    assert orjson.loads(capsys.readouterr().out) == {
+        "index": str(tmp_path / "album" / "index"),
+        "threshold": 0.97,
+        "groups": [],
+        "pairs": [],
+    }
     with pytest.raises(UsageError, match=r"threshold 95: expected a cosine above 0 and at most 1, such as 0\.93"):
         Likeness.of(index, 95)
     with pytest.raises(ArtefactError, match="no Lucene index"):
