@@ -167,7 +167,7 @@ class Finder(NamedTuple):
         return self.likeness.found(search, options.hits)[1], fit
 
 
-class Answer(NamedTuple):
+class PhotoAnswer(NamedTuple):
     """The hits of a query, explained, and of each what is known of the picture and how many are like it."""
 
     typed: TypedAnswer
@@ -175,7 +175,7 @@ class Answer(NamedTuple):
     alike: Mapping[str, str] = {}
 
 
-def lines_of(answer: Answer) -> Iterator[str]:
+def lines_of(answer: PhotoAnswer) -> Iterator[str]:
     """A query and its hits: rank, score, picture, and the share of the score that each of the first terms has."""
     typed = answer.typed
     yield f'\n"{typed.text}"' + (f"  {typed.note}:" if typed.note else "")
@@ -208,7 +208,7 @@ def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
 
 def answers_of(
     dataset: Dataset, index: Index, model: Encoder, queries: Sequence[str], options: AnswerOptions
-) -> list[Answer]:
+) -> list[PhotoAnswer]:
     """The hits of each query, explained; where none has the least score, the nearest with a note."""
     likeness = Likeness.of(index, options.alike) if options.alike else None
     with Searcher(index, model) as searcher:
@@ -225,7 +225,7 @@ def answers_of(
         }
         none = {"": ", or none of those that match has one"} if options.where else {}
         alike = {hit.doc_id: f"+{len(hit.others):,} like this" for hit in hits if hit.others}
-        answers.append(Answer(typed, {**remarks, **none}, alike))
+        answers.append(PhotoAnswer(typed, {**remarks, **none}, alike))
     return answers
 
 
@@ -262,7 +262,7 @@ def ask(dataset: Dataset, model: Encoder, album: Album, queries: Sequence[str], 
     typer.echo(f"\nqueries, their first pictures and terms: {sheet}")
 
 
-def with_counts(strip: Strip, answer: Answer) -> Strip:
+def with_counts(strip: Strip, answer: PhotoAnswer) -> Strip:
     """A strip with the number of near-duplicates beside the name of a picture."""
     cells = []
     for cell, hit in zip(strip.cells, answer.typed.hits, strict=True):

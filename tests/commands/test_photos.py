@@ -15,7 +15,7 @@ from eval.sheet import command as sheet
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.photos import NOTHING, Answer, changes_ahead, changes_made, command, default_output, lines_of
+from lexvl_anserini.photos import NOTHING, PhotoAnswer, changes_ahead, changes_made, command, default_output, lines_of
 from lexvl_anserini.searching.following import Album, Differences, Followed, UnreadablePicture
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
@@ -174,13 +174,13 @@ def test_what_there_is_to_do(tmp_path: Path) -> None:
 def test_hits_are_lines(tmp_path: Path) -> None:
     terms = tuple(SharedTerm(f"t{number}", 1, 10, 10) for number in range(7))
     found = [Explanation("query", "a%20b%0A.jpg", 70, terms, 9), Explanation("query", "c.jpg", 10, terms[:1], 9)]
-    assert list(lines_of(Answer(TypedAnswer("two dogs", found)))) == [
+    assert list(lines_of(PhotoAnswer(TypedAnswer("two dogs", found)))) == [
         '\n"two dogs"',
         "  1      70  a b\\n.jpg  t0 14%, t1 14%, t2 14%, t3 14%, t4 14%, t5 14%",
         "  2      10  c.jpg      t0 100%",
     ]
-    assert list(lines_of(Answer(TypedAnswer("x", [])))) == ['\n"x"', "  nothing here has a term of this query"]
-    nearest = lines_of(Answer(TypedAnswer("x", found[1:], NOTHING)))
+    assert list(lines_of(PhotoAnswer(TypedAnswer("x", [])))) == ['\n"x"', "  nothing here has a term of this query"]
+    nearest = lines_of(PhotoAnswer(TypedAnswer("x", found[1:], NOTHING)))
     assert list(nearest) == ['\n"x"  nothing fits; nearest:', "  1      10  c.jpg  t0 100%"]
     done = Followed(2, 1, 0, 0, [UnreadablePicture("a%20b.jpg", "0", "a b.jpg: broken")])
     album = Album(Path("album"))

@@ -395,7 +395,7 @@ def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> Ran
     return next(search_refined(index.impacts, [RefinedQuery(query)], settings, hits))
 
 
-class Found(NamedTuple):
+class FoundHits(NamedTuple):
     """The hits of a question, in their order; whether they are only the nearest; near-duplicates of each, by id."""
 
     listed: Sequence[ScoredDoc]
@@ -403,7 +403,7 @@ class Found(NamedTuple):
     alike: Mapping[str, int] = {}
 
 
-def find(index: LiveIndex, question: Question, query: Any, where: Clause | None, cut: Cut | None) -> Found:
+def find(index: LiveIndex, question: Question, query: Any, where: Clause | None, cut: Cut | None) -> FoundHits:
     """The hits of a query as a question wants them: cut, without near-duplicates, in its order."""
     least = None if cut is None else least_score(cut, index, query)
     by_date, newest_first = question.sort != "score", question.sort == "-date"
@@ -425,7 +425,7 @@ def find(index: LiveIndex, question: Question, query: Any, where: Clause | None,
     if by_date:
         listed = dated(index, listed, newest_first)
     numbered = [hit._replace(rank=rank) for rank, hit in enumerate(listed, start=1)]
-    return Found(numbered, nearest, alike)
+    return FoundHits(numbered, nearest, alike)
 
 
 def dated(index: LiveIndex, hits: Sequence[ScoredDoc], newest_first: bool) -> list[ScoredDoc]:
