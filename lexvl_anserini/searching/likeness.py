@@ -194,15 +194,15 @@ class Likeness:
         impacts = self.vectors.impacts
         lengths = np.sqrt(np.maximum(self.squares, 1).astype(float))
         unit = sparse.diags(1 / lengths) @ impacts.astype(float)
-        kept, rest = np.zeros(unit.nnz, bool), np.zeros(len(lengths))
+        among, rest = np.zeros(unit.nnz, bool), np.zeros(len(lengths))
         for row in range(len(lengths)):
             part = slice(unit.indptr[row], unit.indptr[row + 1])
             order = np.argsort(-unit.data[part], kind="stable")
             left = np.append(np.cumsum((unit.data[part] ** 2)[order][::-1])[::-1], 0.0)
             count = int(np.argmax(left <= (REST * self.threshold) ** 2))
-            kept[part.start + order[:count]] = True
+            among[part.start + order[:count]] = True
             rest[row] = np.sqrt(left[count])
         heavy = unit.copy()
-        heavy.data = np.where(kept, heavy.data, 0)
+        heavy.data = np.where(among, heavy.data, 0)
         heavy.eliminate_zeros()
         return unit.tocsr(), heavy, rest

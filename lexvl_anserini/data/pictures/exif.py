@@ -131,7 +131,7 @@ def _exif_of(image: Image) -> Exif:
         exif.fp = limited(exif.fp)
         return exif
     exif, data = Exif(), image.info.get("exif")
-    content = data[found.end() :] if data and (found := _HEADER.match(data)) else data
+    content = data[header.end() :] if data and (header := _HEADER.match(data)) else data
     if content:
         exif.load_from_fp(limited(io.BytesIO(content)))
     return exif
