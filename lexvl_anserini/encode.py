@@ -229,7 +229,7 @@ class ShardOptions:
         bool, typer.Option("--store-metadata", help="Keep each document's metadata beside its vector.")
     ] = False
 
-    def layout(self, metadata: bool) -> Layout:
+    def layout(self, metadata: bool = False) -> Layout:
         """The layout of the shards; they store `metadata` anyway where an option of the corpus makes some."""
         from lexvl_anserini.shards.layout import Layout
 

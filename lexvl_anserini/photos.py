@@ -206,27 +206,36 @@ def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
         return follow(dataset, model, album, differences, progress)
 
 
-def answers_of(
-    dataset: Dataset, index: Index, model: Encoder, queries: Sequence[str], options: AnswerOptions
-) -> list[PhotoAnswer]:
-    """The hits of each query, explained; where none has the least score, the nearest with a note."""
+def answers_of(index: Index, model: Encoder, queries: Sequence[str], options: AnswerOptions) -> list[PhotoAnswer]:
+    """The hits of each query, explained, the best first; where none has the least score, the nearest with a note."""
     likeness = Likeness.of(index, options.alike) if options.alike else None
     with Searcher(index, model) as searcher:
         finder = Finder(searcher, likeness, options)
         every = [finder.find(query) for query in queries]
-    facts = facts_of(dataset, {hit.doc_id for hits, _ in every for hit in hits})
+    none = {"": ", or none of those that match has one"} if options.where else {}
     answers = []
     for query, (hits, fit) in zip(queries, every, strict=True):
-        doc_ids = in_order([hit.doc_id for hit in hits], facts, options.sort)
-        typed = TypedAnswer(query, explain(index, query, doc_ids, model=model), "" if fit else NOTHING)
+        explained = explain(index, query, [hit.doc_id for hit in hits], model=model)
+        alike = {hit.doc_id: f"+{len(hit.others):,} like this" for hit in hits if hit.others}
+        answers.append(PhotoAnswer(TypedAnswer(query, explained, "" if fit else NOTHING), none, alike))
+    return answers
+
+
+def with_facts(dataset: Dataset, answers: Sequence[PhotoAnswer], sort: str) -> list[PhotoAnswer]:
+    """Answers with what is known of the pictures, in their order."""
+    facts = facts_of(dataset, {hit.doc_id for answer in answers for hit in answer.typed.hits})
+    complete = []
+    for answer in answers:
+        hits = {hit.doc_id: hit for hit in answer.typed.hits}
         remarks = {
             doc_id: ", ".join(str(value) for key, value in facts[doc_id].items() if key != "orientation")
-            for doc_id in doc_ids
+            for doc_id in hits
         }
-        none = {"": ", or none of those that match has one"} if options.where else {}
-        alike = {hit.doc_id: f"+{len(hit.others):,} like this" for hit in hits if hit.others}
-        answers.append(PhotoAnswer(typed, {**remarks, **none}, alike))
-    return answers
+        ordered = [hits[doc_id] for doc_id in in_order(list(hits), facts, sort)]
+        complete.append(
+            answer._replace(typed=answer.typed._replace(hits=ordered), remarks={**answer.remarks, **remarks})
+        )
+    return complete
 
 
 def facts_of(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Mapping[str, str | float]]:
@@ -250,7 +259,7 @@ def in_order(doc_ids: Sequence[str], facts: Mapping[str, Mapping[str, str | floa
 def ask(dataset: Dataset, model: Encoder, album: Album, queries: Sequence[str], options: AnswerOptions) -> None:
     """Prints the answers to queries and draws them."""
     index = Index(album.index, index_manifest(album.index))
-    answers = answers_of(dataset, index, model, queries, options)
+    answers = with_facts(dataset, answers_of(index, model, queries, options), options.sort)
     for answer in answers:
         for line in lines_of(answer):
             typer.echo(line)

@@ -96,8 +96,10 @@ class Compiler:
             condition = self._ids(clause.doc_ids)
         else:
             assert isinstance(clause, Equals | Range | Contains), clause
-            compiled = {Equals: self._equals, Range: self._range, Contains: self._contains}[type(clause)]
-            condition = compiled(clause)
+            if isinstance(clause, Contains):
+                condition = self._contains(clause)
+            else:
+                condition = self._equals(clause) if isinstance(clause, Equals) else self._range(clause)
         return Compiled(self._unscored(condition), "FILTER")
 
     def _all_of(self, required: list[Compiled], optional: list[Compiled]) -> Compiled:
