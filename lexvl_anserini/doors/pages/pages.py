@@ -41,7 +41,6 @@ from lexvl_anserini.photos import (
     lines_of,
     picture_of,
 )
-from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import Explanation
 from lexvl_anserini.shards.request import SKIPPED
@@ -130,8 +129,8 @@ def command(
     Example: python -m lexvl_anserini.doors.pages.pages FOLDER "terms of payment"
     """
     started = time.perf_counter()
-    if min_score is not None:
-        Cut.of(min_score)
+    options = AnswerOptions(hits=hits, min_score=min_score, alike=0)
+    options.check()
     place = folder.expanduser().resolve()
     album = PageAlbum(output or default_output(place, Path.cwd(), ALBUMS))
     if any(not query.strip() for query in queries or ()):
@@ -148,7 +147,6 @@ def command(
         for line in counted(manifest, album):
             typer.echo(line)
     if queries:
-        options = AnswerOptions(hits=hits, min_score=min_score, alike=0)
         answers = answers_of(index, EncoderChanges().load(index.manifest), queries, options)
         ask(dataset, album, [answer.typed for answer in answers], pictures or None)
     else:
