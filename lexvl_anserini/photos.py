@@ -1,6 +1,6 @@
 """Your own pictures: one command encodes a folder, indexes it, answers queries and draws the answers.
 
-list -> compare with the index -> encode what is new or changed -> index -> search -> explain -> contact sheet
+list -> compare with the index -> encode what is new or changed -> index -> search -> group -> explain -> contact sheet
 
     DIR/index/            the index, for `search`, `explain`, `localise` and `sheet`
     DIR/contact-sheet.png
@@ -13,33 +13,39 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from lexvl_eval.report.answers import TypedAnswer, documents_of, strips_of_answers
 from lexvl_eval.report.strips import Strip, draw_sheet
 from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
-from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
+from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.entries import printable
+from lexvl_anserini.data.pictures.exif import BASIC, GPS, read_facts
 from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.index_folder import index_manifest, is_index
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
+from lexvl_anserini.search import filter_of
 from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow
+from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow, pictures_to_follow
 from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.likeness import THRESHOLD, Alike, Likeness
+from lexvl_anserini.searching.refine import Refinement
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 from lexvl_anserini.searching.shared_terms import explain
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.runs.order import RankedList
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.photos")
@@ -53,6 +59,9 @@ SHEET = "contact-sheet.png"
 # What is said where a cut leaves no hit.
 NOTHING = "nothing fits; nearest"
 
+# The orders of a query's pictures.
+ORDERS = (SCORE, OLDEST, NEWEST) = ("score", "date", "-date")
+
 # Terms printed beside a hit, and unreadable pictures named.
 PRINTED_TERMS = 6
 NAMED = 3
@@ -63,11 +72,16 @@ def default_output(folder: Path, here: Path, albums: str = ALBUMS) -> Path:
     return (folder.parent if here.is_relative_to(folder) else Path()) / albums / folder.name
 
 
-def pictures_in(folder: Path) -> Dataset:
-    """The pictures of a folder (or tar), by its absolute path; names may have spaces."""
-    from lexvl_anserini.data.corpora.folder import load_pictures
+def pictures_in(folder: Path, extent: str | None = BASIC) -> Dataset:
+    """The pictures of a folder (or tar), by its absolute path; names may have spaces. `extent` is of EXIF data."""
+    return pictures_to_follow(CorpusRef(f"folder:{folder}", escape_ids=True, direction=DIRECTION, exif=extent))
 
-    return load_pictures(CorpusRef(f"folder:{folder}", escape_ids=True, direction=DIRECTION))
+
+def extent_of(album: Album, gps: bool | None) -> str:
+    """What is read of EXIF data: with the place if that is wanted; None for what the index has."""
+    if gps is None:
+        gps = is_index(album.index) and read_manifest(album.index).corpus.exif == GPS
+    return GPS if gps else BASIC
 
 
 def picture_of(doc_id: str) -> str:
@@ -96,16 +110,84 @@ def changes_made(done: Followed, album: Album) -> Iterator[str]:
         yield f"{len(done.unreadable):,} cannot be read ({named}{more}); {album.unreadable} says why"
 
 
-def lines_of(answer: TypedAnswer) -> Iterator[str]:
+@dataclass(frozen=True)
+class AnswerOptions:
+    """Which pictures answer a query, and how they are listed."""
+
+    hits: Annotated[int, typer.Option(min=1, max=10, help="Pictures per query.")] = DEFAULT_HITS
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Only pictures that match: date:2019..2021, camera:pixel, orientation:portrait; repeatable."),
+    ] = None
+    sort: Annotated[str, typer.Option(help="Order of a query's pictures: score, date or -date (newest first).")] = SCORE
+    min_score: Annotated[
+        str | None, typer.Option(help="Least score of a hit: 300, or 20% of the greatest that a picture could have.")
+    ] = None
+    alike: Annotated[
+        float, typer.Option(min=0, max=1, help="Show near-duplicates of this cosine as one; 0 shows each by itself.")
+    ] = THRESHOLD
+
+    def check(self) -> None:
+        """Raises UsageError for an unknown order, an expression or a score that cannot be read."""
+        if self.sort not in ORDERS:
+            raise UsageError(f"--sort {self.sort!r}: expected {', '.join(ORDERS[:-1])} or {ORDERS[-1]}")
+        _ = self.cut, self.refinement
+
+    @property
+    def cut(self) -> Cut | None:
+        """The least score; None for none."""
+        return None if self.min_score is None else Cut.of(self.min_score)
+
+    @property
+    def refinement(self) -> Refinement | None:
+        """What pictures must match; None for nothing."""
+        return Refinement(where=filter_of(self.where, (), ())) if self.where else None
+
+
+class Finder(NamedTuple):
+    """What finds pictures: the index, opened, and its near-duplicates if they are shown as one."""
+
+    searcher: Searcher
+    likeness: Likeness | None
+    options: AnswerOptions
+
+    def find(self, query: str) -> tuple[list[Alike], bool]:
+        """The pictures of a query, the best first; and whether they have the least score, or are the nearest."""
+        options, fit = self.options, True
+
+        def search(depth: int) -> RankedList:
+            nonlocal fit
+            listed = self.searcher.search(query, depth, options.refinement)
+            fitting = self.searcher.search(query, depth, options.refinement, cut=options.cut) if options.cut else listed
+            fit = bool(fitting) or not listed
+            return fitting or listed
+
+        if self.likeness is None:
+            return [Alike(doc_id, ()) for doc_id in search(options.hits).doc_ids], fit
+        return self.likeness.found(search, options.hits)[1], fit
+
+
+class PhotoAnswer(NamedTuple):
+    """The hits of a query, explained, and of each what is known of the picture and how many are like it."""
+
+    typed: TypedAnswer
+    remarks: Mapping[str, str] = {}
+    alike: Mapping[str, str] = {}
+
+
+def lines_of(answer: PhotoAnswer) -> Iterator[str]:
     """A query and its hits: rank, score, picture, and the share of the score that each of the first terms has."""
-    yield f'\n"{answer.text}"' + (f"  {answer.note}:" if answer.note else "")
-    hits = answer.hits
-    width = max((len(picture_of(hit.doc_id)) for hit in hits), default=0)
-    for rank, hit in enumerate(hits, start=1):
+    typed = answer.typed
+    yield f'\n"{typed.text}"' + (f"  {typed.note}:" if typed.note else "")
+    width = max((len(picture_of(hit.doc_id)) for hit in typed.hits), default=0)
+    for rank, hit in enumerate(typed.hits, start=1):
         terms = ", ".join(f"{term.term} {term.product / hit.score:.0%}" for term in hit.terms[:PRINTED_TERMS])
         yield f"{rank:3}  {hit.score:6}  {picture_of(hit.doc_id):{width}}  {terms}"
-    if not hits:
-        yield "  nothing here has a term of this query"
+        more = [text for texts in (answer.remarks, answer.alike) if (text := texts.get(hit.doc_id))]
+        if more:
+            yield f"{'':13}{', '.join(more)}"
+    if not typed.hits:
+        yield "  nothing here has a term of this query" + answer.remarks.get("", "")
 
 
 def knows(model: Encoder, query: str) -> bool:
@@ -132,20 +214,57 @@ def index_of_words(dataset: Dataset, model: Encoder, album: Album) -> Index:
         return with_words(dataset, model, album, progress)
 
 
-def answers_of(index: Index, model: Encoder, queries: Sequence[str], hits: int, cut: Cut | None) -> list[TypedAnswer]:
-    """The hits of each query, explained; where none has the least score, the nearest with a note."""
-    answers = [TypedAnswer(query, explain(index, query, hits=hits, model=model)) for query in queries]
-    if cut is None:
-        return answers
+def answers_of(index: Index, model: Encoder, queries: Sequence[str], options: AnswerOptions) -> list[PhotoAnswer]:
+    """The hits of each query, explained, the best first; where none has the least score, the nearest with a note."""
+    likeness = Likeness.of(index, options.alike) if options.alike else None
     with Searcher(index, model) as searcher:
-        fitting = [len(listed) for listed in searcher.search(list(queries), hits, cut=cut)]
-    return [
-        answer._replace(hits=answer.hits[:count]) if count else answer._replace(note=NOTHING if answer.hits else "")
-        for answer, count in zip(answers, fitting, strict=True)
-    ]
+        finder = Finder(searcher, likeness, options)
+        every = [finder.find(query) for query in queries]
+    none = {"": ", or none of those that match has one"} if options.where else {}
+    answers = []
+    for query, (hits, fit) in zip(queries, every, strict=True):
+        explained = explain(index, query, [hit.doc_id for hit in hits], model=model)
+        alike = {hit.doc_id: f"+{len(hit.others):,} like this" for hit in hits if hit.others}
+        answers.append(PhotoAnswer(TypedAnswer(query, explained, "" if fit else NOTHING), none, alike))
+    return answers
 
 
-def answered(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
+def with_facts(dataset: Dataset, answers: Sequence[PhotoAnswer], sort: str) -> list[PhotoAnswer]:
+    """Answers with what is known of the pictures, in their order."""
+    facts = facts_of(dataset, {hit.doc_id for answer in answers for hit in answer.typed.hits})
+    complete = []
+    for answer in answers:
+        hits = {hit.doc_id: hit for hit in answer.typed.hits}
+        remarks = {
+            doc_id: ", ".join(str(value) for key, value in facts[doc_id].items() if key != "orientation")
+            for doc_id in hits
+        }
+        ordered = [hits[doc_id] for doc_id in in_order(list(hits), facts, sort)]
+        complete.append(
+            answer._replace(typed=answer.typed._replace(hits=ordered), remarks={**answer.remarks, **remarks})
+        )
+    return complete
+
+
+def facts_of(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Mapping[str, str | float]]:
+    """What the EXIF data of some pictures say, by id."""
+    documents = documents_of(dataset, doc_ids)
+    return {
+        doc_id: read_facts(documents[doc_id].image or "", dataset.exif or BASIC).metadata if doc_id in documents else {}
+        for doc_id in doc_ids
+    }
+
+
+def in_order(doc_ids: Sequence[str], facts: Mapping[str, Mapping[str, str | float]], sort: str) -> list[str]:
+    """Pictures by date, those of one date as before; pictures without a date are last."""
+    if sort == SCORE:
+        return list(doc_ids)
+    dated = [doc_id for doc_id in doc_ids if "date" in facts[doc_id]]
+    ordered = sorted(dated, key=lambda doc_id: str(facts[doc_id]["date"]), reverse=sort == NEWEST)
+    return [*ordered, *(doc_id for doc_id in doc_ids if doc_id not in dated)]
+
+
+def drawn(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
     """Answers as they are drawn; `index` is the album's own, or that of the words too."""
     if not index.manifest.fields:
         return strips_of_answers(dataset, index, model, answers)
@@ -157,31 +276,44 @@ def answered(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[T
 
 
 def ask(
-    dataset: Dataset, model: Encoder, album: Album, index: Index, queries: Sequence[str], hits: int, cut: Cut | None
+    dataset: Dataset, model: Encoder, album: Album, index: Index, queries: Sequence[str], options: AnswerOptions
 ) -> None:
     """Prints the answers to queries and draws them."""
-    reader = EncoderChanges().load(index.manifest) if index.manifest.fields else model
-    answers = answers_of(index, reader, queries, hits, cut)
+    fields = index.manifest.fields
+    reader = EncoderChanges().load(index.manifest) if fields else model
+    answers = with_facts(dataset, answers_of(index, reader, queries, options), options.sort)
     for answer in answers:
         for line in lines_of(answer):
             typer.echo(line)
-        if not (index.manifest.fields or knows(model, answer.text)):
+        if not (fields or knows(model, answer.typed.text)):
             typer.echo("  no word of this query is a term of the model (English words of captions): expect little")
     sheet = album.path / SHEET
-    strips = answered(dataset, index, model, answers)
-    draw_sheet(strips, sheet, DEFAULT_TERMS, maps=bool(index.manifest.fields))
+    strips = drawn(dataset, index, model, [answer.typed for answer in answers])
+    draw_sheet([*map(with_counts, strips, answers)], sheet, DEFAULT_TERMS, maps=bool(fields))
     typer.echo(f"\nqueries, their first pictures and terms: {sheet}")
 
 
+def with_counts(strip: Strip, answer: PhotoAnswer) -> Strip:
+    """A strip with the number of near-duplicates beside the name of a picture."""
+    cells = []
+    for cell, hit in zip(strip.cells, answer.typed.hits, strict=True):
+        name = f"{answer.alike.get(hit.doc_id, '')}  {cell.item.name}".strip()
+        cells.append(cell._replace(item=cell.item._replace(name=name)))
+    return strip._replace(cells=tuple(cells))
+
+
+@expanded
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder of pictures, or an uncompressed .tar of one.")],
     queries: Annotated[list[str] | None, typer.Argument(help="What to look for; several in quotes.")] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder of the index and the sheet; default lexvl-photos/<name of FOLDER>.")
     ] = None,
-    hits: Annotated[int, typer.Option(min=1, max=10, help="Pictures per query.")] = DEFAULT_HITS,
-    min_score: Annotated[
-        str | None, typer.Option(help="Least score of a hit: 300, or 20% of the greatest that a picture could have.")
+    *,
+    options: AnswerOptions,
+    gps: Annotated[
+        bool | None,
+        typer.Option("--gps/--no-gps", help="Index where pictures were taken, too; default as the index has it."),
     ] = None,
     read_text: Annotated[
         bool, typer.Option("--read-text", help="Read the words in the pictures too, by OCR (extra [pages]).")
@@ -197,14 +329,14 @@ def command(
     Example: python -m lexvl_anserini.photos FOLDER "two dogs on a beach" "a birthday cake"
     """
     started = time.perf_counter()
-    cut = None if min_score is None else Cut.of(min_score)
+    options.check()
     pictures = folder.expanduser().resolve()
     album = Album(output or default_output(pictures, Path.cwd()))
     if any(not query.strip() for query in queries or ()):
         raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")
     if album.path.resolve().is_relative_to(pictures):
         raise UsageError(f"--output {album.path}: it is in {pictures}, among the pictures; name a folder outside")
-    dataset = pictures_in(pictures)
+    dataset = pictures_in(pictures, extent_of(album, gps))
     name, for_photos = default_encoder(dataset.name, DIRECTION)
     model = load_encoder(name, checkpoint or for_photos, device=device, **direction_option(name, DIRECTION))
     with exclusive(album.path):
@@ -214,7 +346,7 @@ def command(
         if read_text:
             index = index_of_words(dataset, model, album)
     if queries:
-        ask(dataset, model, album, index, queries, hits, cut)
+        ask(dataset, model, album, index, queries, options)
     else:
         typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')
     typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {album.path}/")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,6 +17,7 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, census, opened_reader
+from lexvl_anserini.engines.lucene.vectors import names_of
 from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.engines.resident.packing_kernels import put_varying
@@ -146,12 +146,6 @@ def take_census(index: Path, reader: Any) -> Census:
     numbers = np.cumsum(live, dtype=np.int32) - 1
     whole = [doc_id for doc_id in ids if doc_id is not None]
     return Census(terms, postings, most, numbers, int((~live).sum()), lengths[live], whole)
-
-
-def names_of(chunk: Lists) -> list[bytes]:
-    """The terms of some posting lists."""
-    names, ends = chunk.names.tobytes(), np.cumsum(chunk.lengths).tolist()
-    return [names[start:end] for start, end in pairwise([0, *ends])]
 
 
 def _write(out: BinaryIO, reader: Any, facts: Census, description: str, progress: Progress) -> None:

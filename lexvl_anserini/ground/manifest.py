@@ -49,6 +49,7 @@ class CorpusRef:
     escape_ids  percent-encode white space and control characters in ids
     direction   text-to-text, text-to-image or image-to-text; None for the dataset's default
     passages    `WORDS` or `WORDS:STRIDE`, the passages into which texts are split; None for whole documents
+    exif        what of the EXIF data of a folder's pictures is metadata: basic or gps; None for nothing
     """
 
     name: str
@@ -57,6 +58,7 @@ class CorpusRef:
     escape_ids: bool = False
     direction: str | None = None
     passages: str | None = None
+    exif: str | None = None
 
     def at(self, data_dir: str | None) -> CorpusRef:
         """The same dataset in another data folder; None keeps the folder."""
@@ -128,7 +130,7 @@ class EncodedCorpus(Entry):
     """Which documents were encoded. An entry of a manifest.
 
     name, split, data_dir, escape_ids, direction   the dataset, see `CorpusRef`
-    passages                                       of the dataset; its documents are then passages
+    passages, exif                                 of the dataset, absent where it has none
     documents, digest                              of the whole corpus; the digest is of ids, texts and names of images
     contents                                       digest of the pictures or vectors that were encoded, and of the
                                                    metadata that is stored; None if there are none, or for a manifest of
@@ -142,6 +144,7 @@ class EncodedCorpus(Entry):
     escape_ids: Key[bool] = Key(False)
     direction: Key[str | None] = Key(None)
     passages: Key[str | None] = Key(None)
+    exif: Key[str | None] = Key(None)
     documents: Key[int] = Key(0)
     digest: Key[str] = Key("")
     contents: Key[str | None] = Key(None)
@@ -151,7 +154,8 @@ class EncodedCorpus(Entry):
     @property
     def ref(self) -> CorpusRef:
         """The dataset that the documents belong to."""
-        return CorpusRef(self.name, self.split or None, self.data_dir, self.escape_ids, self.direction, self.passages)
+        split = self.split or None
+        return CorpusRef(self.name, split, self.data_dir, self.escape_ids, self.direction, self.passages, self.exif)
 
     @property
     def part(self) -> CorpusPart | None:

@@ -1,6 +1,7 @@
 """An index that follows a folder of pictures: new and changed pictures are encoded, those that are gone are dropped.
 
-    ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture
+    ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture, and what its EXIF data
+                            says if the dataset wants it
     ALBUM/incoming/         shards of pictures on their way into the index
     ALBUM/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
 
@@ -11,6 +12,7 @@ killed at any moment and is made again ends like one that was not killed. It enc
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -19,16 +21,28 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
+from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
+from lexvl_anserini.data.entries import LeftOut
+from lexvl_anserini.data.pictures.exif import checked_extent, read_facts
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.engines.index_folder import is_index
+from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.files import atomic_write, clear_remains
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.files import atomic_write, clear_remains, file_sha256, new_folder, write_json
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    CorpusRef,
+    EncodedCorpus,
+    Manifest,
+    ShardRecord,
+    read_manifest,
+)
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, metadata_texts
 from lexvl_anserini.shards.corpus_reading import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
@@ -109,11 +123,16 @@ class Followed(NamedTuple):
     unreadable: Sequence[UnreadablePicture]
 
 
+def pictures_to_follow(ref: CorpusRef) -> Dataset:
+    """The pictures of `folder:<path>`; their EXIF data is read where they are encoded, not whenever they are listed."""
+    return replace(load_pictures(replace(ref, exif=None)), exif=checked_extent(ref.exif))
+
+
 def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     """Finds what the index of a folder lacks; reads files that are new or changed, and encodes nothing.
 
     Args:
-        dataset: the pictures of the folder (`corpora.folder.load_pictures`); those in the album itself are left out.
+        dataset: the pictures of the folder (`pictures_to_follow`); those in the album itself are left out.
         model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
             digests, counts as none.
         album: where the index is, or will be.
@@ -152,6 +171,9 @@ def follow(
         ArtefactError: the disk is full, or a picture changed while it was read; the same call again goes on.
     """
     manifest, unreadable = differences.manifest, list(differences.unreadable)
+    if manifest is not None and manifest.corpus.exif != dataset.exif:
+        manifest = _with_other_metadata(dataset, album, differences, manifest)
+        _settle(album, unreadable)
     pictures = iter(differences.to_encode)
     while part := list(islice(pictures, PART)):
         skipped = _encode(dataset, model, part, album, manifest, progress)
@@ -191,10 +213,11 @@ def _encode(
 ) -> list[UnreadablePicture]:
     """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
     quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
-    part, shards = replace(dataset, documents=lambda: iter(pictures)), album.incoming
-    layout = Layout(shard_size=SHARD, metadata=True)
+    shards, layout = album.incoming, Layout(shard_size=SHARD, metadata=True)
     digests = {picture.doc_id: picture.metadata[DIGEST] for picture in pictures}
-    problem = None
+    if dataset.exif is not None:
+        pictures = with_facts(pictures, dataset.name, dataset.exif)
+    part, problem = replace(dataset, documents=lambda: iter(pictures)), None
     try:
         write_impacts(part, model, shards, quantiser, layout, overwrite=True, progress=progress, on_error="skip")
     except DataError as error:  # also if none of these few can be read
@@ -203,6 +226,53 @@ def _encode(
     if problem and len(rows) < len(pictures):
         raise problem
     return [UnreadablePicture(row["id"], digests[row["id"]], row["reason"]) for row in rows]
+
+
+def _with_other_metadata(dataset: Dataset, album: Album, differences: Differences, manifest: Manifest) -> Manifest:
+    """Builds the index again from its own impacts, with the EXIF data that the dataset wants; encodes nothing.
+
+    Documents whose pictures changed or are gone have no such metadata: they leave the index next.
+    """
+    vectors, held = read_vectors(album.index), differences.held
+    same = [picture for picture in differences.pictures if held.get(picture.doc_id) == picture.metadata[DIGEST]]
+    complete = same if dataset.exif is None else with_facts(same, dataset.name, dataset.exif)
+    metadata = {picture.doc_id: picture.metadata for picture in complete}
+    corpus = {key: value for key, value in manifest.corpus.items() if key != "exif"}
+    corpus |= {} if dataset.exif is None else {"exif": dataset.exif}
+    shards = album.incoming
+    if shards.is_dir():
+        clear(shards)
+        shards.rmdir()
+    name = "docs/shard-00000.jsonl"
+    with new_folder(shards) as part:
+        (part / "docs").mkdir()
+        with atomic_write(part / name) as out:
+            for doc_id, row in zip(vectors.ids, vectors.impacts, strict=True):
+                terms = (vectors.terms[column] for column in row.indices.tolist())
+                line = {"id": doc_id, "contents": "", "vector": dict(zip(terms, row.data.tolist(), strict=True))}
+                out.write(orjson.dumps({**line, "metadata": metadata.get(doc_id, {DIGEST: held[doc_id]})}) + b"\n")
+        file, lengths = part / name, vectors.impacts.getnnz(axis=1)
+        counts = {"documents": len(vectors.ids), "empty": int((lengths == 0).sum()), "postings": int(lengths.sum())}
+        counts["max_impact"] = int(vectors.impacts.data.max(initial=0))
+        entry = {"name": name, **counts, "bytes": file.stat().st_size, "sha256": file_sha256(file)}
+        shutil.copyfile(album.index / VOCABULARY, part / VOCABULARY)
+        layout = Layout(shard_size=max(1, counts["documents"]), metadata=True).to_json()
+        whole = replace(manifest, corpus=EncodedCorpus(corpus), layout=layout, shards=(ShardRecord(entry),))
+        write_json(part / MANIFEST, whole.to_json())
+    build_index(shards, album.index, overwrite=True)
+    return read_manifest(album.index)
+
+
+def with_facts(pictures: Sequence[Document], name: str, extent: str) -> list[Document]:
+    """The pictures with what their EXIF data says as further metadata; logs what makes no sense."""
+    complete, left_out = [], LeftOut()
+    for picture in pictures:
+        facts = read_facts(picture.image or "", extent)
+        complete.append(picture._replace(metadata={**picture.metadata, **facts.metadata}))
+        for problem in facts.problems:
+            left_out.add(problem, picture.doc_id)
+    left_out.log(name)
+    return complete
 
 
 def _into_index(album: Album, manifest: Manifest | None) -> Manifest:

@@ -43,7 +43,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def printed(capsys, *queries: str) -> list[str]:
     """What the command prints."""
-    command(Path("pics"), list(queries), hits=3, read_text=True, checkpoint="demo-vdr", device="cpu")
+    command(folder=Path("pics"), queries=list(queries), hits=3, read_text=True, checkpoint="demo-vdr", device="cpu")
     return capsys.readouterr().out.splitlines()
 
 

@@ -24,6 +24,7 @@ from lexvl_anserini.doors.serving.publishing.related import related_terms
 from lexvl_anserini.doors.serving.publishing.site import Publication, bare_words, one_script, publish
 from lexvl_anserini.doors.serving.publishing.words import bag_of, words_of
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.cuts import Cut
@@ -71,10 +72,12 @@ def drawn(tmp_path_factory):
         painted(64, 64, **{names[0]: left, names[1]: right}).save(pictures / f"{number}.png")
     photo, exif = painted(640, 320, red=(0, 0, 320, 320)), PIL.Image.Exif()
     exif[0x0110] = CAMERA
+    exif.get_ifd(0x8769)[0x9003] = "1987:06:05 12:00:00"
+    exif.get_ifd(0x8825).update({1: "N", 2: (12.0, 34.0, 12.0), 3: "W", 4: (65.0, 43.0, 12.0)})
     photo.save(pictures / "photo.jpg", exif=exif)
     (pictures / "photo.txt").write_text(f"{HOSTILE} </script>", encoding="utf-8")
     painted(64, 64, blue=(0, 0, 64, 64)).save(pictures / f"{HOSTILE.replace('/', '')}.png")
-    dataset = load_dataset(f"folder:{folder / 'pictures'}", direction="text-to-image", escape_ids=True)
+    dataset = load_dataset(f"folder:{folder / 'pictures'}", direction="text-to-image", escape_ids=True, exif="gps")
     model = load_encoder("vdr-crossmodal", "demo-vdr", device="cpu")
     write_impacts(dataset, model, folder / "shards", layout=Layout(metadata=True))
     build_index(folder / "shards", folder / "index")
@@ -141,7 +144,9 @@ def test_a_site_holds_every_document_and_no_place(drawn, site) -> None:
     for file in site.rglob("*"):
         if file.is_file():
             content = file.read_bytes()
-            assert str(drawn).encode() not in content and CAMERA.encode() not in content, file
+            for secret in (str(drawn), CAMERA, "1987-06-05", "1987:06:05", "12.57", "65.72", "latitude"):
+                assert secret.encode() not in content, file
+    assert {"meta.camera", "meta.date", "meta.latitude"} <= read_report(drawn / "index").fields.keys()
     description = content_of(site, "site")
     assert description["indexes"][0]["name"] == "drawn <b>" and description["examples"] == ["a red square"]
     pictures = {number: PIL.Image.open(site / "pictures" / f"{number}.{row[3]}") for number, row in enumerate(rows)}

@@ -28,8 +28,17 @@ from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.photos import DIRECTION, NAMED, SHEET, answers_of, default_output, lines_of, picture_of
-from lexvl_anserini.searching.cuts import Cut
+from lexvl_anserini.photos import (
+    DIRECTION,
+    NAMED,
+    SHEET,
+    AnswerOptions,
+    PhotoAnswer,
+    answers_of,
+    default_output,
+    lines_of,
+    picture_of,
+)
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import Explanation
 from lexvl_anserini.shards.request import SKIPPED
@@ -63,7 +72,7 @@ def ask(dataset: Dataset, album: PageAlbum, answers: Sequence[TypedAnswer], pict
     """Prints the answers to queries and draws them."""
     for answer in answers:
         shown = answer if pictures is not None else answer._replace(hits=[without_field(why) for why in answer.hits])
-        for line in lines_of(shown):
+        for line in lines_of(PhotoAnswer(shown)):
             typer.echo(line)
     sheet = album.path / SHEET
     strips = strips_of_read(answers, partial(reference_of, dataset.ref), pictures)
@@ -95,7 +104,8 @@ def command(
     Example: python -m lexvl_anserini.doors.pages.pages FOLDER "terms of payment"
     """
     started = time.perf_counter()
-    cut = None if min_score is None else Cut.of(min_score)
+    options = AnswerOptions(hits=hits, min_score=min_score, alike=0)
+    options.check()
     place = folder.expanduser().resolve()
     album = PageAlbum(output or default_output(place, Path.cwd(), ALBUMS))
     if any(not query.strip() for query in queries or ()):
@@ -112,8 +122,8 @@ def command(
         for line in counted(manifest, album):
             typer.echo(line)
     if queries:
-        answers = answers_of(index, EncoderChanges().load(index.manifest), queries, hits, cut)
-        ask(dataset, album, answers, pictures or None)
+        answers = answers_of(index, EncoderChanges().load(index.manifest), queries, options)
+        ask(dataset, album, [answer.typed for answer in answers], pictures or None)
     else:
         typer.echo(f'to ask: lexvl pages {folder} "terms of payment"')
     typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {album.path}/")

@@ -9,10 +9,12 @@ Words are remembered (`reading.py`), so that a photo is read once; what is writt
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.pictures.exif import read_facts
 from lexvl_anserini.doors.pages.answering import IMAGE, TEXT, PageAlbum, built, words_of
 from lexvl_anserini.exchange.ciff_writing import export_ciff
 from lexvl_anserini.exchange.formats import import_file
@@ -26,6 +28,7 @@ from lexvl_anserini.searching.following import DIGEST, Album
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.ground.records import Document
     from lexvl_anserini.searching.index import Index
 
 # The folder in an album.
@@ -46,7 +49,14 @@ def with_words(pictures: Dataset, model: Encoder, album: Album, progress: Progre
     own, held = PageAlbum(album.path / READ), metadata_texts(album.index, DIGEST)
     place = pictures.name.partition(":")[2]
     read = load_dataset(f"read-pictures:{place}", escape_ids=True, direction=pictures.ref.direction)
-    words_of(replace(read, documents=lambda: (d for d in read.documents() if d.doc_id in held)), own, progress)
+
+    def documents() -> Iterator[Document]:
+        for document in read.documents():
+            if document.doc_id in held:
+                facts = read_facts(document.image or "", pictures.exif).metadata if pictures.exif else {}
+                yield document._replace(metadata={**document.metadata, **facts})
+
+    words_of(replace(read, documents=documents), own, progress)
     postings = own.path / "pictures.ciff"
     export_ciff(album.index, postings, overwrite=True)
     quantiser = Quantiser.from_json(read_manifest(album.index).quantiser).settled()

@@ -138,8 +138,9 @@ class Service:
             if cut is not None and cut.relative and not lexical:
                 cut = None
                 ignored.append("the least score, as a share")
-            hits = search(index, read.query, where, question.hits)
-            fitting = hits if cut is None else hits.down_to(least_score(cut, index, read.query))
+            if question.alike and index.likeness is None:
+                ignored.append("near-duplicates as one")
+            hits = find(index, question, read.query, where, cut)
             searched = time.perf_counter()
             timing = Timing(
                 encode_ms=round((encoded - started) * 1000, 2),
@@ -150,8 +151,8 @@ class Service:
                 index=question.index,
                 read_as=read.read_as,  # type: ignore[arg-type]
                 chips=chips(read),
-                hits=[hit_of(index, hit) for hit in fitting or hits],
-                nearest=bool(hits) and not fitting,
+                hits=[hit_of(index, hit, hits.alike.get(hit.doc_id, 0)) for hit in hits.listed],
+                nearest=hits.nearest,
                 documents=index.manifest.counts.documents,
                 ignored=ignored,
                 warning=warning_of(index, question.text) if read.read_as == "text" else "",
@@ -379,6 +380,48 @@ def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> Ran
     return next(search_refined(index.impacts, [RefinedQuery(query)], settings, hits))
 
 
+class FoundHits(NamedTuple):
+    """The hits of a question, in their order; whether they are only the nearest; near-duplicates of each, by id."""
+
+    listed: Sequence[ScoredDoc]
+    nearest: bool
+    alike: Mapping[str, int] = {}
+
+
+def find(index: LiveIndex, question: Question, query: Any, where: Clause | None, cut: Cut | None) -> FoundHits:
+    """The hits of a query as a question wants them: cut, without near-duplicates, in its order."""
+    least = None if cut is None else least_score(cut, index, query)
+    by_date, newest_first = question.sort != "score", question.sort == "-date"
+
+    def fitting(depth: int) -> Sequence[ScoredDoc]:
+        if by_date and query is None:  # all that match score 0, so that the first by date can be anywhere
+            return dated(index, list(search(index, query, where, limits.MOST_DATED)), newest_first)[:depth]
+        hits = search(index, query, where, depth)
+        return hits if least is None else hits.down_to(least) or hits
+
+    alike: dict[str, int] = {}
+    if question.alike and index.likeness is not None and (query is not None or where is not None):
+        hits, shown = index.likeness.found(fitting, question.hits)
+        alike = {near.doc_id: len(near.others) for near in shown}
+        listed = [hits[near.doc_id] for near in shown]
+    else:
+        listed = list(fitting(question.hits))
+    nearest = least is not None and any(hit.score < least for hit in listed[:1])
+    if by_date:
+        listed = dated(index, listed, newest_first)
+    numbered = [hit._replace(rank=rank) for rank, hit in enumerate(listed, start=1)]
+    return FoundHits(numbered, nearest, alike)
+
+
+def dated(index: LiveIndex, hits: Sequence[ScoredDoc], newest_first: bool) -> list[ScoredDoc]:
+    """Hits by their date, those of one date as before; those without a date are last."""
+    dates = {hit.doc_id: str(index.corpus.documents.get(hit.doc_id, UNKNOWN).metadata.get("date", "")) for hit in hits}
+    ordered = sorted(
+        (hit for hit in hits if dates[hit.doc_id]), key=lambda hit: dates[hit.doc_id], reverse=newest_first
+    )
+    return [*ordered, *(hit for hit in hits if not dates[hit.doc_id])]
+
+
 def least_score(cut: Cut, index: LiveIndex, query: Any) -> float:
     """The least score of a query's hits; a share is of a query of an impact index."""
     return cut.least(clause_of(query), index.impacts) if cut.relative else cut.value
@@ -398,7 +441,7 @@ def chips(read: ReadQuery) -> list[Chip]:
     return [Chip(term=term, weight=round(now.get(term, 0)), given=round(before[term])) for term in order]
 
 
-def hit_of(index: LiveIndex, hit: ScoredDoc) -> ShownHit:
+def hit_of(index: LiveIndex, hit: ScoredDoc, alike: int) -> ShownHit:
     """A hit with what is known of its document."""
     shown = index.corpus.documents.get(hit.doc_id, UNKNOWN)
     return ShownHit(
@@ -409,6 +452,7 @@ def hit_of(index: LiveIndex, hit: ScoredDoc) -> ShownHit:
         text=shown.text,
         picture=bool(shown.picture),
         metadata=dict(shown.metadata),
+        alike=alike,
     )
 
 

@@ -11,7 +11,20 @@ from typing import NamedTuple, TypeVar
 
 from lexvl_anserini.doors.stores.store import ImpactStore
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, Unscored, fold, walk
+from lexvl_anserini.queries.clauses import (
+    Boost,
+    Clause,
+    Contains,
+    Equals,
+    Ids,
+    Impacts,
+    Range,
+    Term,
+    Text,
+    Unscored,
+    fold,
+    walk,
+)
 
 Scored = list[tuple[str, float]]
 Result = TypeVar("Result")
@@ -122,7 +135,7 @@ def refuse_unsearchable(clause: Clause, engine: str) -> None:
     """Refuses clauses that need more than vectors."""
     for node in walk(clause):
         what = None
-        if isinstance(node, Equals | Range):
+        if isinstance(node, Equals | Range | Contains):
             what = f"the metadata field {node.field!r}"
         elif isinstance(node, Text):
             what = "BM25 of a text"

@@ -7,6 +7,8 @@ because it is below 2^24 whatever the shape of the tree; BM25 adds float32 numbe
 from __future__ import annotations
 
 import base64
+import re
+from calendar import monthrange
 from collections.abc import Iterable, Mapping
 from datetime import date
 from math import ceil, floor, inf, isfinite, nextafter
@@ -20,6 +22,7 @@ from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.queries.clauses import (
     Boost,
     Clause,
+    Contains,
     Equals,
     Ids,
     Impacts,
@@ -37,7 +40,11 @@ SEARCH = "org.apache.lucene.search"
 # The ends of Java's long, for an open side of a range.
 LEAST, MOST = -(2**63), 2**63 - 1
 
+# States of a regular expression's automaton; a text of 2,000 characters needs about so many.
+REGEXP_WORK = 10_000
+
 EPOCH = date(1970, 1, 1).toordinal()
+YEAR_OR_MONTH = re.compile(r"(\d{4})(?:-(\d\d))?")
 
 
 class Compiled(NamedTuple):
@@ -88,8 +95,11 @@ class Compiler:
         if isinstance(clause, Ids):
             condition = self._ids(clause.doc_ids)
         else:
-            assert isinstance(clause, Equals | Range), clause
-            condition = self._equals(clause) if isinstance(clause, Equals) else self._range(clause)
+            assert isinstance(clause, Equals | Range | Contains), clause
+            if isinstance(clause, Contains):
+                condition = self._contains(clause)
+            else:
+                condition = self._equals(clause) if isinstance(clause, Equals) else self._range(clause)
         return Compiled(self._unscored(condition), "FILTER")
 
     def _all_of(self, required: list[Compiled], optional: list[Compiled]) -> Compiled:
@@ -161,6 +171,16 @@ class Compiler:
             return java_class(f"{SEARCH}.TermQuery")(term)
         return self._range(Range(clause.field, clause.value, clause.value))
 
+    def _contains(self, clause: Contains) -> Any:
+        if (kind := self._type(clause.field)) != "keyword":
+            raise UsageError(
+                f"{clause.field}: a field of type {kind}, expected one of texts, to look for {clause.text!r}"
+            )
+        pattern = "".join(letter if letter.isalnum() else f"\\{letter}" for letter in clause.text)
+        term = java_class("org.apache.lucene.index.Term")(clause.field, f".*{pattern}.*")
+        rules = java_class("org.apache.lucene.util.automaton.RegExp")
+        return java_class(f"{SEARCH}.RegexpQuery")(term, rules.NONE, rules.ASCII_CASE_INSENSITIVE, REGEXP_WORK)
+
     def _range(self, clause: Range) -> Any:
         kind = self._type(clause.field)
         if kind == "keyword":
@@ -186,13 +206,34 @@ def long_range(clause: Range, kind: str) -> tuple[int, int]:
     """Both ends of a range of whole numbers (or days), included."""
     low, high = LEAST, MOST
     if clause.low is not None:
-        end = number(clause.field, clause.low, kind)
-        low = ceil(end) if clause.include_low or end != floor(end) else floor(end) + 1
+        first, last = span(clause.field, clause.low, kind)
+        low = first if clause.include_low else last + 1
     if clause.high is not None:
-        end = number(clause.field, clause.high, kind)
-        high = floor(end) if clause.include_high or end != ceil(end) else ceil(end) - 1
+        first, last = span(clause.field, clause.high, kind)
+        high = last if clause.include_high else first - 1
     # Every value of the field is inside the range of Java's long.
     return (1, 0) if low > MOST or high < LEAST else (max(low, LEAST), min(high, MOST))
+
+
+def span(field: str, value: Value, kind: str) -> tuple[int, int]:
+    """The first and the last whole number (or day since 1970-01-01) of a value: a year and a month have many days.
+
+    Of a number with a fraction, they are the next one above and the next one below.
+    """
+    if kind != "date":
+        end = number(field, value, kind)
+        return ceil(end), floor(end)
+    text = str(value)
+    try:
+        if match := YEAR_OR_MONTH.fullmatch(text):
+            year, month = int(match[1]), int(match[2] or 1)
+            months = 1 if match[2] else 12
+            days = sum(monthrange(year, month + later)[1] for later in range(months))
+            first = date(year, month, 1).toordinal() - EPOCH
+            return first, first + days - 1
+        return (day := date.fromisoformat(text).toordinal() - EPOCH), day
+    except ValueError as error:
+        raise UsageError(f"{field}: {value!r} is no date, expected YYYY-MM-DD, YYYY-MM or YYYY") from error
 
 
 def double_range(clause: Range) -> tuple[float, float]:
@@ -209,12 +250,7 @@ def double_range(clause: Range) -> tuple[float, float]:
 
 
 def number(field: str, value: Value, kind: str) -> int | float:
-    """A value as its field holds it: long, double, or a date as days since 1970-01-01."""
-    if kind == "date":
-        try:
-            return date.fromisoformat(str(value)).toordinal() - EPOCH
-        except ValueError as error:
-            raise UsageError(f"{field}: {value!r} is no date, expected YYYY-MM-DD") from error
+    """A value as its field holds it: long or double."""
     # Integers remain integers, whatever their size.
     for parse in (int, float):
         try:

@@ -14,8 +14,9 @@ import numpy as np
 from lexvl_anserini.doors.serving.publishing.data_files import as_text, varying
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.lucene.fields import CONTENTS, opened_reader
+from lexvl_anserini.engines.lucene.vectors import names_of
 from lexvl_anserini.engines.resident.packing import exported
-from lexvl_anserini.exchange.ciff_writing import names_of, take_census
+from lexvl_anserini.exchange.ciff_writing import take_census
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
