@@ -132,7 +132,7 @@ def test_pictures_are_parts_of_answers(server) -> None:
 @pytest.mark.parametrize("arguments", [{"term": "red"}, {"query": "red"}])
 def test_a_map_shows_where_a_term_is(server, arguments) -> None:
     found = answer(server, "map", doc_id="half.png", **arguments)
-    assert found == {"grid": [[1, 0], [1, 0]], "region": [0, 0, 1, 1], "terms": ["red"]}
+    assert found == {"grid": [[1, 0], [1, 0]], "region": [0, 0, 1, 1], "boxes": [], "terms": ["red"]}
     [drawn] = opened(call(server, "map", doc_id="half.png", **arguments))
     assert drawn.convert("RGB").getpixel((2, 32)) == (255, 0, 0)
     assert drawn.convert("RGB").getpixel((62, 32)) != (0, 0, 255)

@@ -20,6 +20,7 @@ from lexvl_anserini.doors.serving.documents import (
     SentPictures,
     scaled,
 )
+from lexvl_anserini.doors.serving.embedding import picture_queries
 from lexvl_anserini.doors.serving.maps import heat_map_of
 from lexvl_anserini.doors.serving.messages import (
     Chip,
@@ -62,7 +63,7 @@ from lexvl_anserini.queries.clauses import (
 )
 from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
-from lexvl_anserini.queries.query_vectors import encode_queries, queries_of
+from lexvl_anserini.queries.query_vectors import encode_queries
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, search_refined
@@ -325,19 +326,6 @@ def encode_document(index: LiveIndex, doc_id: str) -> Any:
     except OtherModality as error:
         raise UsageError(f"document {doc_id[:80]!r} is a text, and queries of this index are pictures") from error
     return _readable(next(encode_queries(index.model, [topic], index.manifest)))
-
-
-def picture_queries(index: LiveIndex, pictures: Sequence[Any]) -> list[ImpactQuery | DenseQuery]:
-    """Pictures as queries: encoded as queries are, or as documents are where queries are texts."""
-    from lexvl_anserini.ground.quantise import Quantiser
-
-    if not pictures:
-        return []
-    if index.picture_tower is None:
-        raise UsageError(f"the encoder of index {index.served.name!r} reads no pictures")
-    quantiser = Quantiser.from_json(index.manifest.quantiser) if index.manifest.quantiser else Quantiser()
-    ids = [TYPED] * len(pictures)
-    return list(queries_of(index.picture_tower, ids, pictures, quantiser, index.manifest.counts.max_impact))
 
 
 def _readable(query: Any) -> Any:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 # Corpora whose documents are vectors: an `image` of theirs is the place of a vector.
 WITHOUT_PICTURES = "embeddings"
 
+# The key of metadata that says from where the words of a picture are (`doors/pages/corpus.py`).
+READ = "words"
+
 # Topics from which examples are taken, how many, and the characters that fit on a button.
 READ_TOPICS = 200
 EXAMPLES = 4

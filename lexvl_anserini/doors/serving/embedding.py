@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.doors.serving.answering import Service, picture_queries
 from lexvl_anserini.doors.serving.messages import Embeddings, EmbedQuestion
-from lexvl_anserini.doors.serving.opened import LiveIndex
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import ImpactQuery, Topic
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.queries.query_source import TYPED, check_readable
-from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.queries.query_vectors import encode_queries, queries_of
+
+if TYPE_CHECKING:
+    from lexvl_anserini.doors.serving.answering import Service
+    from lexvl_anserini.doors.serving.opened import LiveIndex
 
 
 def embedded(service: Service, request: EmbedQuestion) -> Embeddings:
@@ -39,6 +42,19 @@ def text_queries(index: LiveIndex, texts: list[str]) -> list[Any]:
     for topic in topics:
         check_readable(topic, index.model)
     return list(encode_queries(index.model, topics, index.manifest))
+
+
+def picture_queries(index: LiveIndex, pictures: Sequence[Any]) -> list[ImpactQuery | DenseQuery]:
+    """Pictures as queries: encoded as queries are, or as documents are where queries are texts."""
+    from lexvl_anserini.ground.quantise import Quantiser
+
+    if not pictures:
+        return []
+    if index.picture_tower is None:
+        raise UsageError(f"the encoder of index {index.served.name!r} reads no pictures")
+    quantiser = Quantiser.from_json(index.manifest.quantiser) if index.manifest.quantiser else Quantiser()
+    ids = [TYPED] * len(pictures)
+    return list(queries_of(index.picture_tower, ids, pictures, quantiser, index.manifest.counts.max_impact))
 
 
 def vector_of(query: Any) -> dict[str, int] | list[float]:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.doors.serving.documents import READ
 from lexvl_anserini.doors.serving.messages import HeatMap
-from lexvl_anserini.doors.serving.opened import READ, LiveIndex
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.ground.registry import door
 from lexvl_anserini.ground.vocabulary import field_of, in_field
 
 if TYPE_CHECKING:
+    from lexvl_anserini.doors.serving.opened import LiveIndex
     from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
 # The map of a picture in which no place is more than another.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.documents import (
+    READ,
     WITHOUT_PICTURES,
     ShownCorpus,
     example_queries,
@@ -49,9 +50,6 @@ LOOK_EVERY_S = 0.5
 
 # The folder of an index in an album that `lexvl photos` makes; the album names the index.
 ALBUM = "index"
-
-# The key of metadata that says from where the words of a picture are (`doors/pages/corpus.py`).
-READ = "words"
 
 # Tries to open an index that other processes replace meanwhile.
 OPENINGS = 5
