@@ -33,6 +33,7 @@ from lexvl_anserini.engines.index_folder import index_manifest, is_index
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
+from lexvl_anserini.runs.order import in_date_order
 from lexvl_anserini.search import filter_of
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow, pictures_to_follow
@@ -206,12 +207,12 @@ def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
         return follow(dataset, model, album, differences, progress)
 
 
-def index_of_words(dataset: Dataset, model: Encoder, album: Album) -> Index:
+def index_of_words(dataset: Dataset, album: Album) -> Index:
     """Brings the index of the words in the pictures up to date, with a bar."""
     from lexvl_anserini.doors.pages.photo_words import with_words
 
     with progress_bar("read words", None, "pictures") as progress:
-        return with_words(dataset, model, album, progress)
+        return with_words(dataset, album, progress)
 
 
 def answers_of(index: Index, model: Encoder, queries: Sequence[str], options: AnswerOptions) -> list[PhotoAnswer]:
@@ -259,9 +260,7 @@ def in_order(doc_ids: Sequence[str], facts: Mapping[str, Mapping[str, str | floa
     """Pictures by date, those of one date as before; pictures without a date are last."""
     if sort == SCORE:
         return list(doc_ids)
-    dated = [doc_id for doc_id in doc_ids if "date" in facts[doc_id]]
-    ordered = sorted(dated, key=lambda doc_id: str(facts[doc_id]["date"]), reverse=sort == NEWEST)
-    return [*ordered, *(doc_id for doc_id in doc_ids if doc_id not in dated)]
+    return in_date_order(doc_ids, lambda doc_id: str(facts[doc_id].get("date", "")), sort == NEWEST)
 
 
 def drawn(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
@@ -344,7 +343,7 @@ def command(
             typer.echo(line)
         index = Index(album.index, index_manifest(album.index))
         if read_text:
-            index = index_of_words(dataset, model, album)
+            index = index_of_words(dataset, album)
     if queries:
         ask(dataset, model, album, index, queries, options)
     else:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +36,8 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
+
+ROOT = Path(__file__).parents[1]
 
 # A name and a caption that would run, if the page took them for HTML.
 HOSTILE = "<img src=x onerror=alert(1)>.png"
@@ -121,6 +126,17 @@ def index_pictures(folder: Path, index: Path, model: Encoder = LEXICAL, pictures
     write_impacts(years, model, shards, layout=Layout(metadata=model is LEXICAL), overwrite=True)
     build_index(shards, index, overwrite=True)
     return index
+
+
+def index_texts(folder: Path) -> dict[str, str]:
+    """Makes `index` in a folder by commands, of a text: other processes lack toy encoders. Their environment."""
+    (folder / "texts").mkdir()
+    (folder / "texts" / "boat.txt").write_text("a red boat")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    encode = ("lexvl_anserini.encode", "--corpus", "folder:texts", "--encoder", "bag-of-tokens", "--output", "impacts")
+    for step in (encode, ("lexvl_anserini.index", "impacts", "--index", "index")):
+        subprocess.run([sys.executable, "-m", *step], cwd=folder, env=environ, check=True)
+    return environ
 
 
 def facts(doc_id: str) -> dict[str, Any]:

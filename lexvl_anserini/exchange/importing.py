@@ -5,7 +5,7 @@ What such a file does not say is in the manifest as the caller gives it: the enc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -32,7 +32,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
 from lexvl_anserini.shards.collection import SUMMED
-from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Shard, shard_stream
+from lexvl_anserini.shards.layout import Layout, Shard, write_shard
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _written(
             if not vectors.integers:
                 quantised = quantiser.documents(shard.vectors)
                 shard = shard._replace(vectors=quantised.impacts, clipped=quantised.clipped, dropped=quantised.dropped)
-            entries.append(_write_shard(part, settings.layout, number, shard, vocabulary))
+            entries.append(write_shard(part, settings.layout.name(number), shard, vocabulary, settings.layout))
         vocabulary.write(part / VOCABULARY)
         counts = Counts({key: sum(entry.get(key, 0) for entry in entries) for key in SUMMED if key in entries[0]})
         counts["max_impact"] = max(entry["max_impact"] for entry in entries)
@@ -236,11 +236,3 @@ def _of_vocabulary(shard: Shard, columns: np.ndarray, vocabulary: Vocabulary) ->
     vectors = sparse.csr_matrix((rows.data, columns[rows.indices], rows.indptr), shape=shape)
     vectors.sort_indices()
     return shard._replace(vectors=vectors)
-
-
-def _write_shard(part: Path, layout: Layout, number: int, shard: Shard, vocabulary: Vocabulary) -> Mapping[str, Any]:
-    """Writes one shard and returns its entry for the manifest."""
-    path = part / (name := layout.name(number))
-    with shard_stream(path, name.endswith(".gz")) as out:
-        SHARD_WRITERS["impact", layout.shard_format](out, shard, vocabulary, layout)
-    return {"name": name, **shard.counts(), "bytes": path.stat().st_size, "sha256": file_sha256(path)}

@@ -7,10 +7,10 @@ the field `id`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ScoredDoc
@@ -19,6 +19,8 @@ from lexvl_anserini.ground.typed import check_type
 if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
+
+Item = TypeVar("Item")
 
 # What `as_frame` reads.
 LISTS = "a list of scored documents, or several"
@@ -141,6 +143,12 @@ def in_order(query_id: str, scored: Sequence[tuple[str, float]]) -> RankedList:
     import numpy as np
 
     return RankedList(query_id, [doc_id for doc_id, _ in scored], np.array([score for _, score in scored], np.float64))
+
+
+def in_date_order(items: Sequence[Item], date_of: Callable[[Item], str], newest_first: bool) -> list[Item]:
+    """Items by their dates, YYYY-MM-DD, those of one date as before; those without a date (empty) are last."""
+    dated = [item for item in items if date_of(item)]
+    return [*sorted(dated, key=date_of, reverse=newest_first), *(item for item in items if not date_of(item))]
 
 
 def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:

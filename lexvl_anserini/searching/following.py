@@ -12,12 +12,11 @@ killed at any moment and is made again ends like one that was not killed. It enc
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -28,22 +27,14 @@ from lexvl_anserini.data.entries import LeftOut
 from lexvl_anserini.data.pictures.exif import checked_extent, read_facts
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.engines.index_folder import is_index
-from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.files import atomic_write, clear_remains, file_sha256, new_folder, write_json
-from lexvl_anserini.ground.manifest import (
-    MANIFEST,
-    CorpusRef,
-    EncodedCorpus,
-    Manifest,
-    ShardRecord,
-    read_manifest,
-)
+from lexvl_anserini.ground.files import atomic_write, clear_remains
+from lexvl_anserini.ground.manifest import CorpusRef, EncodedCorpus, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, metadata_texts
+from lexvl_anserini.searching.unpacking import write_own_shards
 from lexvl_anserini.shards.corpus_reading import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.request import SKIPPED, clear
@@ -233,33 +224,15 @@ def _with_other_metadata(dataset: Dataset, album: Album, differences: Difference
 
     Documents whose pictures changed or are gone have no such metadata: they leave the index next.
     """
-    vectors, held = read_vectors(album.index), differences.held
+    held = differences.held
     same = [picture for picture in differences.pictures if held.get(picture.doc_id) == picture.metadata[DIGEST]]
     complete = same if dataset.exif is None else with_facts(same, dataset.name, dataset.exif)
-    metadata = {picture.doc_id: picture.metadata for picture in complete}
+    metadata: dict[str, Mapping[str, Any]] = {doc_id: {DIGEST: digest} for doc_id, digest in held.items()}
+    metadata |= {picture.doc_id: picture.metadata for picture in complete}
     corpus = {key: value for key, value in manifest.corpus.items() if key != "exif"}
     corpus |= {} if dataset.exif is None else {"exif": dataset.exif}
-    shards = album.incoming
-    if shards.is_dir():
-        clear(shards)
-        shards.rmdir()
-    name = "docs/shard-00000.jsonl"
-    with new_folder(shards) as part:
-        (part / "docs").mkdir()
-        with atomic_write(part / name) as out:
-            for doc_id, row in zip(vectors.ids, vectors.impacts, strict=True):
-                terms = (vectors.terms[column] for column in row.indices.tolist())
-                line = {"id": doc_id, "contents": "", "vector": dict(zip(terms, row.data.tolist(), strict=True))}
-                out.write(orjson.dumps({**line, "metadata": metadata.get(doc_id, {DIGEST: held[doc_id]})}) + b"\n")
-        file, lengths = part / name, vectors.impacts.getnnz(axis=1)
-        counts = {"documents": len(vectors.ids), "empty": int((lengths == 0).sum()), "postings": int(lengths.sum())}
-        counts["max_impact"] = int(vectors.impacts.data.max(initial=0))
-        entry = {"name": name, **counts, "bytes": file.stat().st_size, "sha256": file_sha256(file)}
-        shutil.copyfile(album.index / VOCABULARY, part / VOCABULARY)
-        layout = Layout(shard_size=max(1, counts["documents"]), metadata=True).to_json()
-        whole = replace(manifest, corpus=EncodedCorpus(corpus), layout=layout, shards=(ShardRecord(entry),))
-        write_json(part / MANIFEST, whole.to_json())
-    build_index(shards, album.index, overwrite=True)
+    write_own_shards(album.index, album.incoming, replace(manifest, corpus=EncodedCorpus(corpus)), metadata)
+    build_index(album.incoming, album.index, overwrite=True)
     return read_manifest(album.index)
 
 

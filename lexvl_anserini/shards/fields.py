@@ -20,7 +20,7 @@ import numpy as np
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
+from lexvl_anserini.ground.files import clear_remains, new_folder, write_json
 from lexvl_anserini.ground.manifest import FIELDS, MANIFEST, Counts, EncoderRef, FieldEntry, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
@@ -28,7 +28,7 @@ from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary, in_field
 from lexvl_anserini.shards.bm25 import BM25_QUANTISER, bm25_weights
 from lexvl_anserini.shards.collection import combined_corpus, source_digest
-from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Shard, shard_stream
+from lexvl_anserini.shards.layout import Layout, Shard, write_shard
 from lexvl_anserini.shards.reading import (
     checked_shards,
     counted_impacts,
@@ -293,10 +293,7 @@ def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, progr
         (part / "docs").mkdir()
         while batch := list(islice(rows, layout.shard_size)):
             shard, name = joined(batch, sources, len(vocabulary)), layout.name(len(entries))
-            with shard_stream(part / name, layout.compress) as out:
-                SHARD_WRITERS["impact", layout.shard_format](out, shard, vocabulary, layout)
-            size, digest = (part / name).stat().st_size, file_sha256(part / name)
-            entries.append({"name": name, **shard.counts(), "bytes": size, "sha256": digest})
+            entries.append(write_shard(part, name, shard, vocabulary, layout))
             progress(len(batch))
         vocabulary.write(part / VOCABULARY)
         manifest = manifest_of(sources, vocabulary, {**layout.to_json(), FIELDS: noted}, entries)
@@ -308,10 +305,7 @@ def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, progr
 
 
 def manifest_of(
-    sources: Sequence[FieldSource],
-    vocabulary: Vocabulary,
-    layout: Mapping[str, Any],
-    entries: Sequence[dict[str, Any]],
+    sources: Sequence[FieldSource], vocabulary: Vocabulary, layout: Mapping[str, Any], entries: Sequence[dict[str, Any]]
 ) -> Manifest:
     """The manifest of the whole."""
     counts = Counts({key: sum(entry[key] for entry in entries) for key in ("documents", "empty", "postings")})

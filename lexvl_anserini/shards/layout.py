@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import packed, sync_to
+from lexvl_anserini.ground.files import file_sha256, packed, sync_to
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
@@ -184,6 +184,14 @@ SHARD_WRITERS: Mapping[tuple[str, str], Callable[[IO[bytes], Shard, Any, Layout]
     ("dense", "parquet"): write_dense_parquet,
     ("text", "jsonl"): write_text_jsonl,
 }
+
+
+def write_shard(folder: Path, name: str, shard: Shard, vocabulary: Vocabulary, layout: Layout) -> dict[str, Any]:
+    """Writes a shard of impacts; returns its entry for the manifest."""
+    path = folder / name
+    with shard_stream(path, layout.compress) as out:
+        SHARD_WRITERS["impact", layout.shard_format](out, shard, vocabulary, layout)
+    return {"name": name, **shard.counts(), "bytes": path.stat().st_size, "sha256": file_sha256(path)}
 
 
 @contextmanager

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from served_colours import DENSE, index_pictures, load, running
+from served_colours import DENSE, index_pictures, index_texts, load, running
 
 from lexvl_anserini.doors.serving.opened import served_indexes
 from lexvl_anserini.doors.serving.serve import command
@@ -22,9 +20,6 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
 from tests.invoking import invoked
-
-ROOT = Path(__file__).parents[2]
-
 
 invoke = partial(invoked, command)
 
@@ -83,15 +78,11 @@ def test_an_index_in_a_store_is_served_beside_a_folder(toy, tmp_path, monkeypatc
 
 @pytest.mark.heavy
 def test_the_command_serves_until_it_is_interrupted(tmp_path) -> None:
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "boat.txt").write_text("a red boat")
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    python = (sys.executable, "-m")
-    encode = ("lexvl_anserini.encode", "--corpus", "folder:texts", "--encoder", "bag-of-tokens", "--output", "impacts")
-    for step in (encode, ("lexvl_anserini.index", "impacts", "--index", "index")):
-        subprocess.run([*python, *step], cwd=tmp_path, env=environ, check=True)
+    environ = index_texts(tmp_path)
     serve = ("lexvl_anserini.doors.serving.serve", "--index", "index", "--port", "0", "--format", "json")
-    running = subprocess.Popen([*python, *serve], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        [sys.executable, "-m", *serve], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True
+    )
     try:
         page = json.loads(running.stdout.readline())["page"]
         with urlopen(page) as answer:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
 import PIL.Image
 import pytest
-from served_colours import CAPTION, DENSE, index_pictures, load, running
+from served_colours import CAPTION, DENSE, index_pictures, index_texts, load, running
 
 pytest.importorskip("mcp", reason="the SDK of the Model Context Protocol")
 
@@ -29,7 +27,6 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.searching import searcher
 from tests.invoking import invoked
 
-ROOT = Path(__file__).parents[2]
 KEY = "0123456789abcdef"
 
 
@@ -222,13 +219,7 @@ def test_what_the_command_refuses(tmp_path) -> None:
 @pytest.mark.heavy
 def test_standard_output_has_the_protocol_alone(tmp_path) -> None:
     """An index of texts, because another process has no toy encoders."""
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "boat.txt").write_text("a red boat")
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    python = (sys.executable, "-m")
-    encode = ("lexvl_anserini.encode", "--corpus", "folder:texts", "--encoder", "bag-of-tokens", "--output", "impacts")
-    for step in (encode, ("lexvl_anserini.index", "impacts", "--index", "index")):
-        subprocess.run([*python, *step], cwd=tmp_path, env=environ, check=True)
+    environ = index_texts(tmp_path)
     serve = ("-m", "lexvl_anserini.doors.serving.mcp", "index")
     where = StdioServerParameters(command=sys.executable, args=list(serve), cwd=tmp_path, env=environ)
     assert answer(where, "search", query="boat")["hits"][0]["doc_id"] == "boat"

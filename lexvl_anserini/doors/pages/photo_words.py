@@ -9,26 +9,20 @@ Words are remembered (`reading.py`), so that a photo is read once; what is writt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.exif import read_facts
 from lexvl_anserini.doors.pages.answering import IMAGE, TEXT, PageAlbum, built, words_of
-from lexvl_anserini.exchange.ciff_writing import export_ciff
-from lexvl_anserini.exchange.formats import import_file
-from lexvl_anserini.exchange.importing import ImportSettings
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.searching.building import metadata_texts
 from lexvl_anserini.searching.following import DIGEST, Album
+from lexvl_anserini.searching.unpacking import write_own_shards
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
-    from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.ground.records import Document
     from lexvl_anserini.searching.index import Index
 
 # The folder in an album.
@@ -38,28 +32,20 @@ READ = "read"
 FACTOR = 6
 
 
-def with_words(pictures: Dataset, model: Encoder, album: Album, progress: Progress = silent) -> Index:
+def with_words(pictures: Dataset, album: Album, progress: Progress = silent) -> Index:
     """Brings the index of photos and their words up to date; the caller lets no other process write the album.
 
     Args:
-        pictures: of the album, `folder:PATH`.
-        model: the encoder of the album's index, which is up to date.
+        pictures: of the album, `folder:PATH`, whose index is up to date.
         progress: called with the number of photos whose words are read.
     """
     own, held = PageAlbum(album.path / READ), metadata_texts(album.index, DIGEST)
     place = pictures.name.partition(":")[2]
     read = load_dataset(f"read-pictures:{place}", escape_ids=True, direction=pictures.ref.direction)
-
-    def documents() -> Iterator[Document]:
-        for document in read.documents():
-            if document.doc_id in held:
-                facts = read_facts(document.image or "", pictures.exif).metadata if pictures.exif else {}
-                yield document._replace(metadata={**document.metadata, **facts})
-
-    words_of(replace(read, documents=documents), own, progress)
-    postings = own.path / "pictures.ciff"
-    export_ciff(album.index, postings, overwrite=True)
-    quantiser = Quantiser.from_json(read_manifest(album.index).quantiser).settled()
-    settings = ImportSettings(pictures.name, model, quantiser)
-    import_file(postings, own.pictures, settings, overwrite=True)
+    words_of(replace(read, documents=lambda: (d for d in read.documents() if d.doc_id in held)), own, progress)
+    facts = {
+        picture.doc_id: read_facts(picture.image or "", pictures.exif).metadata if pictures.exif else {}
+        for picture in pictures.documents()
+    }
+    write_own_shards(album.index, own.pictures, read_manifest(album.index), facts)
     return built({TEXT: own.words, IMAGE: own.pictures}, own, {TEXT: FACTOR})

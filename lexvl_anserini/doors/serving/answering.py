@@ -64,7 +64,7 @@ from lexvl_anserini.queries.clauses import (
 from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.runs.order import RankedList, in_date_order, ranked
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, search_refined
 from lexvl_anserini.searching.shared_terms import explained
@@ -402,12 +402,11 @@ def find(index: LiveIndex, question: Question, query: Any, where: Clause | None,
 
 
 def dated(index: LiveIndex, hits: Sequence[ScoredDoc], newest_first: bool) -> list[ScoredDoc]:
-    """Hits by their date, those of one date as before; those without a date are last."""
-    dates = {hit.doc_id: str(index.corpus.documents.get(hit.doc_id, UNKNOWN).metadata.get("date", "")) for hit in hits}
-    ordered = sorted(
-        (hit for hit in hits if dates[hit.doc_id]), key=lambda hit: dates[hit.doc_id], reverse=newest_first
+    """Hits by the dates of their documents."""
+    documents = index.corpus.documents
+    return in_date_order(
+        hits, lambda hit: str(documents.get(hit.doc_id, UNKNOWN).metadata.get("date", "")), newest_first
     )
-    return [*ordered, *(hit for hit in hits if not dates[hit.doc_id])]
 
 
 def least_score(cut: Cut, index: LiveIndex, query: Any) -> float:

@@ -12,11 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.doors.serving.publishing.data_files import as_text, varying
-from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.lucene.fields import CONTENTS, opened_reader
-from lexvl_anserini.engines.lucene.vectors import names_of
-from lexvl_anserini.engines.resident.packing import exported
-from lexvl_anserini.exchange.ciff_writing import take_census
+from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
@@ -58,27 +54,15 @@ def read_postings(index: Path, vocabulary: Vocabulary) -> TermPostings:
     Raises:
         ArtefactError: no Lucene index, or a term that is not in the vocabulary.
     """
-    if not any(index.glob("segments_*")):
-        raise ArtefactError(f"{index}: no Lucene index; build it with python -m lexvl_anserini.index")
-    jvm.start()
-    dimensions, documents, impacts = [], [], []
-    with opened_reader(index) as reader:
-        facts = take_census(index, reader)
-        order = sorted(range(len(facts.ids)), key=facts.ids.__getitem__)
-        place = np.empty(len(order), np.int32)
-        place[order] = np.arange(len(order))
-        for chunk in exported(reader, CONTENTS):
-            names = [name.decode() for name in names_of(chunk)]
-            if unknown := [name for name in names if name not in vocabulary.dimension]:
-                raise ArtefactError(f"{index}: the term {unknown[0]!r:.80} is not in its vocabulary; index again")
-            own = np.array([vocabulary.dimension[name] for name in names], np.int32)
-            dimensions.append(own.repeat(np.diff(chunk.ends, prepend=0)))
-            documents.append(place[facts.numbers[chunk.documents]])
-            impacts.append(chunk.impacts.copy())
-    columns, numbers, values = map(np.concatenate, (dimensions, documents, impacts))
-    by_dimension = np.lexsort((numbers, columns))
-    ends = np.cumsum(np.bincount(columns, minlength=len(vocabulary)), dtype=np.int64)
-    return TermPostings([facts.ids[at].decode() for at in order], ends, numbers[by_dimension], values[by_dimension])
+    vectors = read_vectors(index)
+    if unknown := [term for term in vectors.terms if term not in vocabulary.dimension]:
+        raise ArtefactError(f"{index}: the term {unknown[0]!r:.80} is not in its vocabulary; index again")
+    dimensions = np.array([vocabulary.dimension[term] for term in vectors.terms], np.int64)
+    lists = vectors.impacts.tocsc()[:, np.argsort(dimensions)]
+    lists.sort_indices()
+    counts = np.zeros(len(vocabulary), np.int64)
+    counts[np.sort(dimensions)] = np.diff(lists.indptr)
+    return TermPostings(vectors.ids, np.cumsum(counts), lists.indices.astype(np.int32), lists.data.astype(np.int32))
 
 
 def in_ranges(postings: TermPostings) -> Iterator[tuple[int, str]]:
