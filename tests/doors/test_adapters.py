@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from gc import get_referents
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from itertools import islice
 from math import log2
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, by_query
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.layout import Layout
@@ -26,6 +30,8 @@ TEXTS = {"d1": "a dog runs", "d2": "a man on a beach", "d3": "a dog and a man", 
 QUERIES = {"q1": "a dog", "q2": "man", "q3": "boat"}
 DOCUMENTS = [Document(doc_id, text=text) for doc_id, text in TEXTS.items()]
 TOPICS = [Topic(query_id, text) for query_id, text in QUERIES.items()]
+# The packaged models that have a card.
+TRAINED = ("lexvl-mini", "photos-vdr", "photos-dense")
 DATASET = Dataset("toy", "", lambda: iter(DOCUMENTS), lambda: iter(()), lambda: iter(()))
 
 
@@ -137,7 +143,6 @@ def test_langchain_retrieves(model, tmp_path):
 def test_ir_measures_reads_our_hits_and_judgements(index, model):
     measures = pytest.importorskip("ir_measures", reason="ir_measures is not installed")
     from lexvl_anserini import Searcher
-    from lexvl_anserini.ground.records import Qrel
 
     with Searcher(index, model) as searcher:
         hits = [hit for ranking in searcher.lists(TOPICS, 2) for hit in ranking]
@@ -145,6 +150,27 @@ def test_ir_measures_reads_our_hits_and_judgements(index, model):
     qrels = [Qrel("q1", "d3", 1), Qrel("q2", "d2", 1)]
     found = measures.calc_aggregate([measures.RR, measures.R @ 2], qrels, hits)
     assert found == {measures.RR: 0.75, measures.R @ 2: 1.0}
+
+
+def weights_of(encoder: Encoder) -> dict[int, int]:
+    """The number of weights of each tensor of all networks that an encoder refers to, by the tensor's address."""
+    import torch
+
+    weights: dict[int, int] = {}
+    seen: set[int] = set()
+    rest: list[Any] = [encoder]
+    while rest:
+        part = rest.pop()
+        if id(part) in seen or isinstance(part, type | ModuleType):
+            continue
+        seen.add(id(part))
+        if isinstance(part, torch.nn.Module):
+            weights |= {tensor.data_ptr(): tensor.numel() for tensor in (*part.parameters(), *part.buffers())}
+        elif isinstance(part, FunctionType):
+            rest += [cell.cell_contents for cell in part.__closure__ or ()]
+        else:
+            rest += get_referents(part)
+    return weights
 
 
 class TestMTEB:
@@ -236,3 +262,108 @@ class TestMTEB:
         rows = json.loads(invoked(command, *arguments))
         [ours] = [row["value"] for row in rows if row["measure"] == "nDCG@5"]
         assert theirs == pytest.approx(ours, abs=1e-5) and theirs > 0
+
+    def test_our_datasets_are_tasks(self, model):
+        """Relevant are d3 for q1, which d1 ties with, and d2 for q2; MTEB orders equal scores by the greater id."""
+        from lexvl_anserini.doors.adapters.mteb_task import task_of
+
+        judged = replace(
+            DATASET,
+            name="beir:my-toys",
+            topics=lambda: iter(TOPICS),
+            qrels=lambda: iter([Qrel("q1", "d3", 1), Qrel("q2", "d2", 1), Qrel("q3", "d1", 0)]),
+        )
+        task = task_of(judged)
+        assert (task.metadata.name, task.metadata.category) == ("BeirMyToys", "t2t")
+        [row] = self.evaluated(model, task)["test"]
+        assert row["ndcg_at_10"] == pytest.approx((1 + 1 / log2(3)) / 2, abs=1e-5)
+        with pytest.raises(DataError, match="beir:my-toys: no judgement has a relevant document"):
+            task_of(replace(judged, qrels=lambda: iter([Qrel("q1", "d3", 0)]))).load_data()
+        with pytest.raises(DataError, match="judgements name topic 'q9', which the dataset lacks"):
+            task_of(replace(judged, qrels=lambda: iter([Qrel("q9", "d3", 1)]))).load_data()
+        with pytest.raises(UsageError, match="give the task a name"):
+            task_of(replace(judged, name="--"))
+
+    def test_our_datasets_of_pictures_are_tasks(self):
+        from lexvl_anserini import load_dataset, load_encoder
+        from lexvl_anserini.doors.adapters.mteb_task import task_of
+
+        demo = load_dataset("demo", direction="text-to-image")
+        few = list(islice(demo.documents(), 12))
+        ids = {document.doc_id for document in few}
+        topics = list(demo.topics())
+        qrels = [qrel for qrel in demo.qrels() if qrel.doc_id in ids]
+        small = replace(demo, documents=lambda: iter(few), topics=lambda: iter(topics), qrels=lambda: iter(qrels))
+        task = task_of(small, "Few")
+        assert (task.metadata.name, task.metadata.category) == ("Few", "t2i")
+        model = load_encoder("vdr-crossmodal", "demo-vdr", direction="text-to-image")
+        [row] = self.evaluated(model, task)[demo.split]
+        corpus = IndexedCorpus(model, few)
+        lists = by_query(corpus.lists(topics, 10))
+        relevant = {qrel.query_id: qrel.doc_id for qrel in qrels}
+        ten = [doc_id in lists[query_id] for query_id, doc_id in relevant.items()]
+        assert row["recall_at_10"] == pytest.approx(sum(ten) / len(ten), abs=1e-5) and sum(ten) > len(ten) / 2
+        with pytest.raises(DataError, match="has no picture; the direction of the dataset needs one"):
+            task_of(replace(small, documents=lambda: iter(DOCUMENTS))).load_data()
+
+    def test_the_packaged_models_have_entries_in_its_registry(self, monkeypatch):
+        """The file as MTEB would have it, in its own package of implementations."""
+        import mteb
+        from mteb.mocks.mock_tasks.retrieval import MockRetrievalTask
+        from mteb.models import ModelMeta, SearchProtocol, model_implementations
+
+        from lexvl_anserini.doors.adapters import mteb_models
+        from lexvl_anserini.doors.adapters.mteb_search import register_models
+
+        spec = spec_from_file_location(f"{model_implementations.__name__}.lexvl_models", mteb_models.__file__)
+        assert spec is not None and spec.loader is not None
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        metas = {meta.name: meta for meta in vars(module).values() if isinstance(meta, ModelMeta)}
+        monkeypatch.setattr(model_implementations, "MODEL_REGISTRY", model_implementations.MODEL_REGISTRY)
+        for name in metas:
+            monkeypatch.setitem(model_implementations.MODEL_REGISTRY, name, None)
+        assert set(register_models()) == set(metas) == {f"lexvl/{name}" for name in TRAINED}
+        model = mteb.get_model("lexvl/lexvl-mini")
+        assert isinstance(model, SearchProtocol) and model.mteb_model_meta.name == "lexvl/lexvl-mini"
+        results = mteb.evaluate(model, [MockRetrievalTask()], cache=None)
+        assert 0 < results.task_results[0].scores["test"][0]["ndcg_at_10"] <= 1
+
+    @pytest.mark.parametrize("name", TRAINED)
+    def test_entries_say_what_the_models_are(self, name):
+        from lexvl_anserini.doors.adapters.mteb_models import lexvl_loader, lexvl_mini, photos_dense, photos_vdr
+
+        [meta] = [meta for meta in (lexvl_mini, photos_vdr, photos_dense) if meta.name == f"lexvl/{name}"]
+        search = lexvl_loader(meta.name, revision=meta.revision, **meta.loader_kwargs)
+        assert meta.n_parameters == sum(weights_of(search.model).values())
+        assert meta.memory_usage_mb == round(4 * meta.n_parameters / 2**20)
+        vector = search.model.encode_query("two dogs")
+        assert meta.embed_dim == vector.shape[-1]
+        with pytest.raises(UsageError, match=f"MTEB's entry has revision 0, the installed package has {meta.revision}"):
+            lexvl_loader(meta.name, revision="0", **meta.loader_kwargs)
+
+    def test_packaged_models_take_the_direction_of_a_task(self):
+        from mteb.mocks.mock_tasks import retrieval
+
+        from lexvl_anserini.doors.adapters.mteb_search import PackagedSearch
+
+        search = PackagedSearch("lexvl/demo-vdr", encoder="vdr-crossmodal")
+        for task, direction in (
+            (retrieval.MockAny2AnyRetrievalI2TTask(), "image-to-text"),
+            (retrieval.MockAny2AnyRetrievalT2ITask(), "text-to-image"),
+        ):
+            task.load_data()
+            [corpora] = task.dataset.values()
+            search.index(corpora["test"]["corpus"], task_metadata=task.metadata)
+            assert search.model.options["direction"] == direction
+        with pytest.raises(UsageError, match="has the categories t2i, i2t"):
+            search.index(
+                None, task_metadata=retrieval.MockRetrievalTask.metadata.model_copy(update={"category": "i2i"})
+            )
+        texts = PackagedSearch("lexvl/lexvl-mini", encoder="vdr")
+        with pytest.raises(
+            UsageError, match="MockAny2AnyRetrievalT2I is of category 't2i'; lexvl/lexvl-mini reads texts"
+        ):
+            texts.index(None, task_metadata=retrieval.MockAny2AnyRetrievalT2ITask.metadata)
+        with pytest.raises(UsageError, match="'other/photos-vdr' is no packaged model"):
+            PackagedSearch("other/photos-vdr", encoder="vdr-crossmodal")

@@ -7,6 +7,7 @@ the scores are those that users get. It implements MTEB's SearchProtocol (mteb 2
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from lexvl_anserini.doors.adapters.indexed_corpus import IndexedCorpus, by_query, saved_picture
+from lexvl_anserini.encoders.cards import card_of
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.installed import version_of
 from lexvl_anserini.ground.records import Document, Topic
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from mteb.models import ModelMeta
 
     from lexvl_anserini.encoders.encoder import Encoder
+
+# MTEB's category of a task, the modalities of queries and documents, and the direction of our encoders of pictures.
+DIRECTIONS = {"t2i": "text-to-image", "i2t": "image-to-text"}
 
 
 class MTEBSearch:
@@ -38,15 +44,15 @@ class MTEBSearch:
         finalize(self, rmtree, self.pictures, ignore_errors=True)
         self.corpus: IndexedCorpus | None = None
 
-    @property
+    @cached_property
     def mteb_model_meta(self) -> ModelMeta:
-        """The model's entry in MTEB's results."""
+        """The model's entry in MTEB's results; MTEB sets its own where the model is of its registry."""
         from mteb.models import ModelMeta
 
         return ModelMeta.create_empty(
             {
                 "name": self.name,
-                "revision": (self.model.checkpoint_digest or version_of("lexvl-anserini") or "none")[:40],
+                "revision": revision_of(self.model),
                 "framework": ["PyTorch"],
                 "similarity_fn_name": "dot",
                 "modalities": ["image", "text"],
@@ -118,3 +124,68 @@ class MTEBSearch:
                     row["image"] = saved_picture(row["image"], self.pictures / side, number)
                 number += 1
                 yield row
+
+
+class PackagedSearch(MTEBSearch):
+    """A packaged model, loaded in the direction of each task; `mteb_models` has the entries of MTEB's registry.
+
+    Args:
+        name: `lexvl/` and the name of the checkpoint.
+        revision: the first 40 digits of its digest; None for any.
+        encoder: a row of `cards.CARDS`.
+        device: auto, cpu, cuda, cuda:1, mps.
+        options: of the encoder.
+
+    Raises:
+        UsageError: the checkpoint has another revision, or `name` has another organisation.
+    """
+
+    def __init__(self, name: str, revision: str | None = None, *, encoder: str, device: str = "auto", **options: Any):
+        organisation, _, checkpoint = name.partition("/")
+        if organisation != "lexvl" or not checkpoint:
+            raise UsageError(f"{name!r} is no packaged model; its name would be lexvl/ and a packaged checkpoint")
+        self._load = partial(load_encoder, encoder, checkpoint, device=device, **options)
+        super().__init__(self._load(), name)
+        if revision not in (None, installed := revision_of(self.model)):
+            raise UsageError(
+                f"{name}: MTEB's entry has revision {revision}, the installed package has {installed}; install the "
+                "version of lexvl-anserini that has the entry's revision, or pass the installed one as revision"
+            )
+
+    def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
+        """As `MTEBSearch.index`, by the encoder in the direction of the task.
+
+        Raises:
+            UsageError: the model does not read the modalities of the task.
+        """
+        if card_of(self.model.name).reads_images:
+            if task_metadata.category not in DIRECTIONS:
+                raise UsageError(
+                    f"{task_metadata.name} is of category {task_metadata.category!r}; {self.name} has the categories "
+                    f"{', '.join(DIRECTIONS)}"
+                )
+            direction = DIRECTIONS[task_metadata.category]
+            if self.model.options["direction"] != direction:
+                self.model = self._load(direction=direction)
+        elif task_metadata.category != "t2t":
+            raise UsageError(
+                f"{task_metadata.name} is of category {task_metadata.category!r}; {self.name} reads texts only"
+            )
+        super().index(corpus, task_metadata=task_metadata, num_proc=num_proc, **others)
+
+
+def revision_of(model: Encoder) -> str:
+    """The revision in MTEB's results: 40 digits of the checkpoint's digest, else this package's version."""
+    return (model.checkpoint_digest or version_of("lexvl-anserini") or "none")[:40]
+
+
+def register_models() -> list[str]:
+    """Adds the packaged models to the registry of the running process, for `mteb.get_model`; returns their names."""
+    from mteb.models import ModelMeta
+    from mteb.models.model_implementations import MODEL_REGISTRY
+
+    from lexvl_anserini.doors.adapters import mteb_models
+
+    metas = [meta for meta in vars(mteb_models).values() if isinstance(meta, ModelMeta)]
+    MODEL_REGISTRY.update({str(meta.name): meta for meta in metas})
+    return [str(meta.name) for meta in metas]
