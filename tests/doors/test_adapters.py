@@ -313,7 +313,7 @@ class TestMTEB:
         from mteb.models import ModelMeta, SearchProtocol, model_implementations
 
         from lexvl_anserini.doors.adapters import mteb_models
-        from lexvl_anserini.doors.adapters.mteb_search import register_models
+        from lexvl_anserini.doors.adapters.mteb_registry import register_models
 
         spec = spec_from_file_location(f"{model_implementations.__name__}.lexvl_models", mteb_models.__file__)
         assert spec is not None and spec.loader is not None

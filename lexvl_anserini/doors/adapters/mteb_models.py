@@ -1,6 +1,6 @@
 """Our packaged models as entries of MTEB's registry, in the form of `mteb/models/model_implementations`.
 
-This file can be copied there as it is. Before MTEB has it, `mteb_search.register_models()` adds the entries to the
+This file can be copied there as it is. Before MTEB has it, `mteb_registry.register_models()` adds the entries to the
 registry of the running process. `mteb.get_model("lexvl/photos-vdr")` then loads a search model over Lucene's impacts.
 """
 

@@ -177,15 +177,3 @@ class PackagedSearch(MTEBSearch):
 def revision_of(model: Encoder) -> str:
     """The revision in MTEB's results: 40 digits of the checkpoint's digest, else this package's version."""
     return (model.checkpoint_digest or version_of("lexvl-anserini") or "none")[:40]
-
-
-def register_models() -> list[str]:
-    """Adds the packaged models to the registry of the running process, for `mteb.get_model`; returns their names."""
-    from mteb.models import ModelMeta
-    from mteb.models.model_implementations import MODEL_REGISTRY
-
-    from lexvl_anserini.doors.adapters import mteb_models
-
-    metas = [meta for meta in vars(mteb_models).values() if isinstance(meta, ModelMeta)]
-    MODEL_REGISTRY.update({str(meta.name): meta for meta in metas})
-    return [str(meta.name) for meta in metas]

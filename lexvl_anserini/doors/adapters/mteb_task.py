@@ -41,13 +41,14 @@ def task_of(dataset: Dataset, name: str | None = None, languages: Iterable[str] 
     if not title:
         raise UsageError(f"{dataset.name}: its name has no letter or digit; give the task a name")
     sides = [side[0] for side in dataset.direction.split("-to-")]
+    category: Any = "2".join(sides)
     split = dataset.split or "test"
     facts = TaskMetadata(
         name=title,
         description=f"{dataset.name}, read by lexvl-anserini",
         dataset={"path": dataset.name, "revision": "none"},
         type="Any2AnyRetrieval" if "i" in sides else "Retrieval",
-        category="2".join(sides),
+        category=category,
         modalities=["text", "image"] if "i" in sides else ["text"],
         eval_splits=[split],
         eval_langs=list(languages),
