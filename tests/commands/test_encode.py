@@ -335,7 +335,7 @@ def test_encodes_topics_of_a_corpus(encode, beir):
     assert len(Path("q.jsonl").read_text().splitlines()) == 3
     # A run of them can be measured: the queries know where they are judged.
     origin = json.loads(Path("q.jsonl.manifest.json").read_text())["topics"]
-    assert origin["dataset"] == f"beir:{beir}" and origin["split"] == "test" and origin["remove_query"]
+    assert origin["dataset"] == f"beir:{beir}" and origin["split"] == "test" and not origin["remove_query"]
 
 
 def test_topics_are_not_overwritten_unless_told(encode, tmp_path):
