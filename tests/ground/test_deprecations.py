@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import subprocess
 import sys
 import warnings
@@ -10,11 +12,19 @@ from pathlib import Path
 
 import pytest
 
+import lexvl_anserini
 from lexvl_anserini import Encoder, Quantiser, __version__, load_encoder
 from lexvl_anserini.cli import GONE
 from lexvl_anserini.ground.deprecations import DEPRECATIONS
 
-PAGE = (Path(__file__).parents[2] / "docs/stability.md").read_text("utf-8")
+ROOT = Path(__file__).parents[2]
+# Flags of all commands, and parameters of all public functions, of version 0.2.0 (commit 9b7832e8).
+OLDER = json.loads((ROOT / "tests/golden/cli/of-0.2.0.json").read_text("utf-8"))
+NOW = json.loads((ROOT / "tests/golden/cli/options.json").read_text("utf-8"))
+# What 0.3.0 has no more, besides the commands in `GONE`; docs/stability.md says so.
+GONE_FLAGS = {"efficiency": {"--corpus", "--batch-size"}}
+RENAMED = {"Encoder.encode_query": {"texts": "queries"}, "Encoder.encode_document": {"texts": "documents"}}
+PAGE = (ROOT / "docs/stability.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +85,27 @@ def test_a_command_that_is_gone_names_what_there_is_instead() -> None:
     )
     expected = "error: lexvl ceiling: gone since 0.3.0; in a checkout: python tools/world ceiling"
     assert (done.returncode, done.stderr.strip()) == (2, expected)
+
+
+@pytest.mark.parametrize("command", OLDER["options"])
+def test_a_command_of_an_older_version_has_its_options_or_is_gone(command: str) -> None:
+    if command in GONE:
+        assert command not in NOW
+        return
+    flags = {flag for line in NOW[command] for flag in line.partition(": ")[0].split()}
+    assert set(OLDER["options"][command].split()) - flags == GONE_FLAGS.get(command, set())
+
+
+@pytest.mark.parametrize("name", OLDER["parameters"])
+def test_a_public_name_of_an_older_version_has_its_parameters_at_their_places(name: str) -> None:
+    item: object = lexvl_anserini
+    for part in name.split("."):
+        item = getattr(item, part)
+    if name == "LexvlError":
+        return  # an exception: its message
+    kinds = inspect.Parameter
+    now = {parameter.name: parameter.kind for parameter in inspect.signature(item).parameters.values()}  # type: ignore[arg-type]
+    older = [RENAMED.get(name, {}).get(parameter, parameter) for parameter in OLDER["parameters"][name].split()]
+    assert set(older) <= set(now)
+    by_place = [parameter for parameter in older if now[parameter] == kinds.POSITIONAL_OR_KEYWORD]
+    assert list(now)[: len(by_place)] == by_place
