@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # The range of python_requires in setup.cfg, which nothing reads where a checkout runs without installation.
 if not (3, 11) <= sys.version_info[:2] <= (3, 14):

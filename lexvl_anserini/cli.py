@@ -333,6 +333,13 @@ def make_app(command: Command, name: str | None = None, program: str | None = No
     return app
 
 
+# Commands of older versions: the first version without each, and what there is instead.
+GONE: Mapping[str, str] = {
+    "ceiling": "0.3.0; in a checkout: python tools/world ceiling",
+    "concepts": "0.3.0; in a checkout: python tools/world concepts",
+}
+
+
 class CommandGroup(TyperGroup):
     """The commands of `lexvl`. A command is imported when it is called; help and completion of names import none."""
 
@@ -344,6 +351,8 @@ class CommandGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The name, the command itself, and the arguments that remain; the command is None if there is no such one."""
+        if args[0] in GONE:
+            raise UsageError(f"lexvl {args[0]}: gone since {GONE[args[0]]}")
         name, listed, rest = super().resolve_command(ctx, args)
         if name is None or listed is None:
             return None, None, rest

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import astuple, dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -63,24 +64,32 @@ def report(manifest: Manifest, output: Path, seconds: float) -> dict[str, Any]:
     return rows
 
 
-def estimate(
-    dataset: Dataset, model: Encoder, quantiser: Quantiser, batch_size: int, on_error: OnError, part: Part | None
-) -> dict[str, Any]:
-    """The number of documents of a corpus or a part, and the time that encoding will take, from a sample of them."""
+def estimate(dataset: Dataset, model: Encoder, work: Work, part: Part | None) -> dict[str, Any]:
+    """The number of documents of a corpus or a part, and the time that encoding will take.
+
+    All documents are read once, which encoding does twice; a sample of them is encoded and written, to memory.
+    """
     from lexvl_anserini.data.checks import check_corpus
     from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-    from lexvl_anserini.shards.encoding import CALIBRATION_SAMPLE, drawn_sample, encode_shard
+    from lexvl_anserini.shards.encoding import drawn_sample, encode_shard, sample_size
+    from lexvl_anserini.shards.layout import SHARD_WRITERS
 
+    batch_size, on_error, layout = work.encoder.batch_size, OnError(work.parts.on_error), work.layout
+    started = time.perf_counter()
     summary = check_corpus(dataset.documents, dataset.name)
+    reading_s = time.perf_counter() - started
     sample = drawn_sample(dataset.documents(), summary.documents, DRY_RUN_SAMPLE)
     plain = Quantiser(document=SideQuantiser("peak", 8))
     encode_shard(sample[:WARMING], model, plain, batch_size, silent, on_error)
     started = time.perf_counter()
     shard = encode_shard(sample, model, plain, batch_size, silent, on_error)
+    encoding_s = (time.perf_counter() - started) / len(sample)
+    started, vocabulary = time.perf_counter(), model.vocabulary if model.kind == "impact" else None
+    SHARD_WRITERS[model.kind, layout.of_kind(model.kind).shard_format](BytesIO(), shard, vocabulary, layout)
+    writing_s = (time.perf_counter() - started) / len(sample)
     documents = part.span(summary.documents)[1] if part else summary.documents
-    calibrating = model.kind == "impact" and model.fitted(quantiser).document.scheme == "calibrated"
-    encoded = documents + calibrating * min(CALIBRATION_SAMPLE, summary.documents)
-    seconds = (time.perf_counter() - started) / len(sample) * encoded
+    calibrating = sample_size(work.quantiser, model, summary.documents)
+    seconds = 2 * reading_s + encoding_s * (documents + calibrating) + writing_s * documents
     rows: dict[str, Any] = {"documents": documents, "estimated_seconds": round(seconds, 1)}
     if "postings" in (counts := shard.counts()):
         rows["estimated_postings"] = round(counts["postings"] / len(sample) * documents)
@@ -348,6 +357,10 @@ def command(
     inputs.check()
     part = parts.part(inputs.topics, inputs.output)
     work = Work(inputs, encoder, quantised.load(), shards.layout(inputs.exif is not None), parts, overwrite)
+    if runner != cli.RunnerOptions() and not dry_run and not parts.all_parts(inputs.topics):
+        raise UsageError(
+            "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"
+        )
     if inputs.index and not dry_run:
         cli.print_rows(encode_for_index(work), style)
         return
@@ -355,10 +368,6 @@ def command(
         with runner.running():
             cli.print_rows(encode_all_parts(work), style)
         return
-    if runner != cli.RunnerOptions() and not dry_run:
-        raise UsageError(
-            "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"
-        )
     topics, dataset = inputs.load_topics(), inputs.load_corpus()
     if topics is None:
         dataset = begun(dataset)  # a corpus that cannot be read fails before the encoder is loaded
@@ -372,7 +381,7 @@ def command(
         rows = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint}
         rows["corpus"] = inputs.topics or inputs.corpus
         if topics is None:
-            rows |= estimate(dataset, model, work.quantiser, batch_size, OnError(parts.on_error), part)
+            rows |= estimate(dataset, model, work, part)
         else:
             rows["topics"] = topics.count()
     elif topics is not None:

@@ -26,11 +26,11 @@ from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.entries import printable
-from lexvl_anserini.data.pictures.exif import BASIC, GPS, read_facts
+from lexvl_anserini.data.pictures.exif import BASIC, GPS, RANGE_KEYS, TEXT_KEYS, read_facts
 from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest, is_index
-from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.runs.order import in_date_order
@@ -220,7 +220,10 @@ def answers_of(index: Index, model: Encoder, queries: Sequence[str], options: An
     likeness = Likeness.of(index, options.alike) if options.alike else None
     with Searcher(index, model) as searcher:
         finder = Finder(searcher, likeness, options)
-        every = [finder.find(query) for query in queries]
+        try:
+            every = [finder.find(query) for query in queries]
+        except UnknownName as unknown:
+            raise without_fact(unknown) from unknown
     none = {"": ", or none of those that match has one"} if options.where else {}
     answers = []
     for query, (hits, fit) in zip(queries, every, strict=True):
@@ -228,6 +231,15 @@ def answers_of(index: Index, model: Encoder, queries: Sequence[str], options: An
         alike = {hit.doc_id: f"+{len(hit.others):,} like this" for hit in hits if hit.others}
         answers.append(PhotoAnswer(TypedAnswer(query, explained, "" if fit else NOTHING), none, alike))
     return answers
+
+
+def without_fact(unknown: UnknownName) -> UsageError:
+    """The error of a condition on what EXIF data says if the index has it of no picture; else the error as it is."""
+    key = unknown.name.removeprefix("meta.")
+    if key not in (*TEXT_KEYS, *RANGE_KEYS):
+        return unknown
+    remedy = "; --gps indexes where pictures were taken" if key in ("latitude", "longitude") else ""
+    return UsageError(f"--where {key}:...: no picture of this album has a {key} in its EXIF data{remedy}")
 
 
 def with_facts(dataset: Dataset, answers: Sequence[PhotoAnswer], sort: str) -> list[PhotoAnswer]:

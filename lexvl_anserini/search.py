@@ -252,7 +252,7 @@ class ListOptions:
         bool | None,
         typer.Option(
             "--remove-query/--no-remove-query",
-            help="Leave out the document whose id is the topic's; default the dataset's rule (on for beir).",
+            help="Leave out the document whose id is the topic's; default the dataset's rule (on for those of BEIR).",
         ),
     ] = None
     strict_scores: Annotated[
@@ -343,11 +343,11 @@ def search_topics(
     search: IndexSearch, source: TopicSource, runs: RunOptions, lists: ListOptions, overwrite: bool, dry_run: bool
 ) -> dict[str, Any]:
     """Writes the run of all topics, unless it is finished already; returns the rows to print."""
-    remove_query = source.remove_query if lists.remove_query is None else lists.remove_query
+    target = runs.path(search.index.manifest)
+    remove_query = source.removes_query(target, overwrite) if lists.remove_query is None else lists.remove_query
     request = search.run_manifest(
         source, runs.hits or DEFAULT_HITS, remove_query, lists.strict_scores, runs.output_format
     )
-    target = runs.path(search.index.manifest)
     if dry_run:
         return {
             "run": str(target),

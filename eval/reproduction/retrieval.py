@@ -125,8 +125,9 @@ def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -
     )
     source = TopicSource.of(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
-    request = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
     run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
+    remove_query = source.removes_query(run, place.overwrite)
+    request = search.run_manifest(source, hits, remove_query, strict_scores=False, output_format="trec")
 
     def write() -> RunManifest:
         with place.bars(f"search {run.name}", source.count(), "topics") as progress:

@@ -83,7 +83,7 @@ class UnknownName(UsageError):
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]):
-        known = sorted(known)
+        self.name, known = name, sorted(known)
         near = get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ";"
         super().__init__(f"unknown {kind} {name!r}{hint} known: {', '.join(known) or '(none)'}")

@@ -38,6 +38,8 @@ class RunManifest(ManifestFile):
     counts               topics, topics_without_hits, lines
     efficiency           figures of the search that made it, for tables (ms_per_query, index_bytes, ...)
     sha256               of the run's file as it was written; empty in manifests of 0.2.0 and before
+    left_out             lists without the document whose id is the topic's, by `remove_query`; None in manifests of
+                         0.2.0 and before, and of what is made of other runs
     """
 
     topics: str
@@ -57,10 +59,11 @@ class RunManifest(ManifestFile):
     efficiency: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     sha256: str = ""
+    left_out: int | None = None
     format: str = "lexvl-run/1"
     title = "run's manifest"
     remedies = ("search again", "make the run again")
-    optional = frozenset({"sha256"})  # fields that a later version added
+    optional = frozenset({"sha256", "left_out"})  # fields that a later version added
     inside = MappingProxyType({"quantiser": QuantiserEntry})
 
     @property
@@ -77,8 +80,8 @@ class RunManifest(ManifestFile):
         return "runs" in self.encoder.options
 
     def request(self) -> dict[str, Any]:
-        """What decides the content of the run: everything but the counts, the figures, the versions and the digest."""
-        measured = ("counts", "efficiency", "versions", "sha256")
+        """What decides the content of the run: everything but its counts, figures, versions and digest."""
+        measured = ("counts", "efficiency", "versions", "sha256", "left_out")
         return {name: value for name, value in self.to_json().items() if name not in measured}
 
 

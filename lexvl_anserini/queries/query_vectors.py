@@ -183,9 +183,14 @@ def finished_queries(output: Path, request: Mapping[str, Any], overwrite: bool) 
 
 
 def queries_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the bytes of encoded topics, from their manifest; the folders of checkpoint and dataset do not."""
+    """What decides the bytes of encoded topics, from their manifest; the folders of checkpoint and dataset do not.
+
+    Nor does the dataset's rule, which is about their lists: until 0.2.0 all folders `beir:PATH` had BEIR's.
+    """
     entries = {key: value for key, value in manifest.items() if key != "counts"}
-    topics = {key: value for key, value in manifest.get("topics", {}).items() if key != "data_dir"}
+    topics = {
+        key: value for key, value in manifest.get("topics", {}).items() if key not in ("data_dir", "remove_query")
+    }
     return {**entries, "encoder": EncoderRef(manifest.get("encoder", {})).without_places(), "topics": topics}
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from lexvl_anserini.data.lines import BOM, open_packed
 from lexvl_anserini.ground.claims import Claim, claim, ensure
@@ -154,7 +155,7 @@ def write_run(
     lists: Iterable[Iterable[ScoredDoc]],
     manifest: RunManifest,
     tag: str = "lexvl",
-    efficiency: Callable[[], Mapping[str, float]] = dict,
+    measured: Callable[[], Mapping[str, Any]] = dict,
 ) -> RunManifest:
     """Writes ranked lists, one per topic and in rank order, and the manifest beside them; both or neither.
 
@@ -163,7 +164,7 @@ def write_run(
     `.zst` is compressed.
 
     Args:
-        efficiency: figures for the manifest, taken when all lists are written.
+        measured: fields of the manifest, taken when all lists are written.
 
     Returns:
         The manifest as written, with the counts and the digest of the run.
@@ -187,7 +188,7 @@ def write_run(
         counts = Counts(topics=topics, topics_without_hits=without, lines=lines)
         out.flush()
         digest = file_sha256(Path(out.name))
-        written = replace(manifest, counts=counts, efficiency=efficiency() or manifest.efficiency, sha256=digest)
+        written = replace(manifest, counts=counts, sha256=digest, **measured())
         write_beside(path, out, written.to_json())
     return written
 

@@ -3,6 +3,7 @@
     ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture, and what its EXIF data
                             says if the dataset wants it
     ALBUM/incoming/         shards of pictures on their way into the index
+    ALBUM/read/index/       another index, of the pictures and the words in them (`doors/pages/photo_words.py`)
     ALBUM/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
 
 The index itself says which pictures it holds, and each of its changes happens whole or not at all. So a call that was
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 # The key of the documents' metadata.
 DIGEST = "sha256"
+# The folder in an album for the index of its words too.
+WITH_WORDS = "read"
 
 # Pictures that are encoded before the index gets them, and pictures of a shard, after each of which a call resumes.
 PART = 1024

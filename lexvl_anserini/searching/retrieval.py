@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,9 +153,13 @@ class IndexSearch:
         tally, searcher = SearchCost(), self.searcher()
         settings = replace(self.settings, remove_query=request.remove_query)
         lists = searcher.lists(chain([first], stream), request.hits, settings, tally)
-        figures = partial(tally.efficiency, self.index.manifest, self.index.path)
+
+        def measured() -> dict[str, Any]:
+            figures = tally.efficiency(self.index.manifest, self.index.path)
+            return {"efficiency": figures, "left_out": tally.removed}
+
         written = write_run(
-            run, _watched(to_the_end(searcher, lists), progress), request, request.encoder.name, figures
+            run, _watched(to_the_end(searcher, lists), progress), request, request.encoder.name, measured
         )
         if tally.removed:
             log.info(

@@ -96,6 +96,12 @@ def drawn_sample(documents: Iterable[Document], count: int, size: int = CALIBRAT
     return [document for i, document in enumerate(islice(documents, positions[-1] + 1)) if i in drawn]
 
 
+def sample_size(quantiser: Quantiser, model: Encoder, count: int) -> int:
+    """Number of documents, of all `count`, that calibrate a quantiser for a model; 0 if its scheme needs none."""
+    needed = model.kind == "impact" and model.fitted(quantiser).document.scheme == "calibrated"
+    return min(CALIBRATION_SAMPLE, count) if needed else 0
+
+
 def calibrated(
     quantiser: Quantiser,
     documents: Iterable[Document],
@@ -116,7 +122,7 @@ def calibrated(
     if model.kind != "impact":
         return quantiser
     quantiser = model.fitted(quantiser)
-    if quantiser.document.scheme != "calibrated":
+    if not sample_size(quantiser, model, count):
         return quantiser
     sample = drawn_sample(documents, count)
     read, weights, skipped = encode_readable(sample, model, batch_size, on_error=on_error)

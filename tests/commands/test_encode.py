@@ -22,8 +22,8 @@ from PIL import Image
 
 from lexvl_anserini import cli
 from lexvl_anserini.cli import parse_settings
+from lexvl_anserini.data.checks import CorpusSummary
 from lexvl_anserini.data.dataset import dataset_of, load_dataset
-from lexvl_anserini.data.pictures.images import FAIL
 from lexvl_anserini.encode import command, estimate
 from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
@@ -32,7 +32,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout
 from lexvl_anserini.shards.writing import write_impacts
 from tests.invoking import invoked
 
@@ -199,27 +199,44 @@ def test_dry_run_writes_nothing(encode, tmp_path):
 
 
 def test_a_dry_run_times_documents_from_all_over_the_corpus(monkeypatch):
-    """Half of the documents are ten times as long, and come last; a document takes a second a word."""
+    """Half of the documents are ten times as long, and come last; a document takes a second a word.
+
+    Reading all takes 20 seconds, twice; writing a document takes two.
+    """
     documents = [Document(str(i), text="word " * (1 if i < 500 else 10)) for i in range(1000)]
     clock = [0.0]
 
     def encode_shard(sample, *others):
         clock[0] += sum(len(document.text.split()) for document in sample)
-        return SimpleNamespace(counts=dict)
+        return SimpleNamespace(counts=dict, ids=[document.doc_id for document in sample])
 
+    def write(out, shard, *others):
+        clock[0] += 2 * len(shard.ids)
+
+    def check_corpus(*others):
+        clock[0] += 20
+        return CorpusSummary(len(documents), "")
+
+    monkeypatch.setitem(SHARD_WRITERS, ("impact", "jsonl"), write)
+    monkeypatch.setattr("lexvl_anserini.data.checks.check_corpus", check_corpus)
     monkeypatch.setattr("lexvl_anserini.shards.encoding.encode_shard", encode_shard)
     monkeypatch.setattr("time.perf_counter", lambda: clock[0])
     dataset = SimpleNamespace(documents=lambda: iter(documents), name="half")
-    model = SimpleNamespace(kind="impact", fitted=lambda quantiser: quantiser)
-    rows = estimate(dataset, model, Quantiser.named("fixed", scale=1.0), 32, FAIL, None)
-    assert rows["estimated_seconds"] == pytest.approx(5500, rel=0.15)
-    calibrated = estimate(dataset, model, Quantiser(), 32, FAIL, None)
-    assert calibrated["estimated_seconds"] == pytest.approx(rows["estimated_seconds"] * 1256 / 1000)
+    model = SimpleNamespace(kind="impact", fitted=lambda quantiser: quantiser, vocabulary=None)
+    given = {"encoder": SimpleNamespace(batch_size=32), "parts": SimpleNamespace(on_error="fail"), "layout": Layout()}
+    rows = estimate(dataset, model, SimpleNamespace(quantiser=Quantiser.named("fixed", scale=1.0), **given), None)
+    encoding_s = rows["estimated_seconds"] - 2 * 20 - 2 * len(documents)
+    assert encoding_s == pytest.approx(5500, rel=0.15)
+    calibrated = estimate(dataset, model, SimpleNamespace(quantiser=Quantiser(), **given), None)
+    assert calibrated["estimated_seconds"] == pytest.approx(rows["estimated_seconds"] + encoding_s * 256 / 1000)
 
 
 def test_a_runner_without_a_plan_is_refused(encode):
     code, _, err = encode("--runner", "ray", "--workers", "2")
     assert code == 2 and "--parts N --plan FILE" in err and not Path("impacts").exists()
+    topics = ("--topics", "t.tsv", "--index", "absent", "--output", "q.jsonl.gz", "--runner", "local", "--workers", "2")
+    with pytest.raises(UsageError, match="--parts N --plan FILE"):
+        invoked(command, *topics)
 
 
 def test_list_encoders(encode):
@@ -335,7 +352,7 @@ def test_encodes_topics_of_a_corpus(encode, beir):
     assert len(Path("q.jsonl").read_text().splitlines()) == 3
     # A run of them can be measured: the queries know where they are judged.
     origin = json.loads(Path("q.jsonl.manifest.json").read_text())["topics"]
-    assert origin["dataset"] == f"beir:{beir}" and origin["split"] == "test" and origin["remove_query"]
+    assert origin["dataset"] == f"beir:{beir}" and origin["split"] == "test" and not origin["remove_query"]
 
 
 def test_topics_are_not_overwritten_unless_told(encode, tmp_path):

@@ -263,5 +263,14 @@ def test_dates_cameras_and_near_duplicates(dated: Callable[..., list[str]]) -> N
     assert dated(where=["date:2019", "camera:canon"])[-1].endswith("or none of those that match has one")
     with pytest.raises(UsageError, match="--sort 'size': expected score, date or -date"):
         dated(sort="size")
-    with pytest.raises(LexvlError, match="unknown metadata field 'meta.latitude'"):
+    with pytest.raises(UsageError, match="^--where latitude:...: no picture of this album has a latitude .*; --gps"):
         dated(where=["latitude:40..50"])
+    with pytest.raises(LexvlError, match="unknown metadata field 'meta.size'"):
+        dated(where=["meta.size:3"])
+
+
+def test_a_condition_on_dates_of_an_album_without_dates(dated: Callable[..., list[str]], tmp_path: Path) -> None:
+    for name in ("a.jpg", "b.jpg"):
+        (tmp_path / "pics" / name).unlink()
+    with pytest.raises(UsageError, match="^--where date:...: no picture of this album has a date in its EXIF data$"):
+        dated(where=["date:2019"])

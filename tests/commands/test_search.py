@@ -124,6 +124,39 @@ def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
     assert manifest is not None
     assert (manifest.dataset, manifest.split, manifest.remove_query) == (f"beir:{beir}", "test", True)
     assert (manifest.index, manifest.hits, manifest.encoder["name"]) == ("index", 1000, "toy")
+    assert manifest.left_out == 1
+
+
+def test_the_topic_itself_is_a_hit_in_a_folder_of_ones_own(index: Path, beir: Path, tmp_path: Path, caplog) -> None:
+    """Whether the topics come from the folder or from its file; a folder with the name of a BEIR dataset loses it."""
+    own = beir.rename(tmp_path / "mine")
+    for number, topics in enumerate((f"beir:{own}", own / "queries.jsonl")):
+        invoke("--index", index, "--topics", topics, "--output", tmp_path / str(number))
+        assert (tmp_path / str(number)).read_text().startswith("q1 Q0 q1 1 18 toy\n")
+        manifest = read_run_manifest(tmp_path / str(number))
+        assert manifest and (manifest.remove_query, manifest.left_out) == (False, 0)
+    assert "left out" not in caplog.text
+
+
+def test_a_run_of_an_older_version_keeps_its_rule(index: Path, beir: Path, tmp_path: Path, caplog) -> None:
+    """Until 0.2.0 every folder `beir:PATH` had BEIR's rule; the same command finds that run finished, and says so."""
+    own, run = beir.rename(tmp_path / "mine"), tmp_path / "a.trec"
+    arguments = ("--index", index, "--topics", f"beir:{own}", "--output", run)
+    invoke(*arguments, "--remove-query")
+    with pytest.raises(ArtefactError, match="remove_query: true found, false requested"):
+        invoke(*arguments)  # this version's option made it: without, it is another request
+    beside = manifest_path(run)
+    older = {key: value for key, value in json.loads(beside.read_text()).items() if key != "left_out"}
+    beside.write_text(json.dumps(older))
+    content = run.read_bytes()
+    with caplog.at_level("INFO", "lexvl_anserini"):
+        told = json.loads(invoke(*arguments, "--format", "json"))
+    assert told["lines"] == 3 and run.read_bytes() == content and json.loads(beside.read_text()) == older
+    assert "an older version wrote it, without documents whose id is the topic's; --overwrite keeps them" in caplog.text
+    with pytest.raises(ArtefactError, match="remove_query: true found, false requested"):
+        invoke(*arguments, "--no-remove-query")
+    invoke(*arguments, "--overwrite")
+    assert run.read_text().startswith("q1 Q0 q1 1 18 toy\n")
 
 
 def test_it_is_said_how_often_the_topic_itself_is_left_out(index: Path, beir: Path, tmp_path: Path, caplog) -> None:

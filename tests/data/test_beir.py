@@ -108,10 +108,10 @@ def test_msmarco_is_judged_on_dev(tmp_path):
 def test_any_path(tmp_path):
     folder = beir_folder(tmp_path / "some where")
     data = load_dataset(f"beir:{folder}", "train")
-    assert (data.name, data.split, data.remove_query) == (f"beir:{folder}", "train", True)
-    for family, removes in (("beir", True), ("folder", False)):
+    assert (data.name, data.split, data.remove_query) == (f"beir:{folder}", "train", False)
+    for family in ("beir", "folder"):
         named = load_dataset(f"{family}:{folder}/train")
-        assert (named.name, named.split, named.remove_query) == (f"{family}:{folder}", "train", removes)
+        assert (named.name, named.split, named.remove_query) == (f"{family}:{folder}", "train", False)
         assert [topic.query_id for topic in named.topics()] == ["q3"]
         with pytest.raises(UsageError, match="the name says split 'train', the split option 'test'"):
             load_dataset(f"{family}:{folder}/train", "test")
@@ -121,6 +121,18 @@ def test_any_path(tmp_path):
         load_dataset(f"beir:{tmp_path / 'absent'}")
     with pytest.raises(DataError, match="qrels: no corpus.jsonl in it"):
         load_dataset(f"beir:{folder / 'qrels'}")
+
+
+@pytest.mark.parametrize(
+    "name,removes", [("scifact", True), ("cqadupstack/gis", True), ("gis", False), ("mine", False)]
+)
+def test_a_folder_with_the_name_of_a_dataset_of_beir_has_its_rule(tmp_path, monkeypatch, name, removes):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    folder = beir_folder(tmp_path / name)
+    assert load_dataset(f"beir:{folder}").remove_query == load_dataset(f"beir:{folder}/train").remove_query == removes
+    assert not load_dataset(f"folder:{folder}").remove_query
+    monkeypatch.chdir(folder)
+    assert load_dataset("beir:.").remove_query == removes
 
 
 def test_gzip_corpus(tmp_path):

@@ -18,6 +18,7 @@ from word_towers import TEXT, lines, model_of
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
+from lexvl_anserini.data.passages import document_of
 from lexvl_anserini.data.pictures.images import UnreadableImage, open_image
 from lexvl_anserini.doors.pages import corpus, reading, worker
 from lexvl_anserini.doors.pages.page import text_of
@@ -124,6 +125,17 @@ def test_pages_of_pictures_have_the_words_of_ocr(tmp_path):
     assert [(document.text, document.metadata["words"]) for document in read] == [("", "ocr")] * 2
     assert corpus.reference_of(CorpusRef(f"pages:{tmp_path}", escape_ids=True), read[1].doc_id) == read[1].image
     assert text_of(reading.read_words(str(tmp_path / "a b.tif")).words) == ""
+
+
+def test_a_page_of_a_file_with_a_number_sign_is_a_passage_of_that_file_alone(tmp_path):
+    for name in ("a#b.png", "a#c.png"):
+        Image.new("RGB", (40, 20), "white").save(tmp_path / name)
+    with pytest.raises(DataError, match="a#b.png#1: '#' in the file's name, .*; --escape-ids encodes it"):
+        documents(tmp_path)
+    read = documents(tmp_path, escape_ids=True)
+    assert [document_of(document.doc_id) for document in read] == ["a%23b.png", "a%23c.png"]
+    assert corpus.reference_of(CorpusRef(f"pages:{tmp_path}", escape_ids=True), read[1].doc_id) == read[1].image
+    assert read[1].image == f"{tmp_path}/a#c.png#1"
 
 
 def test_a_picture_of_any_size_is_decoded_in_bounds(tmp_path):

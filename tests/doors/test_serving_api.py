@@ -184,8 +184,11 @@ def test_a_query_without_a_word_of_the_model_gets_a_warning(client) -> None:
 
 
 def test_an_index_has_the_name_of_its_folder_or_of_its_album(tmp_path) -> None:
-    places = [tmp_path / "demo", tmp_path / "photos/index", tmp_path / "other/photos/index"]
-    assert [served.name for served in served_indexes(places, [], "cpu", None)] == ["demo", "photos", "photos-2"]
+    places = [tmp_path / "demo", tmp_path / "photos/index", tmp_path / "other/photos/index", tmp_path / "read/index"]
+    (tmp_path / "album/index").mkdir(parents=True)
+    places.append(tmp_path / "album/read/index")
+    named = [served.name for served in served_indexes(places, [], "cpu", None)]
+    assert named == ["demo", "photos", "photos-2", "read", "album"]
 
 
 def test_examples_of_a_corpus_without_topics_are_heavy_terms(tmp_path, monkeypatch) -> None:

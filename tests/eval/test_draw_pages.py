@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,7 +67,9 @@ def test_relevant_documents_come_first(texts):
     assert len(ids) == 5 and {"d/3", "d/28", "d/9"} <= {*ids}
     assert ids == [d.doc_id for d in source.documents() if d.doc_id in ids]
     assert ids != [page.doc_id for page in chosen_pages(source, 5, None, seed=1)[2]]
-    assert len(chosen_pages(source, 100, 1, seed=0)[2]) == 30
+    reads = []
+    counted = replace(source, documents=lambda: reads.append(1) or source.documents())
+    assert len(chosen_pages(counted, 100, 1, seed=0)[2]) == 30 and len(reads) == 1
 
 
 def test_the_folder(texts, tmp_path):

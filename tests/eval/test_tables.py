@@ -233,7 +233,7 @@ def test_tables_show_the_end_of_a_path_where_it_is_distinct(names, shown) -> Non
 def test_figures_of_searches_are_in_latex_on_request(tmp_path: Path, options: list[str], shown: bool):
     manifest = RunManifest("", "", "", None, {}, {"name": "toy"}, {}, "i", 10, False)  # type: ignore[arg-type]
     lists = [[ScoredDoc("q1", "a", 1, 7.0)]]
-    write_run(tmp_path / "a.trec", lists, manifest, efficiency=lambda: {"ms_per_query": 3.25})
+    write_run(tmp_path / "a.trec", lists, manifest, measured=lambda: {"efficiency": {"ms_per_query": 3.25}})
     (tmp_path / "qrels").write_text("q1 0 a 1\n")
     for command in (eval.table.command, eval.demo.command):
         call = ["--run", str(tmp_path / "a.trec"), "--qrels", str(tmp_path / "qrels"), *options]

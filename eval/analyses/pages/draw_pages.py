@@ -112,6 +112,8 @@ def chosen_pages(
 ) -> tuple[list[Topic], list[Qrel], list[Document]]:
     """The topics, their relevant judgements, and the documents: all relevant ones, then others drawn by the seed.
 
+    The corpus is read once, into memory.
+
     Raises:
         UsageError: more topics than there are, or more relevant documents than pages.
     """
@@ -131,10 +133,11 @@ def chosen_pages(
             f"{len(chosen)} topics have {len(first)} relevant documents, more than --documents {documents}; "
             "choose fewer --topics"
         )
-    others = [document.doc_id for document in source.documents() if document.doc_id not in first]
+    corpus = list(source.documents())
+    others = [document.doc_id for document in corpus if document.doc_id not in first]
     added = draw.permutation(len(others))[: documents - len(first)]
-    wanted_ids = first | {others[place] for place in added}
-    return chosen, qrels, [document for document in source.documents() if document.doc_id in wanted_ids]
+    drawn_ids = first | {others[place] for place in added}
+    return chosen, qrels, [document for document in corpus if document.doc_id in drawn_ids]
 
 
 def write_judgements(folder: Path, topics: Sequence[Topic], qrels: Sequence[Qrel], split: str) -> None:

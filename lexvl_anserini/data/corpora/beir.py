@@ -45,9 +45,10 @@ def load_beir(ref: CorpusRef) -> Dataset:
     return load_beir_folder(folder, replace(ref, name=f"beir/{name}", split=split))
 
 
-def load_beir_folder(folder: Path, ref: CorpusRef, remove_query: bool = True) -> Dataset:
+def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     """A dataset in BEIR's layout under the name of the reference.
 
+    In BEIR's own datasets a document whose id is the topic's does not count; a folder is such a dataset by its name.
     Only the corpus has to be there; topics and qrels are looked for when they are read, so that a bare corpus can be
     encoded. Another split than the default is looked for at once.
     """
@@ -63,11 +64,22 @@ def load_beir_folder(folder: Path, ref: CorpusRef, remove_query: bool = True) ->
         documents=partial(read_corpus, corpus, ref.escape_ids),
         topics=partial(_topics_of_split, folder, split, ref.escape_ids),
         qrels=partial(_qrels_of_split, folder, split, ref.escape_ids),
-        remove_query=remove_query,
+        remove_query=is_of_beir(folder, ref.name),
     )
     if corpus.suffix in PACKED:
         return dataset
     return replace(dataset, placed=partial(read_placed_corpus, corpus, ref.escape_ids))
+
+
+def is_of_beir(folder: Path, name: str) -> bool:
+    """Whether a folder that is read under a name is a dataset of BEIR, by either: `beir/scifact`, `beir:DATA/scifact`.
+
+    BEIR's own evaluation drops, in every dataset, documents whose id is the topic's (`ignore_identical_ids`). In
+    folders of one's own, equal ids may mean nothing: topics and documents that are both counted from 1.
+    """
+    parts = folder.absolute().parts
+    names = {"/".join(parts[-1:]), "/".join(parts[-2:])}
+    return name.startswith("beir/") or (name.startswith("beir:") and not names.isdisjoint(BEIR_ARCHIVES))
 
 
 def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:

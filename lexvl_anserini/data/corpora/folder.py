@@ -39,7 +39,7 @@ def load_folder(ref: CorpusRef) -> Dataset:
             raise UsageError(f"{where}: in BEIR's layout, without pictures whose EXIF data could be read")
         direction, split = checked_direction(ref, DIRECTIONS, "text-to-text"), checked_split(ref, split_in_name)
         name = f"folder:{where}" if split_in_name else ref.name
-        return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction), remove_query=False)
+        return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction))
     files = files_in(where, _captions_among)
     first = _first(
         files,

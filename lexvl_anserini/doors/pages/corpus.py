@@ -133,9 +133,22 @@ def _listed(
         yield from ((name, PageReference(where, number)) for number in range(1, pages.number + 1))
 
 
+def _page_id(name: str, number: int, where: str, escape_ids: bool) -> str:
+    """`a.pdf#3`: the only `#` ends the id of the file, to which `--passages` counts its pages."""
+    checked = checked_name(f"{name}#{number}", where, escape_ids)
+    if "#" not in name:
+        return checked
+    if not escape_ids:
+        raise DataError(
+            f"{where}: '#' in the file's name, which ends the id of a file in that of a page; --escape-ids encodes it"
+        )
+    file_id, _, page = checked.rpartition("#")
+    return f"{file_id.replace('#', '%23')}#{page}"
+
+
 def _document(name: str, read: ReadPage, escape_ids: bool) -> Document:
     where, number = str(read.page), read.page.page
-    doc_id = checked_name(f"{name}#{number}", where, escape_ids)
+    doc_id = _page_id(name, number, where, escape_ids)
     metadata = {"file": name, "page": number}
     if read.words is None:
         return Document(doc_id, image=where, metadata=metadata, problem=read.problem)

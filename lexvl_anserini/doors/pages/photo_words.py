@@ -18,15 +18,12 @@ from lexvl_anserini.doors.pages.answering import IMAGE, TEXT, PageAlbum, built, 
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.searching.building import metadata_texts
-from lexvl_anserini.searching.following import DIGEST, Album
+from lexvl_anserini.searching.following import DIGEST, WITH_WORDS, Album
 from lexvl_anserini.searching.unpacking import write_own_shards
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.searching.index import Index
-
-# The folder in an album.
-READ = "read"
 
 # A word of a query that is written in a photo says more than the many terms of a network (docs/photos.md).
 FACTOR = 6
@@ -39,7 +36,7 @@ def with_words(pictures: Dataset, album: Album, progress: Progress = silent) -> 
         pictures: of the album, `folder:PATH`, whose index is up to date.
         progress: called with the number of photos whose words are read.
     """
-    own, held = PageAlbum(album.path / READ), metadata_texts(album.index, DIGEST)
+    own, held = PageAlbum(album.path / WITH_WORDS), metadata_texts(album.index, DIGEST)
     place = pictures.name.partition(":")[2]
     read = load_dataset(f"read-pictures:{place}", escape_ids=True, direction=pictures.ref.direction)
     words_of(replace(read, documents=lambda: (d for d in read.documents() if d.doc_id in held)), own, progress)

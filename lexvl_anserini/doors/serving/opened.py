@@ -34,6 +34,7 @@ from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.registry import AUTO, TORCH
 from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
+from lexvl_anserini.searching.following import WITH_WORDS
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.likeness import Likeness
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
@@ -50,7 +51,6 @@ LOOK_EVERY_S = 0.5
 
 # The folder of an index in an album that `lexvl photos` makes; the album names the index.
 ALBUM = "index"
-
 # Tries to open an index that other processes replace meanwhile.
 OPENINGS = 5
 
@@ -362,7 +362,9 @@ def served_indexes(
     for number, place in enumerate(places):
         base = index_name(place)
         if base == ALBUM and not is_store_url(place):
-            base = Path(place).resolve().parent.name
+            album = Path(place).resolve().parent
+            of_read = album.name == WITH_WORDS and (album.parent / ALBUM).is_dir()
+            base = (album.parent if of_read else album).name
         if not base:
             raise DataError(f"{place}: a folder without a name; name the folder of an index")
         path = index_path(place)
