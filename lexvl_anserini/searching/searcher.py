@@ -155,7 +155,7 @@ def in_any_language(model: Encoder) -> Encoder:
 
 
 def readings(model: Encoder, text: str) -> list[str]:
-    """How the words of a text in any language are read, a line for each field that has terms; none of other encoders."""
+    """How words of any language are read, a line for each field that has terms; none of other encoders."""
     towers = [field.tower for field in getattr(model.query, "fields", ())] or [model.query]
     return [tower.reading(text) for tower in towers if hasattr(tower, "reading")]
 

