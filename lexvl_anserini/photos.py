@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -23,7 +24,7 @@ from lexvl_eval.report.answers import TypedAnswer, documents_of, strips_of_answe
 from lexvl_eval.report.strips import Strip, draw_sheet
 from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
-from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import Checkpoint, Device, Languages, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.entries import printable
 from lexvl_anserini.data.pictures.exif import BASIC, GPS, RANGE_KEYS, TEXT_KEYS, read_facts
@@ -40,7 +41,7 @@ from lexvl_anserini.searching.following import Album, Differences, Followed, com
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.likeness import THRESHOLD, Alike, Likeness
 from lexvl_anserini.searching.refine import Refinement
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.searching.searcher import EncoderChanges, Searcher, in_any_language, readings
 from lexvl_anserini.searching.shared_terms import explain
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ class AnswerOptions:
         float, typer.Option(min=0, max=1, help="Show near-duplicates of this cosine as one; 0 shows each by itself.")
     ] = THRESHOLD
 
+    languages: Languages = False
+
     def check(self) -> None:
         """Raises UsageError for an unknown order, an expression or a score that cannot be read."""
         if self.sort not in ORDERS:
@@ -193,10 +196,8 @@ def lines_of(answer: PhotoAnswer) -> Iterator[str]:
 
 def knows(model: Encoder, query: str) -> bool:
     """Whether a word of the query is a term of the model, so that pictures are found by more than associations."""
-    from lexvl_anserini.encoders.parts.towers import TextTower
-
-    tower = model.query
-    return not isinstance(tower, TextTower) or len(tower.columns.own(tower.reader([query]))[0]) > 0
+    knows: Callable[[str], bool] | None = getattr(model.query, "knows", None)
+    return knows is None or knows(query)
 
 
 def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
@@ -292,11 +293,13 @@ def ask(
     """Prints the answers to queries and draws them."""
     fields = index.manifest.fields
     reader = EncoderChanges().load(index.manifest) if fields else model
+    if options.languages:
+        reader = in_any_language(reader)
     answers = with_facts(dataset, answers_of(index, reader, queries, options), options.sort)
     for answer in answers:
-        for line in lines_of(answer):
+        for line in chain(lines_of(answer), readings(reader, answer.typed.text)):
             typer.echo(line)
-        if not (fields or knows(model, answer.typed.text)):
+        if not (fields or knows(reader, answer.typed.text)):
             typer.echo("  no word of this query is a term of the model (English words of captions): expect little")
     sheet = album.path / SHEET
     strips = drawn(dataset, index, model, [answer.typed for answer in answers])

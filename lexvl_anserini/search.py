@@ -20,8 +20,9 @@ from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
-from lexvl_anserini.queries.clauses import All, Clause, Not, Term
+from lexvl_anserini.queries.clauses import All, Clause, Not, Query, Term
 from lexvl_anserini.queries.feedback import MOST_RM3_DOCUMENTS, RM3, Feedback
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
@@ -30,7 +31,7 @@ from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, i
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase, read_terms
 from lexvl_anserini.searching.retrieval import IndexSearch, texts_of
-from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.searcher import LANGUAGES, EncoderChanges, Searcher, readings
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.search")
@@ -335,6 +336,7 @@ def command(
     else:
         typed_query = tree or typed_topic(queries.query, queries.query_image)
         with runner.running(), search.searcher() as searcher:
+            say_reading(search, typed_query, searcher)
             hits = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN, searcher)
         show(hits, texts_of(hits, search.index, encoder.data_dir) if lists.texts else {}, style, lists.cut)
 
@@ -376,6 +378,13 @@ def search_topics(
     return {"run": str(target), **written.counts}
 
 
+def say_reading(search: IndexSearch, query: Query, searcher: Searcher) -> None:
+    """Logs how a text in any language is read."""
+    if search.encoder.options.get(LANGUAGES) and isinstance(query, Topic) and query.text:
+        for line in readings(searcher.model, query.text):
+            log.info("%s", line)
+
+
 def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: str | None, style: str) -> None:
     """Prints the hits of each line of standard input, from one searcher, and an empty line after each text answer.
 
@@ -391,7 +400,9 @@ def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: s
             if not line.strip():
                 continue
             try:
-                answer = search.one(typed_topic(line.strip(), None), hits, searcher)
+                topic = typed_topic(line.strip(), None)
+                say_reading(search, topic, searcher)
+                answer = search.one(topic, hits, searcher)
                 show(answer, texts_of(answer, search.index, data_dir) if lists.texts else {}, style, lists.cut)
                 if style != "json":
                     typer.echo()

