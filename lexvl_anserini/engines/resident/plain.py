@@ -53,6 +53,7 @@ class PlainPostings:
 
     def __init__(self, sections: Sections):
         self.arrays, self.contents = sections.arrays, sections.contents
+        self.documents = sections.contents.documents
         self.slots = self.arrays["slots"].astype(np.int64)
         self.places, _ = slot_places(sections)
         self.numbers = term_numbers(sections)

@@ -80,7 +80,7 @@ class ResidentPostings:
             rank=arrays["rank"],
         )
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
-        self.ids_there = contents.ids
+        self.ids_there, self.documents = contents.ids, contents.documents
         self.numbers = term_numbers(sections)
         starts = self.postings.slots[:-1]
         self.most = np.maximum.reduceat(arrays["most"], starts) if len(starts) else arrays["most"]
