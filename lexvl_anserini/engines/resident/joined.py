@@ -40,6 +40,9 @@ class PostingLists(Protocol):
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
 
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, int64 [queries]."""
+
 
 class JoinedPostings:
     """The postings of several open files, of which each has the documents that follow those of the one before."""
@@ -67,16 +70,31 @@ class JoinedPostings:
                 return self.lists(some, min(depth, self.documents), threads, allowed)
 
             return list(by_documents(passages, map(ImpactQuery, batch.query_ids, batch.vectors), hits, best))
-        found = []
-        for part, start, end in zip(self.parts, self.ends, self.ends[1:], strict=False):
-            mask = None if allowed is None else allowed[start:end]
-            # Few documents take less time than threads do.
-            found.append(part.lists(batch, min(hits, end - start), threads if end - start > BLOCK else 1, mask, best))
-        return [(best_of_passages if best else merged)(lists, hits) for lists in zip(*found, strict=True)]
+
+        def of_part(place: int, some: QueryBatch) -> list[RankedList]:
+            documents = slice(self.ends[place], self.ends[place + 1])
+            mask, size = None if allowed is None else allowed[documents], documents.stop - documents.start
+            # Threads cost more than few documents.
+            return self.parts[place].lists(some, min(hits, size), threads if size > BLOCK else 1, mask, best)
+
+        found = of_part(0, batch)
+        for place in range(1, len(self.parts)):
+            # Few documents seldom reach a list of the best of many.
+            bounds = self.parts[place].bounds(batch).tolist()
+            reached = [n for n, so_far in enumerate(found) if len(so_far) < hits or bounds[n] >= so_far.scores[-1]]
+            some = QueryBatch([ImpactQuery(batch.query_ids[n], batch.vectors[n]) for n in reached])
+            for number, more in zip(reached, of_part(place, some) if reached else (), strict=True):
+                found[number] = (best_of_passages if best else merged)([found[number], more], hits)
+        return found
 
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
         return [max(impacts) for impacts in zip(*(part.max_impacts(terms) for part in self.parts), strict=True)]
+
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, int64 [queries]."""
+        bounds: np.ndarray = np.max([part.bounds(batch) for part in self.parts], axis=0)
+        return bounds
 
 
 def joined(parts: Sequence[PostingLists]) -> PostingLists:

@@ -139,6 +139,13 @@ class ResidentPostings:
         numbers = map(self.numbers.get, terms, repeat(-1))
         return [0 if number < 0 else int(self.most[number]) for number in numbers]
 
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, int64 [queries]."""
+        terms = self._terms(batch)
+        ends = np.cumsum(terms.weights * self.most[terms.terms].astype(np.int64))
+        sums: np.ndarray = np.diff(np.concatenate([[0], ends])[terms.ends])
+        return sums
+
     def _terms(self, batch: QueryBatch) -> Queries:
         """The queries' terms that the index has."""
         ends, weights = batch.ends, batch.weights.astype(np.int32)
