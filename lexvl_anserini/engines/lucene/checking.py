@@ -113,8 +113,9 @@ def _check_resident(index: Path) -> None:
     files, paths = resident_files(index), resident_paths(index)
     if not paths and read_report(index).options.get("resident", True):
         log.info("%s: no %s, so that Lucene's postings serve; --repair writes it", index, RESIDENT)
-    for path in paths:
-        if not (path.name in files and is_sound(path)):
+    # An older version leaves files that it does not know, when it changes an index.
+    for path in map(index.joinpath, files) if files else paths:
+        if not (files and is_sound(path)):
             raise ArtefactError(f"{path}: damaged, or not of the index as it is now; {REMEDY}")
     groups = index / APPROXIMATE
     if groups.exists() != bool(read_report(index).approximate_bytes) or groups.exists() and not is_sound(groups):
