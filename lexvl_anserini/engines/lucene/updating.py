@@ -114,7 +114,7 @@ def append(
 def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> BuiltIndex:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
     with changed_index(index) as part:
-        before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(part)
+        before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
         options = IndexOptions(**report.options)
         manifests = [source_manifest(source) for source in new]
         again, noted = _digests(new), sources_of(part, before)
@@ -170,7 +170,7 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
     """Removes documents that are in the index."""
     lines = _lines(doc_ids)
     with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
-        before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(part)
+        before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
         with _updater(index, part, creator([index])) as updater:
             updater.delete(lines)
             updater.finish(False)
