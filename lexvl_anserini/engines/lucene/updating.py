@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -203,7 +203,10 @@ def repair(index: Path) -> bool:
             manifest, report = read_impact_manifest(part), read_report(part)
             counts = {**count_index(part), "max_impact": max_impact(part), "fields": report.fields}
             options, sources = IndexOptions(**report.options), sources_of(part, manifest)
-            finish_index(part, manifest, counts, options, sources, report.changed, report.get(CHANGES, ()))
+            there: Mapping[str, str] = {}
+            with suppress(ArtefactError):
+                there = {state: name for state, name in _resident_of_segments(index).items() if _is_whole(index / name)}
+            finish_index(part, manifest, counts, options, sources, report.changed, report.get(CHANGES, ()), there)
     return True
 
 
@@ -222,12 +225,17 @@ def _needs_no_repair(index: Path) -> bool:
         return not resident_paths(index)
     try:
         files = resident_files(index)
-        for name in files:
-            if not is_sound(index / name):
-                return False
-            with (index / name).open("rb") as file:
-                layout.open_sections(file, index / name)
-        return bool(files)
+    except ArtefactError:
+        return False
+    return bool(files) and all(_is_whole(index / name) for name in files)
+
+
+def _is_whole(resident: Path) -> bool:
+    """Returns True for a file of resident postings that has its checksum, and whose sections fit each other."""
+    try:
+        with resident.open("rb") as file:
+            layout.open_sections(file, resident)
+        return is_sound(resident)
     except (ArtefactError, OSError):
         return False
 
