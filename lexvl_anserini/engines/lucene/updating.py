@@ -1,8 +1,9 @@
 """Changing an index: appends, replaces or deletes documents, and merges indexes and shards into one index.
 
-Every change writes a new set of Lucene's files, which replaces the old one whole or not at all. Both sets share the
-files that do not change, so a change costs only what it writes. A segment that loses a document is written again, so
-that counts and statistics cover exactly the documents of the index.
+Every change writes a new set of files, which replaces the old one whole or not at all. Both sets share the files that
+do not change, so a change costs only what it writes: added documents are a segment of their own. A segment that loses a
+document, or has few documents beside those behind it (`TailMerges.java`), is written again with all behind it, so that
+counts and statistics cover exactly the documents of the index, in the order in which they were added.
 """
 
 from __future__ import annotations
