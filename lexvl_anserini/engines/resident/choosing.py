@@ -58,13 +58,13 @@ def resident_files(index: Path) -> dict[str, FileContents]:
     files = report.resident_files or [ResidentEntry(file=RESIDENT, commit=commit or "")]
     if report.resident_files and report.commit != commit:
         return {}
-    found = {}
+    contents_of = {}
     for file in files:
         contents = read_contents(index, file.file) if RESIDENT_NAME.fullmatch(file.file) else None
         if contents is None or contents.commit != file.commit:
             return {}
-        found[file.file] = contents
-    return found
+        contents_of[file.file] = contents
+    return contents_of
 
 
 def usable(index: Path) -> dict[str, FileContents]:

@@ -77,15 +77,17 @@ class JoinedPostings:
             # Threads cost more than few documents.
             return self.parts[place].lists(some, min(hits, size), threads if size > BLOCK else 1, mask, best)
 
-        found = of_part(0, batch)
+        ranked_lists = of_part(0, batch)
         for place in range(1, len(self.parts)):
             # Few documents seldom reach a list of the best of many.
             bounds = self.parts[place].bounds(batch).tolist()
-            reached = [n for n, so_far in enumerate(found) if len(so_far) < hits or bounds[n] >= so_far.scores[-1]]
+            reached = [
+                n for n, so_far in enumerate(ranked_lists) if len(so_far) < hits or bounds[n] >= so_far.scores[-1]
+            ]
             some = QueryBatch([ImpactQuery(batch.query_ids[n], batch.vectors[n]) for n in reached])
             for number, more in zip(reached, of_part(place, some) if reached else (), strict=True):
-                found[number] = (best_of_passages if best else merged)([found[number], more], hits)
-        return found
+                ranked_lists[number] = (best_of_passages if best else merged)([ranked_lists[number], more], hits)
+        return ranked_lists
 
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
