@@ -7,7 +7,7 @@ lists of each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -17,15 +17,15 @@ from lexvl_anserini.queries.batches import QueryBatch
 from lexvl_anserini.runs.order import RankedList, merged, ranked
 from lexvl_anserini.runs.passages import by_documents
 
+if TYPE_CHECKING:
+    from lexvl_anserini.engines.resident.plain import PlainPostings
+    from lexvl_anserini.engines.resident.searching import ResidentPostings
+
 
 class PostingLists(Protocol):
-    """What answers queries from resident postings.
-
-    documents  how many it has, deleted ones included
-    """
+    """What answers queries from resident postings."""
 
     name: str
-    documents: int
 
     def lists(
         self,
@@ -40,16 +40,13 @@ class PostingLists(Protocol):
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
 
-    def bounds(self, batch: QueryBatch) -> np.ndarray:
-        """An upper bound of the score of any document for each query, int64 [queries]."""
-
 
 class JoinedPostings:
     """The postings of several open files, of which each has the documents that follow those of the one before."""
 
     name = "resident"
 
-    def __init__(self, parts: Sequence[PostingLists]):
+    def __init__(self, parts: Sequence[PlainPostings] | Sequence[ResidentPostings]):
         self.parts = parts
         self.ends = np.cumsum([0, *(part.documents for part in parts)]).tolist()
         self.documents = self.ends[-1]
@@ -93,13 +90,8 @@ class JoinedPostings:
         """The greatest impact of each term; 0 for one without postings."""
         return [max(impacts) for impacts in zip(*(part.max_impacts(terms) for part in self.parts), strict=True)]
 
-    def bounds(self, batch: QueryBatch) -> np.ndarray:
-        """An upper bound of the score of any document for each query, int64 [queries]."""
-        bounds: np.ndarray = np.max([part.bounds(batch) for part in self.parts], axis=0)
-        return bounds
 
-
-def joined(parts: Sequence[PostingLists]) -> PostingLists:
+def joined(parts: Sequence[PlainPostings] | Sequence[ResidentPostings]) -> PostingLists:
     """The postings of all files; those of one file as they are."""
     return parts[0] if len(parts) == 1 else JoinedPostings(parts)
 
