@@ -21,11 +21,6 @@ final class TailMerges extends MergePolicy {
      */
     private static final long FACTOR = 4;
 
-    TailMerges() {
-        // No file that holds all others of a segment: a search opens few segments.
-        super(0, Long.MAX_VALUE);
-    }
-
     @Override
     public MergeSpecification findMerges(MergeTrigger trigger, SegmentInfos infos, MergeContext context) {
         return null;
@@ -54,6 +49,12 @@ final class TailMerges extends MergePolicy {
         MergeSpecification found = new MergeSpecification();
         found.add(new OneMerge(infos.asList().subList(first, infos.size())));
         return found;
+    }
+
+    /** No file that holds all others of a segment: a search opens few segments. */
+    @Override
+    public boolean useCompoundFile(SegmentInfos infos, SegmentCommitInfo merged, MergeContext context) {
+        return false;
     }
 
     @Override

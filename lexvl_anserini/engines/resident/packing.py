@@ -85,7 +85,7 @@ def write_files(index: Path, max_impact: int, there: Mapping[str, str]) -> list[
         return []
     # No new file is RESIDENT: older versions take that of the last commit for a file of all documents.
     free = (name for name in (f"resident-{number}.bin" for number in count(1)) if name not in there.values())
-    for place in set(range(len(segments))) - set(names):
+    for place in [place for place in range(len(segments)) if place not in names]:
         names[place] = next(free)
         write_resident(index, max_impact, names[place], place)
     files = [(names[place], read_contents(index, names[place])) for place in range(len(segments))]
