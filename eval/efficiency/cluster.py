@@ -30,7 +30,6 @@ import typer
 from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, progress_bar, run
 from lexvl_anserini.data.corpora.demo import demo_files
 from lexvl_anserini.data.corpora.karpathy import read_karpathy
-from lexvl_anserini.doors.cluster.partitions import merged
 from lexvl_anserini.doors.cluster.ray_connect import OBJECT_STORE, import_ray
 from lexvl_anserini.doors.cluster.runners import RunnerSettings, running_on
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
@@ -39,7 +38,7 @@ from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, fi
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.queries.query_source import topic_source
-from lexvl_anserini.runs.order import RankedList
+from lexvl_anserini.runs.order import RankedList, merged
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import RESIDENT, folder_bytes, index_manifest, read_report
+from lexvl_anserini.engines.index_folder import folder_bytes, index_manifest, read_report, resident_bytes
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 
@@ -108,12 +108,6 @@ def shards_by_format(options: Options, folder: Path) -> dict[str, Path]:
         shards = prepare(options, folder, documents).shards
         return {read_manifest(shards).layout["shard_format"]: shards}
     return {name: prepare(options, folder, documents, name).shards for name in ("jsonl", "parquet")}
-
-
-def resident_bytes(index: Path) -> int:
-    """Size of the resident postings beside Lucene's files; 0 for an index that has none."""
-    file = index / RESIDENT
-    return file.stat().st_size if file.is_file() else 0
 
 
 def expect_equal(counts: Mapping[str, Any]) -> None:

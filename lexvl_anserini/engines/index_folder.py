@@ -10,6 +10,7 @@ INDEX/
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,8 +31,10 @@ from lexvl_anserini.ground.vocabulary import VOCABULARY
 
 REPORT = "index.json"
 
-# An impact index has its postings once more beside Lucene's files, as `engines/resident` reads them.
+# An impact index has its postings once more beside Lucene's files, as `engines/resident` reads them; documents that
+# were added later have a file of their own.
 RESIDENT = "resident.bin"
+RESIDENT_NAME = re.compile(r"resident(-[1-9][0-9]*)?\.bin")
 
 # And its documents in groups, where approximate search was prepared.
 APPROXIMATE = "approximate.bin"
@@ -85,6 +88,17 @@ class ApproximationEntry(Entry):
     inside = MappingProxyType({"settings": list[SettingEntry]})
 
 
+class ResidentEntry(Entry):
+    """One of several files of resident postings, of the documents that follow those of the file before.
+
+    file    its name
+    commit  id of Lucene's commit that it was written from
+    """
+
+    file: Key[str] = Key("", required=True)
+    commit: Key[str] = Key("", required=True)
+
+
 class IndexReport(Entry):
     """The types of index.json; an engine's own keys are in `Engine.build`."""
 
@@ -108,7 +122,19 @@ class IndexReport(Entry):
     changes: Key[list[str]] = Key([])
     partitions: Key[int] = Key(0)
     collection: Key[str] = Key("")
-    inside = MappingProxyType({"sources": list[SourceEntry], "faiss": StoredEntry, "approximation": ApproximationEntry})
+    inside = MappingProxyType(
+        {
+            "sources": list[SourceEntry],
+            "faiss": StoredEntry,
+            "approximation": ApproximationEntry,
+            "resident_files": list[ResidentEntry],
+        }
+    )
+
+    @property
+    def resident_files(self) -> list[ResidentEntry]:
+        """The files of resident postings; none where one file of the last commit has all documents."""
+        return [ResidentEntry(file) for file in self.get("resident_files") or ()]
 
     @property
     def approximation(self) -> ApproximationEntry:
@@ -195,9 +221,19 @@ def is_index(folder: Path) -> bool:
     return (folder / REPORT).is_file()
 
 
+def resident_paths(index: Path) -> list[Path]:
+    """The files of resident postings that are there, whichever of them the index reads."""
+    return sorted(path for path in index.glob("resident*.bin") if RESIDENT_NAME.fullmatch(path.name))
+
+
+def resident_bytes(index: Path) -> int:
+    """Size of the resident postings; 0 for an index that has none."""
+    return sum(path.stat().st_size for path in resident_paths(index))
+
+
 def folder_bytes(index: Path) -> int:
     """Size of the engine's files, without the manifest and its companions and without resident postings."""
-    ours = {MANIFEST, REPORT, VOCABULARY, RESIDENT, APPROXIMATE}
+    ours = {MANIFEST, REPORT, VOCABULARY, APPROXIMATE, *(path.name for path in resident_paths(index))}
     return sum(f.stat().st_size for f in index.rglob("*") if f.is_file() and f.name not in ours)
 
 

@@ -13,7 +13,7 @@ from lexvl_anserini.engines.jvm import java_errors
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import census, opened_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.choosing import has_resident
+from lexvl_anserini.engines.resident.choosing import resident_files
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.exchange.ciff_writing import Census, take_census
 from lexvl_anserini.exchange.importing import ImportSettings, columns_of, of_integers
@@ -46,7 +46,7 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
     if (index / MANIFEST).is_file():
         stored = read_manifest(index)
         decision = claim(index, "a manifest", _compared(_request(index, settings)), _compared(stored), overwrite)
-        if decision is Claim.DONE and has_resident(index):
+        if decision is Claim.DONE and resident_files(index):
             return stored
     jvm.start()
     with java_errors(f"{index}: damaged, or no Lucene index of Anserini"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lexvl_anserini.ground.errors import UsageError
@@ -136,6 +136,26 @@ def ranked(query_id: str, scored: Iterable[tuple[str, float]], hits: int | None 
     ['c', 'a', 'b']
     """
     return in_order(query_id, sorted(scored, key=lambda pair: (-pair[1], pair[0]))[:hits])
+
+
+def merged(lists: Sequence[RankedList], hits: int) -> RankedList:
+    """The best `hits` of several ranked lists of one query, each at least as long or complete.
+
+    Impact scores need no statistics of a collection, so this is the list of one index of all documents.
+
+    >>> merged([ranked("q", [("a", 2.0), ("c", 1.0)]), ranked("q", [("b", 1.0)])], 2).doc_ids
+    ['a', 'b']
+    """
+    import numpy as np
+
+    scores = np.concatenate([listed.scores for listed in lists])
+    least = np.partition(scores, len(scores) - hits)[len(scores) - hits] if len(scores) > hits else -np.inf
+    best = [listed for listed in lists if len(listed) and listed.scores[0] >= least]
+    # Often one list has them all, as of an index to which little was added.
+    if len(best) == 1:
+        return best[0] if len(best[0]) <= hits else best[0][:hits]
+    pairs = (listed.down_to(least).pairs() for listed in best)
+    return ranked(lists[0].query_id, chain.from_iterable(pairs), hits)
 
 
 def in_order(query_id: str, scored: Sequence[tuple[str, float]]) -> RankedList:

@@ -120,20 +120,21 @@ def test_several_blocks_and_full_rooms_for_keys(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, int]]]:
-    """An index of three segments with deletions and an empty passage, and its passages."""
+    """An index of three segments with deletions and an empty passage, and its passages; documents have some in each."""
     rng, folder = np.random.default_rng(3), tmp_path_factory.mktemp("passages")
     passages = {
         name: {term: int(rng.integers(1, 4)) for term in TERMS if rng.random() < 0.6}
         for name in [*NAMES, *(f"d{n % 7}#{n}" for n in range(40))]
     }
     passages["d1#empty"] = {}
-    names = list(passages)
-    parts = [{name: passages[name] for name in names[start::3]} for start in range(3)]
-    index = build_index(shards(folder / "0", list(parts[0].items())), folder / "index").path
-    for number in (1, 2):
-        append_index(index, shards(folder / str(number), list(parts[number].items())))
-    gone = names[1::9]
+    names = rng.permutation(list(passages)).tolist()
+    parts = [[(name, passages[name]) for name in some] for some in (names[:48], names[48:-1], names[-1:])]
+    index = build_index(shards(folder / "0", parts[0]), folder / "index").path
+    gone = names[1:40:9]
     delete_documents(index, gone)
+    for number in (1, 2):
+        append_index(index, shards(folder / str(number), parts[number]))
+    assert [of.documents for of in choosing.resident_files(index).values()] == [43, 8, 1]
     return index, {name: vector for name, vector in passages.items() if name not in gone}
 
 

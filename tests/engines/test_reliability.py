@@ -45,6 +45,9 @@ CHANGES = {
     "append": Change(
         lambda root: append_index(root / "index", root / "new"), dict(OLD), dict([*OLD, *NEW]), ("old", "new")
     ),
+    "append a few": Change(
+        lambda root: append_index(root / "index", root / "old"), dict(NEW), dict([*NEW, *OLD]), ("new", "old")
+    ),
     "delete": Change(lambda root: delete_documents(root / "index", ["d1"]), dict(OLD), dict(OLD[1:]), ("old",)),
 }
 
@@ -54,7 +57,7 @@ def prepared(root: Path, change: Change) -> Path:
     write_shards(root / "new", NEW[:20], NEW[20:], terms=TERMS)
     shards(root / "old", OLD)
     if change.before:
-        build_index(root / "old", root / "index")
+        build_index(root / ("new" if change.before == dict(NEW) else "old"), root / "index")
     return root
 
 
@@ -79,7 +82,9 @@ def calls_of(root: Path, change: Change) -> int:
     return len(counted.calls)
 
 
-@pytest.mark.parametrize(("name", "share"), [("build", 0.3), ("overwrite", 0.9), ("append", 0.6)])
+@pytest.mark.parametrize(
+    ("name", "share"), [("build", 0.3), ("overwrite", 0.9), ("append", 0.6), ("append a few", 0.7)]
+)
 def test_killed_and_run_again(tmp_path: Path, name: str, share: float) -> None:
     calls = calls_of(tmp_path / "whole", CHANGES[name])
     kill_and_repeat(tmp_path / "root", CHANGES[name], int(share * calls))

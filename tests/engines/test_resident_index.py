@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import zlib
+from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,13 +14,13 @@ from lucene_indexes import MANY_DOCUMENTS, MANY_QUERIES, MANY_TERMS, flip
 from shard_folders import write_shards
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import RESIDENT, read_report
+from lexvl_anserini.engines.index_folder import RESIDENT, read_report, resident_bytes, resident_paths, write_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import as_reader
+from lexvl_anserini.engines.lucene.fields import as_reader, segments_of
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.engines.resident.searching import ResidentPostings
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Not, Term
@@ -231,6 +232,102 @@ def test_every_change_writes_it_again(
     engine.verified()
     assert list(engine.search(MANY_QUERIES, 1000)) == before and engine.served()["resident"] >= len(MANY_QUERIES)
     engine.close()
+
+
+@pytest.fixture
+def grown(index: Path, tmp_path: Path) -> Path:
+    """The index after ten appends of a document each, whose impacts tie with those of others."""
+    for number in range(10):
+        append_index(index, appended(tmp_path / f"more{number}", [(f"d{number}e", {f"t{number}": 40, "t1": 5})]))
+    return index
+
+
+def test_an_append_writes_the_postings_of_its_own_documents(
+    grown: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few files, whose lists are those of one index of all documents."""
+    first = (grown / RESIDENT).read_bytes(), (grown / RESIDENT).stat().st_ino
+    sizes = [of.documents for of in choosing.resident_files(grown).values()]
+    assert sizes == [segment.documents for segment in segments_of(grown)] == [151, 8, 2]
+    assert sorted(path.name for path in resident_paths(grown)) == sorted(choosing.resident_files(grown))
+    report = read_report(grown)
+    assert report.resident_bytes == resident_bytes(grown) == sum(p.stat().st_size for p in grown.glob("resident*"))
+    agree(grown, monkeypatch)
+    sources = [shards, *(tmp_path / f"more{number}" for number in range(10))]
+    whole = build_index(sources, tmp_path / "whole").path
+    assert [path.name for path in resident_paths(whole)] == [RESIDENT] and "resident_files" not in read_report(whole)
+    for form, hits in product(("lucene", "resident"), (1, 7, 1000)):
+        assert lists(grown, form, monkeypatch, hits) == lists(whole, form, monkeypatch, hits)
+    monkeypatch.delenv(choosing.VARIABLE)
+    assert check_index(grown, sources)["problems"] == 0
+    engine = opened(grown)
+    assert engine.impacts("d3e", ["t1", "t3", "t9"]) == {"t1": 5, "t3": 40} and engine.impacts("d7", ["t1"]) == {}
+    with pytest.raises(DataError, match="no document 'd3f'"):
+        engine.impacts("d3f", ["t1"])
+    engine.close()
+    assert not repair_index(grown)
+    # Of the documents that were there first, nothing was written or read.
+    assert first == ((grown / RESIDENT).read_bytes(), (grown / RESIDENT).stat().st_ino)
+
+
+def test_what_is_deleted_is_written_without_its_segment_or_those_behind_it(
+    grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = (grown / RESIDENT).stat().st_ino
+    delete_documents(grown, ["d2e"])
+    assert [of.documents for of in choosing.resident_files(grown).values()] == [151, 9]
+    assert (grown / RESIDENT).stat().st_ino == first
+    agree(grown, monkeypatch)
+    # All documents of a segment.
+    delete_documents(grown, [f"d{number}e" for number in range(10) if number != 2])
+    assert list(choosing.resident_files(grown)) == [RESIDENT] and (grown / RESIDENT).stat().st_ino == first
+    agree(grown, monkeypatch)
+    append_index(grown, appended(tmp_path / "last", [("last", {"t1": 300})]))
+    delete_documents(grown, ["d0"])
+    assert [of.documents for of in choosing.resident_files(grown).values()] == [151]
+    assert (grown / RESIDENT).stat().st_ino != first
+    agree(grown, monkeypatch)
+
+
+def test_files_of_another_state_do_not_serve(grown: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One missing, one damaged; and what a version without this form makes of it."""
+    last, before = [*choosing.resident_files(grown)][-1], lists(grown, "lucene", monkeypatch)
+    first = (grown / RESIDENT).stat().st_ino
+    flip(grown / last, 50)
+    monkeypatch.setenv(choosing.VARIABLE, "auto")
+    with pytest.raises(ArtefactError, match=rf"{last}: damaged.*--check --repair$"):
+        opened(grown)
+    assert repair_index(grown) and not repair_index(grown)
+    agree(grown, monkeypatch)
+    # What is sound stays.
+    assert (grown / RESIDENT).stat().st_ino == first and len(choosing.resident_files(grown)) == 3
+    (grown / RESIDENT).unlink()
+    assert choosing.resident_files(grown) == {} and lists(grown, "lucene", monkeypatch) == before
+    monkeypatch.setenv(choosing.VARIABLE, "auto")
+    with pytest.raises(
+        ArtefactError, match=r"resident-\d.bin: damaged, or not of the index as it is now; write it again"
+    ):
+        check_index(grown, [shards, *grown.parent.glob("more*")])
+    assert repair_index(grown)
+    assert [*choosing.resident_files(grown)] == ["resident-1.bin", "resident-2.bin", "resident-3.bin"]
+    agree(grown, monkeypatch)
+
+
+def test_an_older_index_of_several_segments(grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its one file has the documents of all segments; the next change gives each a file."""
+    for path in resident_paths(grown):
+        path.unlink()
+    write_resident(grown, 250)
+    report = read_report(grown)
+    del report["resident_files"]
+    write_report(grown, report, read_manifest(grown))
+    assert [of.documents for of in choosing.resident_files(grown).values()] == [161]
+    agree(grown, monkeypatch)
+    for number, sizes in (("a", [151, 11]), ("b", [151, 11, 1])):
+        append_index(grown, appended(tmp_path / number, [(number, {"t1": 1})]))
+        assert [of.documents for of in choosing.resident_files(grown).values()] == sizes
+        assert not (grown / RESIDENT).exists(), "older versions would take it for all documents"
+        agree(grown, monkeypatch)
 
 
 def test_deleted_documents_of_an_index_that_others_changed(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

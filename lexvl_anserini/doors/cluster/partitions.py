@@ -13,8 +13,6 @@ from itertools import chain, islice, product, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from lexvl_anserini.doors.cluster.partitions_building import (
     build_partitions,
     check_partition,
@@ -35,7 +33,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text, walk
-from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.runs.order import RankedList, merged
 
 Result = TypeVar("Result")
 
@@ -250,17 +248,6 @@ def answers(pending: Sequence[Pending], hits: int) -> Iterator[RankedList]:
     """The lists of a batch, from the answers of all workers."""
     results = [answer.result() for answer in pending]
     return (merged(lists, hits) for lists in zip(*results, strict=True))
-
-
-def merged(lists: Sequence[RankedList], hits: int) -> RankedList:
-    """The best `hits` of several ranked lists of one query, each at least as long or complete.
-
-    Impact scores need no statistics of a collection, so this is the list of one index of all documents.
-    """
-    scores = np.concatenate([listed.scores for listed in lists])
-    least = np.partition(scores, len(scores) - hits)[len(scores) - hits] if len(scores) > hits else -np.inf
-    best = (listed[: np.searchsorted(-listed.scores, -least, "right")] for listed in lists)
-    return ranked(lists[0].query_id, chain.from_iterable(listed.pairs() for listed in best), hits)
 
 
 class PartitionSearcher:

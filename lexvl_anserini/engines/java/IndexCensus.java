@@ -16,11 +16,14 @@ import org.apache.lucene.index.LeafReaderContext;
 import org.apache.lucene.index.MultiReader;
 import org.apache.lucene.index.MultiTerms;
 import org.apache.lucene.index.PostingsEnum;
+import org.apache.lucene.index.SegmentCommitInfo;
+import org.apache.lucene.index.SegmentReader;
 import org.apache.lucene.index.SortedDocValues;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.util.BytesRef;
+import org.apache.lucene.util.StringHelper;
 
 /** Questions about a whole index, each answered in one call. */
 public final class IndexCensus {
@@ -37,6 +40,20 @@ public final class IndexCensus {
         for (LeafReaderContext leaf : reader.leaves()) {
             leaf.reader().checkIntegrity();
         }
+    }
+
+    /** The segments in the order of documents: "documents state" lines; one of the same state has the same content. */
+    public String segments() throws IOException {
+        StringBuilder lines = new StringBuilder();
+        for (LeafReaderContext leaf : reader.leaves()) {
+            if (!(leaf.reader() instanceof SegmentReader segment)) {
+                throw new IOException("a reader of a segment that is no segment");
+            }
+            SegmentCommitInfo info = segment.getSegmentInfo();
+            lines.append(segment.maxDoc()).append(' ').append(StringHelper.idToString(info.info.getId()));
+            lines.append('.').append(info.getDelGen()).append('\n');
+        }
+        return lines.toString();
     }
 
     /** An id that two documents have, or null. */

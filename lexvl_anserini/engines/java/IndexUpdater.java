@@ -1,7 +1,6 @@
 package lexvl;
 
 import java.io.IOException;
-import java.lang.reflect.InvocationTargetException;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
@@ -11,7 +10,6 @@ import org.apache.lucene.index.IndexWriterConfig;
 import org.apache.lucene.index.MultiTerms;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.TermsEnum;
-import org.apache.lucene.index.TieredMergePolicy;
 import org.apache.lucene.search.similarities.Similarity;
 import org.apache.lucene.store.Directory;
 import org.apache.lucene.store.FSDirectory;
@@ -35,10 +33,7 @@ public final class IndexUpdater {
         config.setUseCompoundFile(false);
         config.setIndexCreatedVersionMajor(created);
         config.setOpenMode(IndexWriterConfig.OpenMode.CREATE_OR_APPEND);
-        TieredMergePolicy merging = new TieredMergePolicy();
-        // Statistics count documents until their segment is written anew: with none left they are exact.
-        merging.setForceMergeDeletesPctAllowed(0);
-        config.setMergePolicy(merging);
+        config.setMergePolicy(new TailMerges());
         config.setMergeScheduler(new QuietMerges());
         writer = new IndexWriter(directory, config);
     }
@@ -79,24 +74,16 @@ public final class IndexUpdater {
         }
     }
 
-    /** @param merge leave one segment */
-    public void finish(boolean merge) throws Throwable {
-        forceMergeDeletes();
-        if (merge) {
-            writer.forceMerge(1);
-        }
+    /**
+     * Writes segments with deleted documents again, because statistics count these until then.
+     *
+     * @param merge leave one segment
+     */
+    public void finish(boolean merge) throws IOException {
+        writer.forceMerge(merge ? 1 : TailMerges.BY_RULE);
         writer.commit();
         writer.close();
         directory.close();
-    }
-
-    /** Lucene 9 and 10 declare different return types for this method; a compiled call would fit only one of them. */
-    private void forceMergeDeletes() throws Throwable {
-        try {
-            IndexWriter.class.getMethod("forceMergeDeletes").invoke(writer);
-        } catch (InvocationTargetException error) {
-            throw error.getCause();
-        }
     }
 
     /** Discards the changes, and releases the folder. */

@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.Arrays;
 import org.apache.lucene.index.DirectoryReader;
+import org.apache.lucene.index.IndexReader;
 import org.apache.lucene.index.MultiBits;
 import org.apache.lucene.index.MultiTerms;
 import org.apache.lucene.index.PostingsEnum;
@@ -26,10 +27,12 @@ public final class PostingsExport {
     private int[] lengths = new int[1024];
     private byte[] names = new byte[1 << 14];
 
-    public PostingsExport(DirectoryReader reader, String field) throws IOException {
-        Terms found = MultiTerms.getTerms(reader, field);
+    /** @param segment the place of a segment, whose documents count from 0; -1 for all */
+    public PostingsExport(DirectoryReader reader, String field, int segment) throws IOException {
+        IndexReader from = segment < 0 ? reader : reader.leaves().get(segment).reader();
+        Terms found = MultiTerms.getTerms(from, field);
         terms = found == null ? TermsEnum.EMPTY : found.iterator();
-        live = MultiBits.getLiveDocs(reader);
+        live = MultiBits.getLiveDocs(from);
     }
 
     /**

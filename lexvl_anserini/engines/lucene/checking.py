@@ -13,12 +13,12 @@ import numpy as np
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, read_report, report_digest
+from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, read_report, report_digest, resident_paths
 from lexvl_anserini.engines.jvm import environment, java_errors
 from lexvl_anserini.engines.lucene.fields import census, count_index, max_impact
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.lucene.writing import NOT_EXACT, read_impact_manifest, sources_of
-from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, has_resident
+from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, resident_files
 from lexvl_anserini.engines.resident.layout import REMEDY
 from lexvl_anserini.engines.verifying import is_sound
 from lexvl_anserini.ground.claims import same_request
@@ -109,12 +109,14 @@ def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
 
 
 def _check_resident(index: Path) -> None:
-    """Checks the file of resident postings, if there is one."""
-    path = index / RESIDENT
-    if not path.exists() and read_report(index).options.get("resident", True):
+    """Checks the files of resident postings, if there are any."""
+    files, paths = resident_files(index), resident_paths(index)
+    if not paths and read_report(index).options.get("resident", True):
         log.info("%s: no %s, so that Lucene's postings serve; --repair writes it", index, RESIDENT)
-    if path.exists() and not (has_resident(index) and is_sound(path)):
-        raise ArtefactError(f"{path}: damaged, or not of the index as it is now; {REMEDY}")
+    # An older version leaves files that it does not know, when it changes an index.
+    for path in map(index.joinpath, files) if files else paths:
+        if not (files and is_sound(path)):
+            raise ArtefactError(f"{path}: damaged, or not of the index as it is now; {REMEDY}")
     groups = index / APPROXIMATE
     if groups.exists() != bool(read_report(index).approximate_bytes) or groups.exists() and not is_sound(groups):
         raise ArtefactError(f"{groups}: damaged, or missing; write it again with {PREPARE}")
@@ -171,7 +173,7 @@ def _check_documents(
     if whole and seen != manifest.counts.documents:
         problems.append(f"{manifest.counts['documents']} documents in the index, {seen} of them in the shards")
     # The scores of every form of the postings.
-    for form in (ALWAYS, NEVER) if has_resident(index) else (NEVER,):
+    for form in (ALWAYS, NEVER) if resident_files(index) else (NEVER,):
         with environment(**{VARIABLE: form}):
             engine = opened(index, manifest)
         try:

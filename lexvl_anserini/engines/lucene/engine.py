@@ -54,7 +54,7 @@ from lexvl_anserini.engines.lucene.writing import (
     write_lucene,
 )
 from lexvl_anserini.engines.resident.choosing import Resident, usable
-from lexvl_anserini.engines.resident.layout import REMEDY, RESIDENT
+from lexvl_anserini.engines.resident.layout import REMEDY
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
@@ -251,9 +251,7 @@ class LuceneSearch(ImpactEngine):
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, read from the postings."""
         with self.opened.reading():
-            return (
-                self.resident.plain.impacts(doc_id, terms) if self.resident else impacts_of(self.reader, doc_id, terms)
-            )
+            return self.resident.impacts(doc_id, terms) if self.resident else impacts_of(self.reader, doc_id, terms)
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, read from its term vector."""
@@ -426,11 +424,12 @@ class OpenedIndex:
         now = manifest_there(self.index)
         self._commit = commit_id(self.index)
         served = usable(self.index)
-        self.documents = served.documents if served else int(Exclusive(self.reader).maxDoc())
+        documents = sum(of.documents for of in served.values())
+        self.documents = documents if served else int(Exclusive(self.reader).maxDoc())
         self.report = as_written(self.index, now)
         if served:
-            self.verifications = [Verification(self.index, [RESIDENT], {RESIDENT: REMEDY})]
-            self.resident = Resident(self.index, *self.verifications)
+            self.verifications = [Verification(self.index, served, dict.fromkeys(served, REMEDY))]
+            self.resident = Resident(self.index, served, *self.verifications)
         return now
 
     def _check_count(self, stock: bool) -> None:

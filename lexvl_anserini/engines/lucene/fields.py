@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.engines import jvm
@@ -111,6 +111,20 @@ def census(folder: Path) -> Iterator[Any]:
     """Yields a Java object that counts and compares over a whole index."""
     with opened_reader(folder) as reader:
         yield Exclusive(our_class("IndexCensus")(reader))
+
+
+class Segment(NamedTuple):
+    """A segment of Lucene: its number of documents, and a text that no other content has."""
+
+    documents: int
+    state: str
+
+
+def segments_of(folder: Path) -> list[Segment]:
+    """The segments of an index, in the order of its documents."""
+    with census(folder) as whole:
+        lines = str(whole.segments()).splitlines()
+    return [Segment(int(documents), state) for documents, state in map(str.split, lines)]
 
 
 def max_impact(folder: Path) -> int:

@@ -23,8 +23,7 @@ from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.passages import by_documents
 
 if TYPE_CHECKING:
-    from lexvl_anserini.engines.resident.plain import PlainPostings
-    from lexvl_anserini.engines.resident.searching import ResidentPostings
+    from lexvl_anserini.engines.resident.joined import PostingLists
 
 Answer = TypeVar("Answer")
 
@@ -60,14 +59,14 @@ class BatchSearcher:
         lucene: Callable[[], LucenePostings],
         documents: int,
         max_impact: int | None,
-        serving: Callable[[float], PlainPostings | ResidentPostings] | None = None,
+        serving: Callable[[float], PostingLists] | None = None,
     ):
         self.lucene, self.documents, self.max_impact, self.serving = lucene, documents, max_impact, serving
         self.served: Counter[str] = Counter()
         self.spent_s = 0.0
         self._counting = Lock()
 
-    def over(self, serving: Callable[[float], ResidentPostings]) -> BatchSearcher:
+    def over(self, serving: Callable[[float], PostingLists]) -> BatchSearcher:
         """The same over other resident postings, which serve at once; counts with this one."""
         other = copy(self)
         other.serving = serving
@@ -111,7 +110,7 @@ class BatchSearcher:
         form = self.resident() or self.lucene()
         return sum(w * m for w, m in zip(vector.values(), form.max_impacts(list(vector)), strict=True))
 
-    def resident(self) -> PlainPostings | ResidentPostings | None:
+    def resident(self) -> PostingLists | None:
         """The resident postings; None for an index without them."""
         return self.serving(self.spent_s) if self.serving else None
 

@@ -1,15 +1,16 @@
 """Changing an index: appends, replaces or deletes documents, and merges indexes and shards into one index.
 
-Every change writes a new set of Lucene's files, which replaces the old one whole or not at all. Both sets share the
-files that do not change, so a change costs only what it writes. A segment that loses a document is written again, so
-that counts and statistics cover exactly the documents of the index.
+Every change writes a new set of files, which replaces the old one whole or not at all. Both sets share the files that
+do not change, so a change costs only what it writes: added documents are a segment of their own. A segment that loses a
+document, or has few documents beside those behind it (`TailMerges.java`), is written again with all behind it, so that
+counts and statistics cover exactly the documents of the index, in the order in which they were added.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +18,14 @@ from shutil import rmtree
 from typing import Any
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import RESIDENT, BuiltIndex, changed_index, is_index, new_index, read_report
+from lexvl_anserini.engines.index_folder import (
+    BuiltIndex,
+    changed_index,
+    is_index,
+    new_index,
+    read_report,
+    resident_paths,
+)
 from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import (
     census,
@@ -26,6 +34,7 @@ from lexvl_anserini.engines.lucene.fields import (
     max_impact,
     opened_reader,
     refuse_duplicates,
+    segments_of,
 )
 from lexvl_anserini.engines.lucene.versions import creator, newer_refused
 from lexvl_anserini.engines.lucene.writing import (
@@ -38,7 +47,7 @@ from lexvl_anserini.engines.lucene.writing import (
     write_lucene,
 )
 from lexvl_anserini.engines.resident import layout
-from lexvl_anserini.engines.resident.choosing import has_resident
+from lexvl_anserini.engines.resident.choosing import resident_files
 from lexvl_anserini.engines.verifying import is_sound
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import sole_writer, write_json
@@ -106,7 +115,7 @@ def append(
 def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> BuiltIndex:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
     with changed_index(index) as part:
-        before, report = read_impact_manifest(part), read_report(part)
+        before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
         options = IndexOptions(**report.options)
         manifests = [source_manifest(source) for source in new]
         again, noted = _digests(new), sources_of(part, before)
@@ -131,12 +140,15 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
             if not replacing:
                 expect_counts(f"{index} after appending", held, after.counts)
             changed = report.changed or bool(replacing) and gone > 0
-            after = _recounted(after, held, part, gone) if changed else after
+            # Only a replacement can have taken the greatest impact away.
+            most = max_impact(part) if replacing or after.counts.max_impact is None else after.counts.max_impact
+            after = _recounted(after, held, gone, most) if changed else after
             counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
             # In the order of appending: of two documents with one id, the last one is in the index.
             unchanged = [entry for entry in noted if entry["shards"] not in again]
             changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
-            finish_index(part, after, counts, options, [*unchanged, *_entries(new, manifests)], changed, changes)
+            sources = [*unchanged, *_entries(new, manifests)]
+            finish_index(part, after, counts, options, sources, changed, changes, there)
             write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after)
 
@@ -159,7 +171,7 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
     """Removes documents that are in the index."""
     lines = _lines(doc_ids)
     with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
-        before, report = read_impact_manifest(part), read_report(part)
+        before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
         with _updater(index, part, creator([index])) as updater:
             updater.delete(lines)
             updater.finish(False)
@@ -168,10 +180,11 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
         expect_counts(f"{index} after deleting", held, {"documents": before.counts.documents - gone})
         if not held["documents"]:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
-        after = _recounted(before, held, part, gone)
+        after = _recounted(before, held, gone, max_impact(part))
         counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
         changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
-        finish_index(part, after, counts, IndexOptions(**report.options), sources_of(part, before), True, changes)
+        sources = sources_of(part, before)
+        finish_index(part, after, counts, IndexOptions(**report.options), sources, True, changes, there)
         write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after)
 
@@ -191,21 +204,39 @@ def repair(index: Path) -> bool:
             manifest, report = read_impact_manifest(part), read_report(part)
             counts = {**count_index(part), "max_impact": max_impact(part), "fields": report.fields}
             options, sources = IndexOptions(**report.options), sources_of(part, manifest)
-            finish_index(part, manifest, counts, options, sources, report.changed, report.get(CHANGES, ()))
+            there: Mapping[str, str] = {}
+            with suppress(ArtefactError):
+                there = {state: name for state, name in _resident_of_segments(index).items() if _is_whole(index / name)}
+            finish_index(part, manifest, counts, options, sources, report.changed, report.get(CHANGES, ()), there)
     return True
+
+
+def _resident_of_segments(index: Path) -> dict[str, str]:
+    """The files of an index's resident postings by the state of the segment that each has."""
+    files, segments = resident_files(index), segments_of(index)
+    if [of.documents for of in files.values()] != [segment.documents for segment in segments]:
+        return {}
+    return {segment.state: name for segment, name in zip(segments, files, strict=True)}
 
 
 def _needs_no_repair(index: Path) -> bool:
     """Returns True for an index whose resident postings are sound, or that is to have none."""
     report = read_report(index)
     if not IndexOptions(**report.options).resident:
-        return not (index / RESIDENT).exists()
+        return not resident_paths(index)
     try:
-        if not (has_resident(index) and is_sound(index / RESIDENT)):
-            return False
-        with (index / RESIDENT).open("rb") as file:
-            layout.open_sections(file, index / RESIDENT)
-        return True
+        files = resident_files(index)
+    except ArtefactError:
+        return False
+    return bool(files) and all(_is_whole(index / name) for name in files)
+
+
+def _is_whole(resident: Path) -> bool:
+    """Returns True for a file of resident postings that has its checksum, and whose sections fit each other."""
+    try:
+        with resident.open("rb") as file:
+            layout.open_sections(file, resident)
+        return is_sound(resident)
     except (ArtefactError, OSError):
         return False
 
@@ -309,11 +340,9 @@ def _replacement(sources: Sequence[Path]) -> str:
     return f"replace {_digest(digest for source in sources for digest in sorted(_digests([source])))}"
 
 
-def _recounted(manifest: Manifest, held: Mapping[str, int], part: Path, gone: int) -> Manifest:
-    """The manifest after `gone` documents were removed; its counts are those of the index."""
-    counts = Counts(
-        {name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": max_impact(part)}
-    )
+def _recounted(manifest: Manifest, held: Mapping[str, int], gone: int, most: int) -> Manifest:
+    """The manifest after `gone` documents were removed; counts are those of the index, `most` its greatest impact."""
+    counts = Counts({name: held[name] for name in ("documents", "empty", "postings")} | {"max_impact": most})
     deleted = manifest.corpus.deleted + gone
     corpus = EncodedCorpus({**manifest.corpus, "documents": held["documents"], "deleted": deleted})
     return replace(manifest, counts=counts, corpus=corpus)

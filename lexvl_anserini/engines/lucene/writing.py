@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,12 @@ from lexvl_anserini.data.checks import MAX_ID_BYTES, fits_index
 from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
-    RESIDENT,
     IndexReport,
     folder_bytes,
     is_index,
     read_report,
     report_digest,
+    resident_bytes,
     write_report,
 )
 from lexvl_anserini.engines.jvm import Exclusive, lucene_version, our_class
@@ -267,20 +268,20 @@ def finish_index(
     sources: Sequence[Mapping[str, Any]],
     changed: bool = False,
     changes: Sequence[str] = (),
+    there: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Writes what an index has beside Lucene's files: its resident postings, if it has enough of them, and index.json.
 
-    `changed` is True if documents of the sources were deleted or replaced, by `changes`.
+    `changed` is True if documents of the sources were deleted or replaced, by `changes`; `there` are files of resident
+    postings by the segment that each was written from.
     """
-    # In a changed index the name is a link to the file of the older one.
-    (part / RESIDENT).unlink(missing_ok=True)
     # What was measured of the older one does not hold for this one.
     (part / APPROXIMATE).unlink(missing_ok=True)
     if options.resident:
-        from lexvl_anserini.engines.resident.packing import write_resident
+        from lexvl_anserini.engines.resident.packing import write_files
 
-        write_resident(part, counts["max_impact"])
-        counts = {**counts, "resident_bytes": (part / RESIDENT).stat().st_size}
+        files = write_files(part, counts["max_impact"], there)
+        counts = {**counts, "resident_bytes": resident_bytes(part), **({"resident_files": files} if files else {})}
     version = dotted(lucene_version())
     report = {
         "engine": "lucene",

@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock, Thread
-from typing import TYPE_CHECKING
 
+from lexvl_anserini.engines.index_folder import RESIDENT_NAME, ResidentEntry, read_report, resident_paths
 from lexvl_anserini.engines.jvm import quarter_of_memory
 from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.resident.joined import PostingLists, joined
 from lexvl_anserini.engines.resident.layout import (
     REMEDY,
     RESIDENT,
@@ -27,10 +30,7 @@ from lexvl_anserini.engines.resident.layout import (
 )
 from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.verifying import Verification
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
-
-if TYPE_CHECKING:
-    from lexvl_anserini.engines.resident.searching import ResidentPostings
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -52,60 +52,85 @@ def choice() -> str:
     return value
 
 
-def has_resident(index: Path) -> bool:
-    """Returns True if the index has resident postings of its last commit."""
-    contents = read_contents(index)
-    return contents is not None and contents.commit == commit_id(index)
+def resident_files(index: Path) -> dict[str, FileContents]:
+    """What the files of an index's resident postings hold, in the order of documents; empty without all of them."""
+    report, commit = read_report(index), commit_id(index)
+    files = report.resident_files or [ResidentEntry(file=RESIDENT, commit=commit or "")]
+    if report.resident_files and report.commit != commit:
+        return {}
+    contents_of = {}
+    for file in files:
+        contents = read_contents(index, file.file) if RESIDENT_NAME.fullmatch(file.file) else None
+        if contents is None or contents.commit != file.commit:
+            return {}
+        contents_of[file.file] = contents
+    return contents_of
 
 
-def usable(index: Path) -> FileContents | None:
-    """What the file holds, if the index has resident postings of its last commit, and they are to be used."""
+def usable(index: Path) -> dict[str, FileContents]:
+    """As `resident_files`; empty too if they are not to be used."""
     chosen = choice()
     if chosen == NEVER:
-        return None
-    contents = read_contents(index)
-    if contents is None or contents.commit != commit_id(index):
+        return {}
+    files = resident_files(index)
+    if not files:
         if chosen == ALWAYS:
-            what = "no" if contents is None else "an older"
+            what = "an older" if resident_paths(index) else "no"
             raise ArtefactError(f"{index}: {VARIABLE} is {ALWAYS}, and the index has {what} {RESIDENT}; {REMEDY}")
-        return None
-    needed = (index / RESIDENT).stat().st_size + contents.columns * contents.width
-    return contents if chosen == ALWAYS or needed <= 2 * quarter_of_memory() else None
+        return {}
+    needed = sum((index / name).stat().st_size + of.columns * of.width for name, of in files.items())
+    return files if chosen == ALWAYS or needed <= 2 * quarter_of_memory() else {}
 
 
 class Resident:
     """The resident postings of an index, whose kernels are loaded by a thread of their own once they are worth it.
 
     Args:
-        index: one whose resident postings are `usable`.
-        verification: of the index's files, this one among them: nothing is read from it before it is compared.
+        index: one whose resident postings are `usable`; `names` are those of their files.
+        verification: of the index's files, these among them: nothing is read from one before it is compared.
     """
 
-    def __init__(self, index: Path, verification: Verification):
-        self._path, self._verification, self._waits = index / RESIDENT, verification, choice() == ALWAYS
-        # Opened now, so that it stays this file if another process replaces the index.
-        self._file = self._path.open("rb")
+    def __init__(self, index: Path, names: Iterable[str], verification: Verification):
+        self._index, self._verification, self._waits = index, verification, choice() == ALWAYS
+        # Opened now, so that they stay these files if another process replaces the index.
+        with ExitStack() as opening:
+            self._files = {name: opening.enter_context((index / name).open("rb")) for name in names}
+            self._closing = opening.pop_all()
         self._starting, self._reading, self._closed = Lock(), Lock(), False
-        self._opened: Sections | None = None
+        self._opened: list[Sections] | None = None
         self._thread: Thread | None = None
-        self._postings: ResidentPostings | None = None
+        self._postings: PostingLists | None = None
         self._error: BaseException | None = None
 
     @cached_property
-    def plain(self) -> PlainPostings:
-        """The postings as numpy reads them."""
+    def parts(self) -> list[PlainPostings]:
+        """The postings of each file as numpy reads them."""
         self._refuse_closed()
-        return PlainPostings(self._sections())
+        return [PlainPostings(sections) for sections in self._sections()]
 
-    def _sections(self) -> Sections:
-        """The mapped file, opened once: two threads that read one file move each other's place in it."""
+    def _sections(self) -> list[Sections]:
+        """The mapped files, opened once: two threads that read one file move each other's place in it."""
         with self._reading:
             if self._opened is None:
-                self._verification.wait_for(RESIDENT)
-                self._opened = open_sections(self._file, self._path)
+                for name in self._files:
+                    self._verification.wait_for(name)
+                self._opened = [open_sections(file, self._index / name) for name, file in self._files.items()]
             return self._opened
 
-    def serving(self, spent_s: float) -> PlainPostings | ResidentPostings:
+    def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
+        """The document's impact for each of `terms` that it has, in their order.
+
+        Raises:
+            DataError: no document has this id.
+        """
+        *others, last = self.parts
+        terms = list(terms)
+        for part in others:
+            with suppress(DataError):
+                return part.impacts(doc_id, terms)
+        return last.impacts(doc_id, terms)
+
+    def serving(self, spent_s: float) -> PostingLists:
         """The postings, with the kernels as soon as they are loaded.
 
         Args:
@@ -122,7 +147,7 @@ class Resident:
             self._join()
         if self._error is not None:
             raise self._error
-        return self._postings or self.plain
+        return self._postings or joined(self.parts)
 
     def verified(self) -> None:
         """Waits until they are loaded, if that began."""
@@ -134,20 +159,20 @@ class Resident:
         """Waits until they are loaded, if that began, and closes the file."""
         self._closed = True
         self._join()
-        self._file.close()
-        # The mapped file stays open as long as something refers to these.
+        self._closing.close()
+        # The mapped files stay open as long as something refers to these.
         self._postings = self._opened = None
-        self.__dict__.pop("plain", None)
+        self.__dict__.pop("parts", None)
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise ArtefactError(f"{self._path.parent}: the index is closed; open it again")
+            raise ArtefactError(f"{self._index}: the index is closed; open it again")
 
     def _join(self) -> None:
         if self._thread is not None:
             self._thread.join(SLOW_S)
             if self._thread.is_alive():
-                log.info("%s: waiting for its kernels, which a machine compiles once", self._path)
+                log.info("%s: waiting for its kernels, which a machine compiles once", self._index)
             self._thread.join()
 
     def _load(self) -> None:
@@ -155,12 +180,13 @@ class Resident:
         try:
             from lexvl_anserini.engines.resident.searching import ResidentPostings
 
-            postings = ResidentPostings(self._sections())
-            postings.warm()
+            parts = [ResidentPostings(sections) for sections in self._sections()]
+            for part in parts:
+                part.warm()
         except Exception as error:  # the next query raises it
             self._error = error
             return
-        self._postings = postings
+        self._postings = joined(parts)
         seconds = time.perf_counter() - started
         level = logging.INFO if seconds > SLOW_S else logging.DEBUG
-        log.log(level, "%s: resident postings ready after %.1f s", self._path, seconds)
+        log.log(level, "%s: resident postings ready after %.1f s", self._index, seconds)

@@ -1,5 +1,7 @@
 """The file of resident postings, `resident.bin` beside Lucene's files.
 
+Of an index that was appended to, each of Lucene's segments has such a file (`packing.write_files`).
+
 Documents have Lucene's numbers and come in blocks of 65,536. A slot holds the postings of one term in one block. Slots
 are in the order of terms (of their UTF-8 bytes), then of blocks, each at an even byte: the addresses of its documents,
 then its impacts. Impacts have the width of the greatest, 1, 2 or 4 bytes, and are at multiples of it, as the slots are.
@@ -154,9 +156,9 @@ class Writer:
         self._out.write(self._checksum.to_bytes(CHECKSUM_BYTES, "big"))
 
 
-def read_contents(index: Path) -> FileContents | None:
-    """What the file of an index holds; None without a file, or for one of another format."""
-    path = index / RESIDENT
+def read_contents(index: Path, name: str = RESIDENT) -> FileContents | None:
+    """What a file of an index holds; None without the file, or for one of another format."""
+    path = index / name
     try:
         with path.open("rb") as file:
             return _contents(file, path)

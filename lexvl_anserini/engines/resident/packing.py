@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader
+from lexvl_anserini.engines.index_folder import resident_paths
+from lexvl_anserini.engines.jvm import attend, java_errors, our_class
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader, segments_of
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident import plain_packing
 from lexvl_anserini.engines.resident.layout import (
@@ -25,6 +27,7 @@ from lexvl_anserini.engines.resident.layout import (
     Writer,
     column_lengths,
     open_sections,
+    read_contents,
 )
 
 # Postings that one call of Java returns, 8 bytes each.
@@ -32,6 +35,9 @@ CHUNK = 1 << 22
 
 # Up to so many postings, or ids, numpy packs them before the kernels would be loaded.
 PLAIN_POSTINGS, PLAIN_IDS = 3 << 20, 1 << 18
+
+# In place of the number of one segment.
+ALL_SEGMENTS = -1
 
 
 class Lists(NamedTuple):
@@ -60,30 +66,57 @@ class Packed(NamedTuple):
     packed: np.ndarray
 
 
-def write_resident(index: Path, max_impact: int) -> None:
-    """Writes the file of a Lucene index; what had its name is lost."""
+def write_files(index: Path, max_impact: int, there: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Writes the files of a Lucene index, one for each segment; removes others.
+
+    Args:
+        there: the names of files that are there, by the state of the segment each was written from; they stay.
+
+    Returns:
+        The files for index.json; none where the one file is of the last commit.
+    """
+    segments = segments_of(index)
+    names = {place: there[segment.state] for place, segment in enumerate(segments) if segment.state in there}
+    for path in resident_paths(index):
+        if path.name not in names.values():
+            path.unlink()
+    if len(segments) == 1 and not names:
+        write_resident(index, max_impact)
+        return []
+    # No new file is RESIDENT: older versions take that of the last commit for a file of all documents.
+    free = (name for name in (f"resident-{number}.bin" for number in count(1)) if name not in there.values())
+    for place in [place for place in range(len(segments)) if place not in names]:
+        names[place] = next(free)
+        write_resident(index, max_impact, names[place], place)
+    files = [(names[place], read_contents(index, names[place])) for place in range(len(segments))]
+    return [{"file": name, "commit": contents.commit} for name, contents in files if contents]
+
+
+def write_resident(index: Path, max_impact: int, name: str = RESIDENT, segment: int = ALL_SEGMENTS) -> None:
+    """Writes the file of a Lucene index, or of a segment; what had its name is lost."""
     with opened_reader(index) as reader:
-        facts = _write_file(index, reader, max_impact)
+        facts = _write_file(index, name, reader, max_impact, segment)
         if facts["max_impact"] > max_impact:
             # Older shards do not name their greatest impact.
-            _write_file(index, reader, facts["max_impact"])
+            _write_file(index, name, reader, facts["max_impact"], segment)
     if facts["postings"] < PLAIN_POSTINGS:
         return
     from lexvl_anserini.engines.resident.searching import ResidentPostings
 
     # What searches need once per machine is compiled here, off their path.
-    with (index / RESIDENT).open("rb") as file:
-        ResidentPostings(open_sections(file, index / RESIDENT)).warm()
+    with (index / name).open("rb") as file:
+        ResidentPostings(open_sections(file, index / name)).warm()
 
 
-def _write_file(index: Path, reader: Any, max_impact: int) -> dict[str, int]:
+def _write_file(index: Path, name: str, reader: Any, max_impact: int, segment: int) -> dict[str, int]:
     """Writes the file for impacts as wide as this one; returns what its contents say about the postings."""
     width = next(width for width in WIDTHS if max_impact < 1 << 8 * width)
-    documents = int(Exclusive(reader).maxDoc())
-    with (index / RESIDENT).open("wb") as out:
+    segments = segments_of(index)
+    documents = sum(part.documents for part in (segments if segment < 0 else [segments[segment]]))
+    with (index / name).open("wb") as out:
         writer = Writer(out)
-        facts = write_postings(writer, exported(reader, CONTENTS), documents, width)
-        facts |= write_ids(writer, exported(reader, ID), documents)
+        facts = write_postings(writer, exported(reader, CONTENTS, segment), documents, width)
+        facts |= write_ids(writer, exported(reader, ID, segment), documents)
         writer.finish({"commit": commit_id(index) or "", "documents": documents, "width": width, **facts})
     return facts
 
@@ -146,11 +179,11 @@ def write_ids(writer: Writer, ids: Iterable[Lists], documents: int, section: str
     return {"ids": len(order), "longest_id": int(lengths.max(initial=0))}
 
 
-def exported(reader: Any, field: str) -> Iterator[Lists]:
-    """The posting lists of a field in the order of its terms, some terms at a time."""
+def exported(reader: Any, field: str, segment: int = ALL_SEGMENTS) -> Iterator[Lists]:
+    """The posting lists of a field in the order of its terms, some terms at a time; of a segment by its own numbers."""
     static = our_class("PostingsExport")
     with java_errors("the index cannot be read"):
-        export = static(reader, field)
+        export = static(reader, field, segment)
         for raw in _ahead(lambda: static.next(export, CHUNK).tostring()):
             terms, postings, size = np.frombuffer(raw, "<i4", 3).tolist()
             if not terms:

@@ -7,6 +7,7 @@ milliseconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +54,7 @@ class PlainPostings:
 
     def __init__(self, sections: Sections):
         self.arrays, self.contents = sections.arrays, sections.contents
+        self.documents = sections.contents.documents
         self.slots = self.arrays["slots"].astype(np.int64)
         self.places, _ = slot_places(sections)
         self.numbers = term_numbers(sections)
@@ -80,6 +82,11 @@ class PlainPostings:
         """The greatest impact of each term; 0 for one without postings."""
         spans = (self._span(term) for term in terms)
         return [int(self.arrays["most"][first:last].max(initial=0)) for first, last in spans]
+
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, int64 [queries]."""
+        pairs = ((vector.values(), self.max_impacts(list(vector))) for vector in batch.vectors)
+        return np.array([sum(map(mul, *pair)) for pair in pairs], np.int64)
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, in their order.

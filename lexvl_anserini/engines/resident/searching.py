@@ -80,7 +80,7 @@ class ResidentPostings:
             rank=arrays["rank"],
         )
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
-        self.ids_there = contents.ids
+        self.ids_there, self.documents = contents.ids, contents.documents
         self.numbers = term_numbers(sections)
         starts = self.postings.slots[:-1]
         self.most = np.maximum.reduceat(arrays["most"], starts) if len(starts) else arrays["most"]
@@ -138,6 +138,13 @@ class ResidentPostings:
         """The greatest impact of each term; 0 for one without postings."""
         numbers = map(self.numbers.get, terms, repeat(-1))
         return [0 if number < 0 else int(self.most[number]) for number in numbers]
+
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, int64 [queries]."""
+        terms = self._terms(batch)
+        ends = np.cumsum(terms.weights * self.most[terms.terms].astype(np.int64))
+        sums: np.ndarray = np.diff(np.concatenate([[0], ends])[terms.ends])
+        return sums
 
     def _terms(self, batch: QueryBatch) -> Queries:
         """The queries' terms that the index has."""
