@@ -34,7 +34,6 @@ from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.registry import AUTO, TORCH
 from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
-from lexvl_anserini.searching.following import WITH_WORDS
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.likeness import Likeness
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
