@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import field_options
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
-from lexvl_anserini.engines.opening import index_name, index_path, is_store_url
+from lexvl_anserini.engines.opening import WITH_WORDS, index_name, index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
