@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 # The key of the documents' metadata.
 DIGEST = "sha256"
-# The folder in an album for the index of its words too.
-WITH_WORDS = "read"
 
 # Pictures that are encoded before the index gets them, and pictures of a shard, after each of which a call resumes.
 PART = 1024

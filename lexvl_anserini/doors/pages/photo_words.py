@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.exif import read_facts
 from lexvl_anserini.doors.pages.answering import IMAGE, TEXT, PageAlbum, built, words_of
+from lexvl_anserini.engines.opening import WITH_WORDS
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.searching.building import metadata_texts
-from lexvl_anserini.searching.following import DIGEST, WITH_WORDS, Album
+from lexvl_anserini.searching.following import DIGEST, Album
 from lexvl_anserini.searching.unpacking import write_own_shards
 
 if TYPE_CHECKING:

@@ -27,14 +27,13 @@ from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import field_options
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
-from lexvl_anserini.engines.opening import index_name, index_path, is_store_url
+from lexvl_anserini.engines.opening import WITH_WORDS, index_name, index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.registry import AUTO, TORCH
 from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
-from lexvl_anserini.searching.following import WITH_WORDS
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.likeness import Likeness
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
