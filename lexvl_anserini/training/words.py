@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from lexvl_anserini.ground.errors import UsageError, reason_of
 
 FOLDER = Path(__file__).parents[1] / "assets" / "words"
 FUNCTION_WORDS, LEFT_OUT = FOLDER / "function-words.txt", FOLDER / "left-out-words.txt"
+KINDS = FOLDER / "kinds-of-classes.txt"
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -114,13 +115,34 @@ def read_class_names(path: Path) -> list[str]:
 
 
 def words_of_classes(names: Sequence[str], known: Sequence[str]) -> dict[str, list[int]]:
-    """The classes of each word of their names, but for function words and `known` words; in alphabetical order."""
-    places: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        for word in filter(names_something, sorted(word_counts([name]))):
-            places.setdefault(word, []).append(number)
+    """The classes of each class word: those that are no `known` words, in alphabetical order, then those that are.
+
+    Words of the names, but for function words, are class words if they are not known (*fire* of *fire truck* says
+    nothing of fire), words for kinds of classes in any case.
+    """
+    places: dict[str, set[int]] = {}
     left_out = set(known)
-    return {word: places[word] for word in sorted(places) if word not in left_out}
+    for number, name in enumerate(names):
+        for word in filter(names_something, word_counts([name])):
+            if word not in left_out:
+                places.setdefault(word, set()).add(number)
+    for word, of_kind in kinds_of_classes().items():
+        if numbers := [number for number, name in enumerate(names) if name in of_kind]:
+            places.setdefault(word, set()).update(numbers)
+    return {word: sorted(places[word]) for word in sorted(places, key=lambda word: (word in left_out, word))}
+
+
+def terms_and_class_words(terms: Sequence[str], classes: Mapping[str, list[int]]) -> list[str]:
+    """The terms of the captions, then the class words that are none of them."""
+    return list(dict.fromkeys([*terms, *classes]))
+
+
+@cache
+def kinds_of_classes() -> dict[str, frozenset[str]]:
+    """Words for kinds of things, and the names of the classes that are of the kind."""
+    lines = (line.partition(":") for line in KINDS.read_text(encoding="utf-8").splitlines())
+    named = {words: frozenset(map(str.strip, names.split(","))) for words, _, names in lines if names}
+    return {word: names for words, names in named.items() if not words.startswith("#") for word in words.split()}
 
 
 def save_tokenizer(tokens: list[str], folder: Path, max_length: int) -> Any:

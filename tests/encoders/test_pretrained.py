@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+from math import log
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from pretrained_networks import tiny_vit
 from torch import nn
 
-from lexvl_anserini.encoders.families.vdr_crossmodal import read_class_words, with_class_words, word_rows
+from lexvl_anserini.encoders.families.vdr_crossmodal import ClassLogits, read_class_words, with_class_words
 from lexvl_anserini.encoders.parts.images import image_backbones
 from lexvl_anserini.encoders.parts.images.efficientnet import (
     VARIANTS,
@@ -21,7 +22,7 @@ from lexvl_anserini.encoders.parts.images.efficientnet import (
     SameConv,
     named_as_ours,
 )
-from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
+from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, all_cells, cells, windows, with_changes
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
@@ -95,14 +96,14 @@ def test_the_packaged_network_knows_what_is_in_a_photo() -> None:
     from lexvl_anserini.data.pictures.images import open_image
 
     backbone = load_image_backbone(LITE2)
-    assert backbone.classifier is not None and backbone.classifier.shape == (1000, 1280)
+    assert backbone.classifier is not None and backbone.classifier.rows.shape == (1000, 1280)
     path = Path(importlib.import_module("sklearn.datasets").__file__).parent / "images/china.jpg"
     assert load_sample_image("china.jpg").shape[2] == 3
     crop = torch.from_numpy(backbone.pixels.crop(open_image(str(path))))[None]
     with torch.inference_mode():
         states = backbone.network(backbone.pixels.normalise(crop))
     assert states.shape == (1, 81, 1280)
-    first = (states.mean(dim=1) @ backbone.classifier.T)[0].argmax().item()
+    first = (states.mean(dim=1) @ backbone.classifier.rows.T + backbone.classifier.bias)[0].argmax().item()
     assert first in {663, 698, 762, 832, 580, 483, 668, 494}  # monastery, palace, ..., stupa, mosque
 
 
@@ -171,16 +172,28 @@ def test_pieces_and_the_fine_grid() -> None:
 
 
 def test_class_words_by_hand() -> None:
-    """Two terms of captions over one feature, one class word over the last two numbers of a state."""
-    classifier = torch.tensor([[1.0, 0.0], [0.0, 4.0], [9.0, 9.0]])
-    rows = word_rows(classifier, [[0, 1]])
-    assert rows.tolist() == [[0.5, 2.0]]
-    head = Head(nn.Linear(3, 1, bias=False), torch.tensor([[1.0], [2.0], [7.0]]), torch.tensor([0.0, 0.0, 0.5]))
-    nn.init.ones_(head.transform.weight)
-    whole = with_class_words(head, rows, width=3)
-    states = torch.tensor([[[1.0, 2.0, 3.0]]])
-    logits = whole.transform(states) @ whole.matrix.T + whole.bias
-    assert logits.tolist() == [[[6.0, 12.0, 0.5 * 2 + 2 * 3 + 0.5]]]
+    """Two classes with logits 0, 0 and 0, ln 9 in two cells, so 0, ln 3 in the whole; the first word is a term."""
+    standard = Standard(2)
+    standard.mean.fill_(1.0)
+    standard.std.fill_(2.0)
+    classifier = Classifier(torch.tensor([[0.0, 0.0], [0.0, 1.0]]), torch.tensor([0.0, -1.0]))
+    classes = ClassLogits(classifier, standard, [[1], [0, 1], [0]], torch.tensor([True, False, False]))
+    states = torch.tensor([[[7.0, 0.0], [7.0, log(9) / 2]]])  # (1 + 2 s) - 1 is 0, ln 9
+    found = classes(states)
+    whole, cells = torch.tensor([3 / 4, 1, 1 / 4]), torch.tensor([[0.5, 1, 0.5], [0.9, 1, 0.1]])
+    shares = cells / cells.amax(dim=0)
+    shares[:, 0] = 1
+    torch.testing.assert_close(found, (whole * shares).log()[None])
+    head = Head(nn.Identity(), torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 0.0], [0.0, 0.0]]), torch.arange(4.0))
+    words = with_class_words(head, classes, torch.tensor([1, 2, 3]), torch.tensor([10.0, 1.0, 100.0]))
+    logits = (words.transform(states) @ words.matrix.T + words.bias)[0, 0]
+    torch.testing.assert_close(logits, torch.tensor([7.0, 14 + 1 + 10 * log(3 / 4), 2.0, 3 + 100 * log(1 / 4)]))
+
+
+def test_a_class_word_has_no_less_than_the_least_probability() -> None:
+    classifier = Classifier(torch.tensor([[1.0], [0.0]]), torch.zeros(2))
+    classes = ClassLogits(classifier, Standard(1), [[1]], torch.tensor([True]))
+    assert classes(torch.tensor([[[99.0]]])).item() == pytest.approx(-8)
 
 
 @pytest.mark.parametrize("content", ["{}", "[1]", '{"cat": [1, 9]}', '{"cat": 3}', '{"cat": [true]}'])

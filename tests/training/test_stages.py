@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,27 @@ from tiny_training import same_weights, weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.images.image_backbones import load_image_backbone
+from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.training.common.batches import ImageBatch, TextBatch
 from lexvl_anserini.training.images.captioned import read_captioned
 from lexvl_anserini.training.images.checkpoints import with_rows
-from lexvl_anserini.training.images.class_words import LIGHTER, weigh
+from lexvl_anserini.training.images.class_words import LIKELY, SHARE, weigh
 from lexvl_anserini.training.images.material import hit_rates
 from lexvl_anserini.training.images.sides import VdrImageOver, VdrTextOver
 from lexvl_anserini.training.images.stores import weights_digest
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import Recipe, checked
 from lexvl_anserini.training.splits import read_splits
-from lexvl_anserini.training.words import learn_terms, read_class_names, words_of_classes
+from lexvl_anserini.training.words import (
+    kinds_of_classes,
+    learn_terms,
+    names_something,
+    read_class_names,
+    terms_and_class_words,
+    words_of_classes,
+)
 
 HEADS = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
 
@@ -226,17 +234,20 @@ def test_terms_are_frequent_words_of_letters() -> None:
         learn_terms(texts, least=9)
 
 
-def test_words_of_classes(tmp_path: Path) -> None:
-    """Words of several classes have all of them; function words, left-out words and known terms are none."""
+def test_words_of_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words of several classes have all of them; function words and left-out words are none, known ones kinds only."""
     names = ["tabby cat", "tiger cat", "jack-o'-lantern", "a bell or wind chime"]
-    assert words_of_classes(names, known=["wind"]) == {
-        "bell": [3],
-        "cat": [0, 1],
-        "chime": [3],
-        "lantern": [2],
-        "tabby": [0],
-        "tiger": [1],
+    kinds = {
+        "cat": frozenset(names[:2]),
+        "bell": frozenset(names[3:]),
+        "pet": frozenset(names[:1]),
+        "ship": frozenset(),
     }
+    monkeypatch.setattr("lexvl_anserini.training.words.kinds_of_classes", lambda: kinds)
+    classes = words_of_classes(names, known=["wind", "cat"])
+    expected = {"bell": [3], "chime": [3], "lantern": [2], "pet": [0], "tabby": [0], "tiger": [1], "cat": [0, 1]}
+    assert list(classes.items()) == list(expected.items())
+    assert terms_and_class_words(["cat", "wind"], classes) == ["cat", "wind", *list(expected)[:-1]]
     (tmp_path / "names.json").write_text(json.dumps(names))
     assert read_class_names(tmp_path / "names.json") == names
     for content in ("{}", "[1]", "["):
@@ -245,15 +256,22 @@ def test_words_of_classes(tmp_path: Path) -> None:
             read_class_names(tmp_path / "names.json")
 
 
+def test_kinds_have_names_of_classes() -> None:
+    """Each kind has classes, by names that several kinds spell alike; no left-out word is a kind."""
+    kinds = kinds_of_classes()
+    assert all(names for names in kinds.values()) and all(map(names_something, kinds))
+    assert kinds["rocket"] == {"missile", "space shuttle"} and kinds["bird"] == kinds["birds"] > kinds["owl"]
+
+
 def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
-    """The largest logit of a class word has the median spread of those of the terms, and is lighter in images only."""
+    """A sure class word is as heavy as an image's heaviest term, a likely one as the last; a term keeps its mean."""
 
     class Side(VdrImageOver):
         def __init__(self) -> None:
             torch.nn.Module.__init__(self)
             self.head, self.standard = torch.nn.Identity(), Standard(2)
-            self.proj = torch.nn.Parameter(torch.tensor([[2.0, 0.0]]))
-            self.bias = torch.nn.Parameter(torch.tensor([1.0]))
+            self.proj = torch.nn.Parameter(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))
+            self.bias = torch.nn.Parameter(torch.tensor([1.0, -1.0]))
 
         def states(self, batch: ImageBatch) -> torch.Tensor:
             return batch.values
@@ -261,9 +279,7 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
     class Text(VdrTextOver):
         def __init__(self) -> None:
             torch.nn.Module.__init__(self)
-            self.network = torch.nn.Module()
-            self.network.get_input_embeddings = lambda: torch.nn.Embedding.from_pretrained(torch.tensor([[3.0, 4.0]]))
-            self.head, self.bias = torch.nn.Identity(), torch.nn.Parameter(torch.tensor([0.5]))
+            self.head, self.bias = torch.nn.Identity(), torch.nn.Parameter(torch.tensor([0.5, 0.0]))
 
         def states(self, batch: TextBatch) -> torch.Tensor:
             assert batch.states is not None
@@ -276,25 +292,26 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
         def batch(self, positions: np.ndarray) -> TextBatch:
             states = torch.tensor([[[1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [3.0, 4.0]]])[positions]
             attention = torch.tensor([[1, 0], [1, 1]])[positions]  # the second state of the first text is padding
-            return TextBatch(attention, attention, attention.bool(), states)
+            return TextBatch(attention, attention, torch.tensor([[True, False], [True, True]])[positions], states)
 
     class Store:
         def __len__(self) -> int:
-            return 3
+            return 2
 
         def plain(self, positions: np.ndarray) -> ImageBatch:
-            return ImageBatch(torch.tensor([[[0.0, 5.0]], [[1.0, 6.0]], [[2.0, 10.0]]])[positions])
+            return ImageBatch(torch.tensor([[[0.0, 0.0]], [[1.0, log(3)]]])[positions])
 
-    classifier = torch.tensor([[0.0, 10.0]])
-    found = weigh(Text(), Side(), Captions(), Store(), classifier, {"cat": [0]}, [0])  # type: ignore[arg-type]
-    # The term has logits 1, 3, 5 (mean 3, spread 2); the class 50, 60, 100 (mean 70, spread sqrt(700)).
-    scale = 2 / 700**0.5
-    torch.testing.assert_close(found.scale, torch.tensor([scale]))
-    torch.testing.assert_close(found.image_bias, torch.tensor([3 - 70 * scale - LIGHTER * 2]))
-    # In the texts, the term has 2.5 and 6.5 (mean 4.5), the direction (.6, .8) of the word .6 and 5 (mean 2.8).
-    scale = 4 / 4.4
-    torch.testing.assert_close(found.rows, scale * torch.tensor([[0.6, 0.8]]))
-    torch.testing.assert_close(found.text_bias, torch.tensor([4.5 - 2.8 * scale]))
+    classifier = Classifier(torch.tensor([[0.0, 0.0], [0.0, 1.0]]), torch.zeros(2))
+    words = {"cat": [0], "dog": [1]}
+    found = weigh(Text(), Side(), Captions(), Store(), classifier, words, {"run": 0, "dog": 1})  # type: ignore[arg-type]
+    # The terms have the logits 1, -1 and 3, -1: the heaviest 2 in the mean, the last -1.
+    slope = 3 / log(1 / LIKELY)
+    torch.testing.assert_close(found.scale, torch.tensor([slope, SHARE * slope]))
+    torch.testing.assert_close(found.image_bias, torch.tensor([2.0]))
+    # The dog has the probabilities 1/2 and 3/4.
+    torch.testing.assert_close(found.moved, torch.tensor([0.0, -SHARE * slope * log(3 / 8) / 2]))
+    # The texts have the logits 2.5 of their first term, and 6.5 and 0 of both.
+    torch.testing.assert_close(found.text_bias, torch.tensor([3.0]))
 
 
 @pytest.mark.parametrize("kind", ["vdr-crossmodal", "dense-crossmodal"])

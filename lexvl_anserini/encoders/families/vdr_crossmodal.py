@@ -7,15 +7,15 @@ A side whose entry in config.json has `backbone` is a pretrained network (see `p
 ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are dimensions; the
 first `unit_terms` of them have unit length, and class words are beside these.
 
-Class words are words of a classifier's classes as terms of images, so that things which captions rarely name are found
-too. The network of the images was pretrained as a classifier, whose row f_c says where class c is. Of a word w in the
-names of the classes C(w), the logit in a cell with state s is
+Class words are words for a classifier's classes: those of their names, and kinds such as *bird*. The network of the
+images was pretrained as a classifier, which gives class c the probability p(c) in the whole image and p_i(c) in cell i.
+A word w for the classes C(w) gets in cell i
 
-    a_w mean_{c in C(w)} <f_c, s> + b_w,   s of the network's last layer
+    a_w ln max(p(w) p_i(w) / max_j p_j(w), e^-8),   p(w) = sum_{c in C(w)} p(c)
 
-The rows come from the network's own weights and are not trained, so nothing is forgotten; a_w and b_w give a word the
-mean and the spread that a term of the captions has over the training images. The terms of the captions have unit length
-without the class words. So their weights are the same whether a thing in an image has a class word or not.
+The largest of these logits tells how sure the classifier is of the whole image; the cells tell where. A class word that
+is no term of the captions has this logit, and a bias. To the logit of a term it is added, in all cells with p(w). The
+terms of the captions have unit length without the other words, so that these take nothing from their weights.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import exp
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,11 +38,12 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
+from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head, elu1p, masked_max
 from lexvl_anserini.encoders.parts.pretrained import (
+    Standard,
     cells_of,
     entry_of,
     pretrained_image,
@@ -58,6 +60,11 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 # Files on the hub have the first name, checkpoints from before June 2024 the second.
 TEXT_TYPES = ("vdr_crossmodal_text", "vdr_cm_text")
 IMAGE_TYPES = ("vdr_crossmodal_image", "vdr_cm_image")
+
+# The weights a_w of a checkpoint's class words, [W], in the order of its file of them.
+CLASS_SCALE = "class_scale"
+# The least probability of a class word that counts; and what keeps shares of cells finite.
+LEAST, TINY = exp(-8), 1e-30
 
 
 def load_vdr_crossmodal(
@@ -92,7 +99,9 @@ def load_vdr_crossmodal(
         # The reference normalises the output of the network, but not the bag of tokens.
         if mode == "alpha":
             return side.bag()
-        return replace(side, normalise=True, unit_terms=unit_terms(checkpoint, text_about, side.columns)).tower()
+        return replace(
+            side, normalise=True, unit_terms=unit_terms(checkpoint, text_about, side.columns.vocabulary)
+        ).tower()
 
     images: TowerOf = partial(image_tower, source, checkpoint, image_about, weights, text.columns)
     query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
@@ -110,7 +119,7 @@ def image_tower(
     """The image side from the keys `encoder_p.*`; its columns are the text side's."""
     k = entry.get("topk") or TOPK
     make = pretrained_image_side if "backbone" in entry else patch_transformer_side
-    backbone, head, pixels = make(checkpoint, entry, weights, len(columns.vocabulary), source.device)
+    backbone, head, pixels = make(checkpoint, entry, weights, columns.vocabulary, source.device)
     composition = Composition(
         backbone=backbone,
         head=head,
@@ -118,14 +127,14 @@ def image_tower(
         pooling=masked_max,
         sparsifier=vdr_sparsifier(k if topk is None else topk, lexical_union=False),
         normalise=True,
-        unit_terms=unit_terms(checkpoint, entry, columns),
+        unit_terms=unit_terms(checkpoint, entry, columns.vocabulary),
     )
     return ImageTower(composition, pixels, columns, source.device)
 
 
-def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], columns: TokenColumns) -> int | None:
+def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], vocabulary: Vocabulary) -> int | None:
     """How many terms have unit length together, where class words are beside them; None for all."""
-    count, terms = entry.get("unit_terms"), len(columns.vocabulary)
+    count, terms = entry.get("unit_terms"), len(vocabulary)
     if count is not None and (type(count) is not int or not 0 < count <= terms):
         raise CheckpointError(
             f"{checkpoint.folder}/config.json: unit_terms {count!r:.80}, expected a number from 1 to {terms}"
@@ -134,13 +143,17 @@ def unit_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], columns: TokenC
 
 
 def patch_transformer_side(
-    checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
+    checkpoint: Checkpoint,
+    entry: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    vocabulary: Vocabulary,
+    device: torch.device,
 ) -> tuple[Backbone, Head, Pixels]:
-    """The published image side: a PatchTransformer and its own projection to `size` dimensions."""
+    """The published image side: a PatchTransformer and its own projection to the vocabulary."""
     shape, side_weights = vision_shape_of(entry), below(weights, "encoder_p.")
     model = nn.Module()
     model.vision = build(lambda: PatchTransformer(**shape), side_weights, f"{checkpoint.folder}/config.json: encoder_p")
-    model.proj = nn.Parameter(torch.empty(size, shape["width"]))
+    model.proj = nn.Parameter(torch.empty(len(vocabulary), shape["width"]))
     named = {key if key == "proj" else f"vision.{key}": value for key, value in side_weights.items()}
     load_strictly(model, named, f"{checkpoint.folder}: encoder_p")
     model.eval().to(device)
@@ -148,40 +161,51 @@ def patch_transformer_side(
 
 
 def pretrained_image_side(
-    checkpoint: Checkpoint, entry: Mapping[str, Any], weights: Mapping[str, Tensor], size: int, device: torch.device
+    checkpoint: Checkpoint,
+    entry: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    vocabulary: Vocabulary,
+    device: torch.device,
 ) -> tuple[Backbone, Head, Pixels]:
-    """A pretrained network that the entry names, a head and a projection to `size` dimensions."""
+    """A pretrained network that the entry names, a head and a projection to the vocabulary."""
     where, side_weights = f"{checkpoint.folder}: encoder_p", below(weights, "encoder_p.")
-    known = ("backbone.", "standard.", "head.", "proj", "bias", "class_scale")
+    known = ("backbone.", "standard.", "head.", "proj", "bias", CLASS_SCALE)
     complain(where, (), [key for key in side_weights if not key.startswith(known)], ())
     backbone = pretrained_image(checkpoint, entry, below(side_weights, "backbone."))
     head = states_head(side_weights, backbone.width, where, device)
-    rows, bias = vocabulary_rows(weights, "encoder_p", size, head.width, str(checkpoint.folder), device)
+    rows, bias = vocabulary_rows(weights, "encoder_p", len(vocabulary), head.width, str(checkpoint.folder), device)
     network = cells_of(backbone, entry, side_weights, where, device)
     projection = Head(head, rows, bias)
     if listed := entry.get("classes"):
-        projection = head_with_classes(projection, checkpoint, listed, backbone, side_weights)
+        path = inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
+        of_captions = unit_terms(checkpoint, entry, vocabulary) or len(vocabulary)
+        scale = side_weights.get(CLASS_SCALE)
+        projection = head_with_classes(projection, path, vocabulary, of_captions, backbone, network.standard, scale)
     return network, projection, backbone.pixels
 
 
 def head_with_classes(
-    head: Head, checkpoint: Checkpoint, listed: str, backbone: ImageBackbone, side_weights: Mapping[str, Tensor]
+    head: Head,
+    path: Path,
+    vocabulary: Vocabulary,
+    of_captions: int,
+    backbone: ImageBackbone,
+    standard: Standard,
+    scale: Tensor | None,
 ) -> Head:
-    """The head with class words as its last terms."""
-    where, classifier, scale = (
-        f"{checkpoint.folder}: encoder_p.class_scale",
-        backbone.classifier,
-        side_weights.get("class_scale"),
-    )
-    if classifier is None or scale is None:
+    """The head with the class words that a file lists; `of_captions` is the number of terms of the captions."""
+    where = f"{path.parent}: encoder_p.{CLASS_SCALE}"
+    if backbone.classifier is None or scale is None:
         what = "missing" if scale is None else "there, but its network has no classifier"
         raise CheckpointError(f"{where}: {what}")
-    path = inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
-    words = read_class_words(path, len(classifier))
-    expected = [len(words)] if len(words) < len(head.matrix) else "fewer words than terms"
+    words = read_class_words(path, len(backbone.classifier.rows))
+    expected = [len(words)]
     complain(where, (), (), [] if list(scale.shape) == expected else [f"{list(scale.shape)}, expected {expected}"])
-    rows = word_rows(classifier * side_weights["standard.std"][-classifier.shape[1] :].float(), list(words.values()))
-    return with_class_words(head, scale[:, None].float() * rows, backbone.width)
+    if unknown := [word for word in words if word not in vocabulary.dimension]:
+        raise CheckpointError(f"{path}: {unknown[0]!r:.80} is no term of the checkpoint")
+    dims = torch.tensor([vocabulary.dimension[word] for word in words])
+    classes = ClassLogits(backbone.classifier, standard, list(words.values()), dims < of_captions)
+    return with_class_words(head, classes.to(head.matrix.device), dims, scale.float())
 
 
 def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[Any], TokenColumns]:
@@ -193,21 +217,49 @@ def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[An
     return partial(columns_ascii, shift=entry.get("first_word_id") or FIRST_WORD_ID)
 
 
-class WithStates(nn.Module):
-    """Features and, after them, the states that they were made of."""
+class ClassLogits(nn.Module):
+    """ln max(p(w) p_i(w) / max_j p_j(w), e^-8) of each word w in each cell i of standardised states [B, P, D].
 
-    def __init__(self, head: nn.Module):
+    whole  bool [W], the words that have p(w) in all cells
+    """
+
+    rows: Tensor
+    bias: Tensor
+    members: Tensor
+    whole: Tensor
+
+    def __init__(self, classifier: Classifier, standard: Standard, classes: Sequence[Sequence[int]], whole: Tensor):
         super().__init__()
-        self.head = head
+        count, last = classifier.rows.shape
+        mean, std = (values[-last:].cpu().float() for values in (standard.mean, standard.std))
+        members = torch.zeros(len(classes), count)
+        for row, numbers in zip(members, classes, strict=True):
+            row[list(numbers)] = 1
+        self.register_buffer("rows", classifier.rows.float() * std)
+        self.register_buffer("bias", classifier.bias.float() + classifier.rows.float() @ mean)
+        self.register_buffer("members", members)
+        self.register_buffer("whole", whole)
 
     def forward(self, states: Tensor) -> Tensor:  # [B, P, D]
-        """[B, P, width + D]."""
-        return torch.cat([self.head(states), states], dim=2)
+        """[B, P, W]."""
+        logits = states[:, :, -self.rows.shape[1] :] @ self.rows.T + self.bias  # [B, P, C]
+        # The mean of equal cells, and of the mean and the cells, is that of the image.
+        image = logits.mean(dim=1, keepdim=True).softmax(dim=2) @ self.members.T  # [B, 1, W]
+        cells = (logits.softmax(dim=2) @ self.members.T).clamp(min=TINY)
+        shares = cells / cells.amax(dim=1, keepdim=True)
+        return (image * shares.masked_fill(self.whole, 1.0)).clamp(min=LEAST).log()
 
 
-def word_rows(classifier: Tensor, classes: Sequence[Sequence[int]]) -> Tensor:
-    """The mean of a classifier's rows [C, D] over the classes of each word, [W, D]."""
-    return torch.stack([classifier[list(numbers)].mean(dim=0) for numbers in classes])
+class WithClasses(nn.Module):
+    """Features and, after them, the logits of class words."""
+
+    def __init__(self, head: nn.Module, classes: ClassLogits):
+        super().__init__()
+        self.head, self.classes = head, classes
+
+    def forward(self, states: Tensor) -> Tensor:  # [B, P, D]
+        """[B, P, width + W]."""
+        return torch.cat([self.head(states), self.classes(states)], dim=2)
 
 
 def read_class_words(path: Path, size: int) -> dict[str, list[int]]:
@@ -221,11 +273,9 @@ def read_class_words(path: Path, size: int) -> dict[str, list[int]]:
     return {str(word): list(numbers) for word, numbers in content.items()}
 
 
-def with_class_words(head: Head, rows: Tensor, width: int) -> Head:
-    """A head whose last terms are class words, of rows [W, C] for the last C numbers of a state [width]."""
+def with_class_words(head: Head, classes: ClassLogits, dims: Tensor, scale: Tensor) -> Head:
+    """A head that adds a_w (`scale`, [W]) times the logit of each class word to that of its dimension (`dims`, [W])."""
     assert isinstance(head.transform, nn.Module)
-    of_captions, features = len(head.matrix) - len(rows), head.matrix.shape[1]
-    matrix = head.matrix.new_zeros(len(head.matrix), features + width)
-    matrix[:of_captions, :features] = head.matrix[:of_captions]
-    matrix[of_captions:, -rows.shape[1] :] = rows.to(matrix.device)
-    return Head(WithStates(head.transform), matrix, head.bias)
+    added = head.matrix.new_zeros(len(head.matrix), len(dims))
+    added[dims, torch.arange(len(dims))] = scale.to(added.device)
+    return Head(WithClasses(head.transform, classes), torch.cat([head.matrix, added], dim=1), head.bias)

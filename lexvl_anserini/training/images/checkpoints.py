@@ -21,6 +21,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.hub import names_in
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.families.stair import save_stair
+from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, TOKENS, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, entry_of, named_backbone
@@ -36,7 +37,7 @@ from lexvl_anserini.training.images.sides import FdtImage
 from lexvl_anserini.training.model_settings import BpeTextSettings, ImageSettings, ModelSettings, PretrainedImage
 from lexvl_anserini.training.recipe import Recipe
 from lexvl_anserini.training.run_folder import TEXT_FOLDER, write_weights
-from lexvl_anserini.training.words import FIRST_WORD_ID
+from lexvl_anserini.training.words import FIRST_WORD_ID, terms_and_class_words
 
 # Names in the folder of a checkpoint: the terms, the class words, and networks that no package installs.
 TERMS, CLASSES, TEXT_NETWORK, IMAGE_NETWORK = "terms.txt", "classes.json", "text_network", "image_network"
@@ -45,17 +46,17 @@ OF_TRAINING = ("log_", "parts.", "encoder_p.codebook.done")
 
 
 class ClassWordWeights(NamedTuple):
-    """What a checkpoint stores of class words, each [W] but for `rows`.
+    """What a checkpoint stores of class words.
 
-    scale       a_w of the images' logits
-    image_bias  b_w
-    rows        [W, width], of the texts' logits
-    text_bias   of the texts' logits
+    scale       a_w of all of them, [W]
+    moved       what the images' biases of the terms of the captions change by, [V]
+    image_bias  of those that are no terms of the captions, [N]
+    text_bias   of the same in texts, [N]
     """
 
     scale: Tensor
+    moved: Tensor
     image_bias: Tensor
-    rows: Tensor
     text_bias: Tensor
 
 
@@ -88,7 +89,8 @@ def save_pair(
     elif model.lexical:
         state["encoder_p.proj"] = state["encoder_p.proj"][model.registers :]
     if networks is not None and model.lexical and not model.of_tokens:
-        terms = [*networks.text.columns.vocabulary, *(networks.text.classes if class_words else ())]
+        classes = networks.text.classes if class_words else {}
+        terms = terms_and_class_words(networks.text.columns.vocabulary.terms, classes)
         Vocabulary(terms, "the terms of the captions and the classes").write(folder / TERMS)
         if class_words is not None:
             write_json(folder / CLASSES, dict(networks.text.classes))
@@ -170,12 +172,14 @@ def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None
 
 
 def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dict[str, Tensor]:
-    """The weights of a pair with class words after the terms of the captions."""
-    longer = {"encoder_p.proj": words.rows, "encoder_p.bias": words.image_bias, "encoder_q.bias": words.text_bias}
+    """The weights of a pair with class words after the terms of the captions; their rows are zeros."""
+    rows, bias = state["encoder_p.proj"], state["encoder_p.bias"] + words.moved
     return {
         **state,
-        **{key: torch.cat([state[key], more.to(state[key].device)]) for key, more in longer.items()},
-        "encoder_p.class_scale": words.scale,
+        "encoder_p.proj": torch.cat([rows, rows.new_zeros(len(words.image_bias), rows.shape[1])]),
+        "encoder_p.bias": torch.cat([bias, words.image_bias.to(bias)]),
+        "encoder_q.bias": torch.cat([state["encoder_q.bias"], words.text_bias.to(bias)]),
+        f"encoder_p.{CLASS_SCALE}": words.scale,
     }
 
 
@@ -240,7 +244,7 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
         known = terms_of(checkpoint, text, model.kind)
         for key in (key for key in weights if any(fnmatch(key, pattern) for pattern in OF_TERMS)):
             weights[key] = with_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
-        weights.pop("encoder_p.class_scale", None)
+        weights.pop(f"encoder_p.{CLASS_SCALE}", None)
     if (added := weights.pop(EMBEDDINGS + ADDED, None)) is not None:
         weights[EMBEDDINGS] = with_rows(
             state[EMBEDDINGS], tokens_of(tokenizer), added, added_tokens(checkpoint, text, added)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from math import log
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.families.vdr_crossmodal import word_rows
+from lexvl_anserini.encoders.families.vdr_crossmodal import ClassLogits
+from lexvl_anserini.encoders.parts.images.image_backbones import Classifier
 from lexvl_anserini.training.common.batches import TextStore
 from lexvl_anserini.training.common.tower_pair import project_max
 from lexvl_anserini.training.images.checkpoints import ClassWordWeights
@@ -20,9 +20,9 @@ from lexvl_anserini.training.images.stores import ImageStore
 # Images, or texts, of one forward pass, and the largest number of texts.
 BATCH, TEXTS = 64, 6000
 
-# Standard deviations by which a class word is lighter in images than a term of captions with the same logit. Captions
-# rarely name what a class word says of such photos, and most class words that are heavy without this are wrong.
-LIGHTER = 4.0
+# A class word of probability 1 is as heavy as the heaviest term of a photo, one of this probability as the term of this
+# rank. Terms of captions change by this share of that with the probability. Chosen on held-out photos (docs/photos.md).
+LIKELY, RANK, SHARE = 1 / 3, 5, 0.2
 
 
 @torch.inference_mode()
@@ -31,57 +31,50 @@ def weigh(
     image: VdrImageOver,
     texts: TextStore,
     images: ImageStore,
-    classifier: Tensor,
+    classifier: Classifier,
     words: Mapping[str, list[int]],
-    ids: Sequence[int],
+    terms: Mapping[str, int],
 ) -> ClassWordWeights:
-    """The weights of class words beside those of a trained pair.
+    """The weights of class words beside those of a trained pair, from means over the training split.
 
-    Over the training images, the largest logit of a class word in an image gets the median standard deviation of those
-    of the terms of captions, and a mean `LIGHTER` such deviations below theirs; over the training texts, the same mean.
-    A text's row of a class word is its input embedding, which is not trained: its logits as they are would have another
-    size than those of trained rows.
+    A term of the captions keeps its mean logit. A text has a class word as heavy as the mean term that it contains.
 
     Args:
         text: the trained side of the texts, in eval mode.
         image: the trained side of the images, in eval mode.
         texts: the training split; of many captions, some at equal distances.
         images: the training split.
-        classifier: rows [C, D] of the classifier that the images' network was pretrained with.
+        classifier: that the images' network was pretrained with.
         words: the classes of each class word.
-        ids: the token of each class word.
+        terms: the dimensions of the terms of the captions.
     """
-    device, proj = image.proj.device, image.proj
-    last = classifier.shape[1]
-    rows = word_rows(classifier.to(device) * image.standard.std[-last:], list(words.values()))
-    of_terms, of_words = [], []
+    known = torch.tensor([word in terms for word in words])
+    classes = ClassLogits(classifier, image.standard, list(words.values()), known).to(image.proj.device)
+    heaviest, logs = [], []
     for chosen in pieces(np.arange(len(images))):
         states = image.states(images.plain(chosen))
-        of_terms.append(project_max(image.head(states), proj))
-        of_words.append(project_max(states[:, :, -last:], rows))
-    scale, image_bias, spread = beside(torch.cat(of_terms) + image.bias, torch.cat(of_words))
-    image_bias = image_bias - LIGHTER * spread
+        logits = project_max(image.head(states), image.proj) + image.bias
+        heaviest.append(logits.topk(min(RANK, logits.shape[1]), dim=1).values)
+        logs.append(classes(states).amax(dim=1)[:, known])
+    levels = torch.cat(heaviest).mean(dim=0)
+    slope = (levels[0] - levels[-1]) / -log(LIKELY)
+    scale = slope * torch.where(known, SHARE, 1.0).to(slope)
+    moved = torch.zeros_like(image.bias)
+    dims = [terms[word] for word in words if word in terms]
+    moved[dims] = -SHARE * slope * torch.cat(logs).mean(dim=0)
+    count = int((~known).sum())
+    own = own_logit(text, texts, image.proj)
+    return ClassWordWeights(scale, moved, levels[0].repeat(count), own.repeat(count))
 
-    network: Any = text.network
-    embeddings = normalize(network.get_input_embeddings().weight[torch.tensor(ids, device=device)], dim=1)
-    of_terms, of_words = [], []
+
+def own_logit(text: VdrTextOver, texts: TextStore, rows: Tensor) -> Tensor:
+    """The mean logit of the terms that texts contain, a scalar."""
+    total, count = rows.new_zeros(()), 0
     for chosen in pieces(np.arange(0, len(texts), -(-len(texts) // TEXTS))):
         batch = texts.batch(chosen)
-        features, padding = text.head(text.states(batch)), batch.attention == 0
-        of_terms.append(project_max(features, proj, padding))
-        of_words.append(project_max(features, embeddings, padding))
-    text_scale, text_bias, _ = beside(torch.cat(of_terms) + text.bias, torch.cat(of_words))
-    return ClassWordWeights(scale, image_bias, text_scale[:, None] * embeddings, text_bias)
-
-
-def beside(terms: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The scale and the bias, [W], that give the columns of [n, W] the median mean and spread of those of [n, V].
-
-    The third value is that spread, a standard deviation.
-    """
-    spread = terms.std(dim=0).median()
-    scale = spread / words.std(dim=0).clamp(min=1e-6)
-    return scale, terms.mean(dim=0).median() - scale * words.mean(dim=0), spread
+        logits = project_max(text.head(text.states(batch)), rows, batch.attention == 0) + text.bias
+        total, count = total + logits[batch.bag].sum(), count + int(batch.bag.sum())
+    return total / max(count, 1)
 
 
 def pieces(positions: np.ndarray) -> Sequence[np.ndarray]:

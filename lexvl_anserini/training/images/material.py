@@ -235,8 +235,8 @@ def class_words_of(recipe: Recipe, material: Material, pair: TowerPair) -> Class
     last = len(recipe.stages) - 1
     texts = captions_of(TRAINING, material, pair)
     images = images_of(TRAINING, recipe, last, material, pair)
-    ids = material.tokenizer.convert_tokens_to_ids(list(networks.text.classes))
-    return weigh(text, image, texts, images, networks.image.classifier, networks.text.classes, ids)
+    terms = material.columns.vocabulary.dimension
+    return weigh(text, image, texts, images, networks.image.classifier, networks.text.classes, terms)
 
 
 @torch.inference_mode()

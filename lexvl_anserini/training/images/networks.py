@@ -50,6 +50,7 @@ from lexvl_anserini.training.words import (
     learn_terms,
     read_class_names,
     save_core,
+    terms_and_class_words,
     with_words,
     words_of_classes,
 )
@@ -66,7 +67,7 @@ class TextNetwork(NamedTuple):
     bert        the network, with a row of its input embeddings for each new token: the mean of its pieces' rows
     tokenizer   with the new tokens
     columns     the dimension of each token
-    classes     the classes of each class word, which is a token and no term of the captions
+    classes     the classes of each class word; those that are no terms of the captions come first, and are tokens too
     """
 
     checkpoint: Checkpoint | None
@@ -123,7 +124,9 @@ def load_text_network(model: ModelSettings, captions: Texts, folder: Path) -> Te
     terms = learn_terms(captions, settings.least)
     class_names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
     classes = words_of_classes(read_class_names(Path(class_names)), terms) if class_names else {}
-    core, pieces = with_words(load_tokenizer(checkpoint.folder, config.vocab_size), [*terms, *classes])
+    core, pieces = with_words(
+        load_tokenizer(checkpoint.folder, config.vocab_size), terms_and_class_words(terms, classes)
+    )
     tokenizer = save_core(core, folder, settings.max_length)
     config.vocab_size += len(pieces)
     (weights, digest), key = bert_weights(checkpoint), "embeddings.word_embeddings.weight"

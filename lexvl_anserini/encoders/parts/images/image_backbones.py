@@ -61,6 +61,13 @@ PUBLISHED: Mapping[str, Published] = {
 }
 
 
+class Classifier(NamedTuple):
+    """The linear layer from the mean state of a network's last layer to its classes: rows [C, D], bias [C]."""
+
+    rows: Tensor
+    bias: Tensor
+
+
 @dataclass(frozen=True)
 class ImageBackbone:
     """A pretrained image network.
@@ -71,7 +78,7 @@ class ImageBackbone:
     width      of the states of all its layers together (see `parts/pretrained.py`)
     digest     SHA-256 (hex) of its weights and configuration
     folder     where its files are; None for a key of `PUBLISHED`
-    classifier rows [C, D] of the classifier that it was pretrained with, for states of its last layer; None if unknown
+    classifier that it was pretrained with; None if unknown
     """
 
     reference: str
@@ -80,7 +87,7 @@ class ImageBackbone:
     width: int
     digest: str
     folder: Path | None = None
-    classifier: Tensor | None = None
+    classifier: Classifier | None = None
 
 
 def load_image_backbone(reference: str) -> ImageBackbone:
@@ -101,7 +108,7 @@ def load_published(name: str) -> ImageBackbone:
     weights = read_weights(path)
     load_strictly(network, named_as_ours(weights), str(path))
     pixels = Squares(VARIANTS[name].resolution, LITE_MEAN, LITE_STD)
-    classifier = weights[f"{CLASSIFIER}.weight"]
+    classifier = Classifier(weights[f"{CLASSIFIER}.weight"], weights[f"{CLASSIFIER}.bias"])
     return ImageBackbone(name, network.eval(), pixels, network.width, published.sha256, classifier=classifier)
 
 
