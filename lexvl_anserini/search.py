@@ -22,7 +22,7 @@ from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
-from lexvl_anserini.queries.clauses import All, Clause, Not, Query, Term
+from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_anserini.queries.feedback import MOST_RM3_DOCUMENTS, RM3, Feedback
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
@@ -378,7 +378,7 @@ def search_topics(
     return {"run": str(target), **written.counts}
 
 
-def say_reading(search: IndexSearch, query: Query, searcher: Searcher) -> None:
+def say_reading(search: IndexSearch, query: Clause | Topic, searcher: Searcher) -> None:
     """Logs how a text in any language is read."""
     if search.encoder.options.get(LANGUAGES) and isinstance(query, Topic) and query.text:
         for line in readings(searcher.model, query.text):

@@ -57,7 +57,7 @@ def toys(monkeypatch, tmp_path) -> Path:
     monkeypatch.setattr(near_terms, "embedded", embed)
     monkeypatch.setattr(near_terms, "require", lambda *packages: None)
     monkeypatch.setattr(near_terms, "version", lambda package: "0")
-    monkeypatch.setattr(near_terms, "remembered", lambda kept, words: remembered(kept, words, embed))
+    monkeypatch.setattr(near_terms, "remembered", lambda path, words: remembered(path, words, embed))
     monkeypatch.setattr(searcher, "load_encoder_of", load)
     return tmp_path
 
@@ -110,13 +110,13 @@ def test_vectors_are_computed_once(tmp_path: Path) -> None:
         calls.append(list(words))
         return embed(words)
 
-    kept = tmp_path / "new" / "terms.npy"
+    path = tmp_path / "new" / "terms.npy"
     for words, computed in ((["dog", "beach"], 1), (["dog", "beach"], 1), (["dog"], 2)):
-        vectors = remembered(kept, words, counting)
+        vectors = remembered(path, words, counting)
         assert vectors.dtype == np.float32 and np.allclose(vectors, embed(words), atol=1e-3)
         assert len(calls) == computed
-    kept.write_bytes(b"damaged")
-    assert len(remembered(kept, ["dog"], counting)) == 1 and len(calls) == 3
+    path.write_bytes(b"damaged")
+    assert len(remembered(path, ["dog"], counting)) == 1 and len(calls) == 3
     (tmp_path / "file").write_text("no folder")
     assert len(remembered(tmp_path / "file" / "terms.npy", ["dog"], counting)) == 1, "an answer without the file"
 

@@ -198,8 +198,8 @@ def _of_any_language(tower: Tower) -> NearTermsTower:
     except OtherModality as error:
         raise UsageError("--languages is for texts, and the queries of this index are pictures") from error
     vocabulary = side.vocabulary
-    kept = data_root(None) / "languages" / f"{vocabulary.digest[:16]}-{version(PACKAGE)}.npy"
-    return NearTermsTower(vocabulary, embedded, lambda words: remembered(kept, words), 1 if side.binary else NEAR)
+    path = data_root(None) / "languages" / f"{vocabulary.digest[:16]}-{version(PACKAGE)}.npy"
+    return NearTermsTower(vocabulary, embedded, lambda words: remembered(path, words), 1 if side.binary else NEAR)
 
 
 @cache
@@ -215,15 +215,15 @@ def embedded(words: Sequence[str]) -> np.ndarray:
     return _encoder()(list(words))
 
 
-def remembered(kept: Path, words: Sequence[str], embed: Embed = embedded) -> np.ndarray:
+def remembered(path: Path, words: Sequence[str], embed: Embed = embedded) -> np.ndarray:
     """The vectors of words, float32 [n, D], from a file; a file that is absent or of other words is written anew."""
     with suppress(OSError, ValueError, EOFError):
-        vectors = np.load(kept, allow_pickle=False)
+        vectors = np.load(path, allow_pickle=False)
         if vectors.ndim == 2 and len(vectors) == len(words):
             return vectors.astype(np.float32)
     vectors = embed(words)
     with suppress(OSError, ArtefactError):  # a folder that cannot be written costs time, no answer
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(kept) as out:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as out:
             np.save(out, vectors.astype(np.float16))
     return vectors
