@@ -25,6 +25,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
     read_saved,
 )
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.taught import TAUGHT, with_taught
 from lexvl_anserini.ground.errors import (
     ArtefactError,
     CheckpointError,
@@ -293,6 +294,12 @@ def load_encoder_of(
             f"an index of the fields {', '.join(field.name for field in ref.fields)}: documents have vectors of "
             "several encoders, which search and explain load; do this with the shards of one field"
         )
+    if taught := ref.options.get(TAUGHT):
+        others = {key: value for key, value in ref.options.items() if key != TAUGHT}
+        below = EncoderRef({**ref, "options": others})
+        model = with_taught(load_encoder_of(below, checkpoint, tokenizer, device, settings), taught)
+        _refuse_other_vocabulary(model, vocabulary)
+        return model
     options = {**ref.options, **(settings or {})}
     if options.get("runtime") == AUTO:
         options["runtime"] = ref.options.get("runtime", TORCH)
@@ -338,6 +345,11 @@ def _refuse_other(
             f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
             f"{str(ref.checkpoint_digest)[:16]}; give that checkpoint or encode again"
         )
+    _refuse_other_vocabulary(model, vocabulary)
+
+
+def _refuse_other_vocabulary(model: Encoder, vocabulary: str | None) -> None:
+    """Refuses an encoder whose vocabulary has another digest; None for no check."""
     vocabulary_digest = model.vocabulary.digest if model.kind == "impact" else None
     if vocabulary_digest and vocabulary and vocabulary_digest != vocabulary:
         raise ArtefactError(

@@ -195,6 +195,11 @@ def is_index(folder: Path) -> bool:
     return (folder / REPORT).is_file()
 
 
+def in_album(folder: Path) -> Path:
+    """The index of a folder of photos, `lexvl-photos/NAME`; any other folder itself."""
+    return folder / "index" if is_index(folder / "index") else folder
+
+
 def folder_bytes(index: Path) -> int:
     """Size of the engine's files, without the manifest and its companions and without resident postings."""
     ours = {MANIFEST, REPORT, VOCABULARY, RESIDENT, APPROXIMATE}
