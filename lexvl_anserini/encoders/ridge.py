@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 # The weight of the penalty beside the mean variance of a term, chosen on photos (docs/photos.md).
-PENALTY = 1.0
+PENALTY = 30.0
 
 # Others of which mean and covariance are taken.
 MOST_OTHERS = 2048

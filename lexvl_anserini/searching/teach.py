@@ -286,14 +286,13 @@ def listed(index: TaughtIndex) -> None:
     """Prints the taught words of an index."""
     counts = TaughtWords(index.own.vocabulary, index.entry).impacts(index.own.impacts)
     for number, (term, word) in enumerate(index.entry.words.items()):
-        typer.echo(
-            f"{shown(term)}  {len(word['pictures'])} pictures, {heard(word)}, in {(counts[:, number] > 0).sum():,} of "
-            f"{len(index.own.ids):,} documents, {digest_of_word(term, word)}"
-        )
+        documents = f"in {(counts[:, number] > 0).sum():,} of {len(index.own.ids):,} documents"
+        pictures = f"{len(word['pictures'])} pictures, {held_out_of(word)}"
+        typer.echo(f"{shown(term)}  {pictures}, {documents}, {digest_of_word(term, word)}")
     typer.echo(f"{len(index.entry.words):,} taught words")
 
 
-def heard(word: dict[str, Any]) -> str:
+def held_out_of(word: dict[str, Any]) -> str:
     """The held-out figure in words."""
     return f"held out {word['held_out']:.1%}" if len(word["pictures"]) > 1 else "not held out"
 
@@ -342,40 +341,52 @@ def command(
     index_manifest(folder)
     with exclusive(folder.resolve().parent):
         taught = read_taught(folder)
-        words = dict(taught.entry.words)
         if options.remove is not None:
-            term = term_of(options.remove)
-            if term not in words:
-                raise UsageError(f"{folder}: {term!r} is no taught word; taught: {', '.join(words) or 'none'}")
-            del words[term]
-            with_words(taught, words)
-            typer.echo(f"{shown(term)}: removed")
-            return
-        if options.source is not None:
-            term, new = taught_from(taught, options.source)
+            remove(taught, options.remove)
+        elif options.source is not None:
+            add(taught, *taught_from(taught, options.source))
         elif word is not None and pictures:
             term = checked_word(taught, word)
             result = fitted(taught, pictures, device)
-            new = result.word
-            warn_of(term, len(new.pictures), result.held_out)
-        elif word is not None and options.output is not None:
-            if (term := term_of(word)) not in words:
-                raise UsageError(f"{folder}: {term!r} is no taught word; taught: {', '.join(words) or 'none'}")
-            export(taught, term, options.output)
-            return
-        else:
+            warn_of(term, len(result.word.pictures), result.held_out)
+            taught = add(taught, term, result.word)
+        elif word is None:
             listed(taught)
-            return
-        words[term] = dict(new)
-        with_words(taught, words)
-        taught = taught._replace(entry=TaughtEntry({**taught.entry, "words": words}))
-    impacts = TaughtWords(taught.own.vocabulary, taught.entry).impacts(taught.own.impacts)[:, -1]
+        if word is not None and options.output is not None:
+            export(taught, known_word(taught, word), options.output)
+
+
+def known_word(index: TaughtIndex, name: str) -> str:
+    """The term of a taught word.
+
+    Raises:
+        UsageError: there is no such word.
+    """
+    term = term_of(name)
+    if term not in index.entry.words:
+        there = ", ".join(map(shown, index.entry.words)) or "none"
+        raise UsageError(f"{index.folder}: {term!r} is no taught word; taught: {there}")
+    return term
+
+
+def remove(index: TaughtIndex, name: str) -> None:
+    """Writes the index without a taught word."""
+    term = known_word(index, name)
+    with_words(index, {other: word for other, word in index.entry.words.items() if other != term})
+    typer.echo(f"{shown(term)}: removed")
+
+
+def add(index: TaughtIndex, term: str, word: TaughtWord) -> TaughtIndex:
+    """Writes the index with one more word, and returns it."""
+    words = {**index.entry.words, term: dict(word)}
+    with_words(index, words)
+    after = index._replace(entry=TaughtEntry({**index.entry, "words": words}))
+    impacts = TaughtWords(after.own.vocabulary, after.entry).impacts(after.own.impacts)[:, -1]
     typer.echo(
-        f"{shown(term)}: taught by {len(new.pictures)} pictures ({heard(new)}), in {(impacts > 0).sum():,} of "
+        f"{shown(term)}: taught by {len(word.pictures)} pictures ({held_out_of(word)}), in {(impacts > 0).sum():,} of "
         f"{len(impacts):,} documents"
     )
-    if options.output is not None:
-        export(taught, term, options.output)
+    return after
 
 
 def check_arguments(word: str | None, pictures: Sequence[Path], options: TeachOptions) -> None:
@@ -387,7 +398,7 @@ def check_arguments(word: str | None, pictures: Sequence[Path], options: TeachOp
         raise UsageError("--remove and --export: export the word first, then remove it")
     if word is not None and not pictures and options.output is None:
         raise UsageError(f"teach {word!r:.60} by pictures: name three to ten of it, or --export FILE to write the word")
-    if word is None and options.output is not None and options.source is None:
+    if word is None and options.output is not None:
         raise UsageError("--export: name the word to export")
     if missing := [path for path in pictures if not path.is_file()]:
         raise UsageError(f"{missing[0]}: no such picture; the word comes first, then pictures")
