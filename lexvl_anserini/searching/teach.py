@@ -179,9 +179,7 @@ def fit(
     """
     ridge = Ridge(others_of(impacts, examples).astype(np.float64) / scale)
     if (count := ridge.others.shape[0]) < FEWEST_OTHERS:
-        raise UsageError(
-            f"the index has {count} documents besides these pictures; a word is told from {FEWEST_OTHERS} or more"
-        )
+        raise UsageError(f"the index has {count} documents besides these pictures; expected {FEWEST_OTHERS} or more")
     weights = examples.astype(np.float64) / scale
     coefficients = heaviest(ridge.coefficients(weights), ridge.deviation)
     scores = ridge.others @ coefficients
