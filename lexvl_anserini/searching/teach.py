@@ -58,7 +58,7 @@ FORMAT = "lexvl-taught/1"
 LEAST, FEWEST_OTHERS = 3, 10
 
 # Held-out figures below this come from pictures that differ more than those of a thing do (docs/photos.md).
-HELD_OUT = 0.9
+HELD_OUT = 0.75
 
 # A word keeps this many coefficients: the file of a word has some kB.
 COEFFICIENTS = 256
@@ -108,7 +108,7 @@ def read_taught(folder: Path) -> TaughtIndex:
     option = manifest.encoder.options.get(TAUGHT)
     size = len(own.vocabulary) - len(option["words"] if option else ())
     vocabulary = Vocabulary(own.vocabulary.terms[:size])
-    fresh = {"vocabulary": vocabulary.digest, "scale": side.scale, "largest": side.largest, "words": {}}
+    fresh: dict[str, Any] = {"vocabulary": vocabulary.digest, "scale": side.scale, "largest": side.largest, "words": {}}
     return TaughtIndex(
         folder, manifest, OwnVectors(own.ids, own.impacts[:, :size], vocabulary), TaughtEntry(option or fresh)
     )

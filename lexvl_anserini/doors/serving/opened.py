@@ -177,7 +177,7 @@ class LiveIndex:
             model = replace(self.served.encoder, options=by_torch).load(self.manifest)
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
-        tower = model.document
+        tower: Any = model.document
         return tower if isinstance(plain(tower), ImageTower) and self.picture_tower is not None else None
 
     def _map_tower_of_field(self) -> ImageTower | None:
@@ -188,7 +188,7 @@ class LiveIndex:
         changes = field_options(self.manifest.fields, self.served.encoder.options)[entry.name]
         places = (changes.get("checkpoint"), changes.get("tokenizer"))
         options = {"runtime": TORCH}
-        tower = load_encoder_of(entry.encoder, *places, self.served.encoder.device, options).document
+        tower: Any = load_encoder_of(entry.encoder, *places, self.served.encoder.device, options).document
         return tower if isinstance(plain(tower), ImageTower) else None
 
     def suggested(self, prefix: str) -> list[str]:

@@ -30,9 +30,10 @@ WHITE, PALENESS = (255, 255, 255), 0.6
 
 def image_side(model: Encoder) -> ImageTower:
     """The tower of an encoder that reads images."""
-    for tower in (model.document, model.query):
+    sides: tuple[Any, Any] = (model.document, model.query)
+    for tower in sides:
         if isinstance(plain(tower), ImageTower):
-            return tower
+            return tower  # one with taught words has all of an ImageTower
     raise UsageError(f"encoder {model.name!r} has no image side that pools over patches; maps need one")
 
 
