@@ -130,6 +130,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
         "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
+        "teach": Row("lexvl_anserini.searching.teach", "Teach an index a new word by pictures"),
         "duplicates": Row("lexvl_anserini.searching.duplicates", "List near-duplicates in an index"),
         "serve": Row("lexvl_anserini.doors.serving.serve", "Serve a search page and a JSON API"),
         "mcp": Row("lexvl_anserini.doors.serving.mcp", "Serve indexes as tools of agents (MCP)"),

@@ -25,6 +25,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
     read_saved,
 )
 from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.taught import TAUGHT, with_taught
 from lexvl_anserini.ground.errors import (
     ArtefactError,
     CheckpointError,
@@ -293,8 +294,11 @@ def load_encoder_of(
             f"an index of the fields {', '.join(field.name for field in ref.fields)}: documents have vectors of "
             "several encoders, which search and explain load; do this with the shards of one field"
         )
-    options = {**ref.options, **(settings or {})}
-    if options.get("runtime") == AUTO:
+    if taught := ref.options.get(TAUGHT):
+        below = EncoderRef({**ref, "options": {key: v for key, v in ref.options.items() if key != TAUGHT}})
+        model = load_encoder_of(below, checkpoint, tokenizer, device, settings)
+        return _of_vocabulary(with_taught(model, taught), vocabulary)
+    if (options := {**ref.options, **(settings or {})}).get("runtime") == AUTO:
         options["runtime"] = ref.options.get("runtime", TORCH)
         changed = EncoderRef({**ref, "options": {k: v for k, v in options.items() if k != "runtime"}})
         if options["runtime"] == TORCH and tokenizer is None and device in ("auto", "cpu"):
@@ -315,8 +319,8 @@ def load_encoder_of(
             f"{model.checkpoint}: was exported with {further[0]}={model.options[further[0]]}, which the index was not "
             "made with; export again without it"
         )
-    _refuse_other(model, ref, options, tokenizer, backbone_config, vocabulary)
-    return model
+    _refuse_other(model, ref, options, tokenizer, backbone_config)
+    return _of_vocabulary(model, vocabulary)
 
 
 def _refuse_other(
@@ -325,9 +329,8 @@ def _refuse_other(
     options: Mapping[str, Any],
     tokenizer: str | None,
     backbone_config: str | None,
-    vocabulary: str | None,
 ) -> None:
-    """Refuses an encoder that did not make the artefact: its checkpoint or its vocabulary is another one."""
+    """Refuses an encoder that did not make the artefact: its checkpoint is another one."""
     digest = model.checkpoint_digest
     if "backbone_checkpoint" in options and "backbone_checkpoint" not in ref.options:
         # The corpus provided vectors; now a backbone that the index does not name encodes texts and images.
@@ -338,12 +341,17 @@ def _refuse_other(
             f"checkpoint {model.checkpoint} has digest {str(digest)[:16]}, the index was made with "
             f"{str(ref.checkpoint_digest)[:16]}; give that checkpoint or encode again"
         )
+
+
+def _of_vocabulary(model: Encoder, vocabulary: str | None) -> Encoder:
+    """The encoder, if its vocabulary has this digest; None for no check."""
     vocabulary_digest = model.vocabulary.digest if model.kind == "impact" else None
     if vocabulary_digest and vocabulary and vocabulary_digest != vocabulary:
         raise ArtefactError(
             f"encoder {model.name!r} has vocabulary {vocabulary_digest[:16]}, the index was made with "
             f"{vocabulary[:16]}; encode again or name the right checkpoint and tokenizer"
         )
+    return model
 
 
 def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:

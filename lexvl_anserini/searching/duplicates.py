@@ -11,7 +11,7 @@ import typer
 
 from lexvl_anserini import cli
 from lexvl_anserini.data.entries import printable
-from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest
+from lexvl_anserini.engines.index_folder import BuiltIndex, in_album, index_manifest
 from lexvl_anserini.searching.likeness import THRESHOLD, Likeness
 
 
@@ -27,8 +27,7 @@ def command(
 
     Example: python -m lexvl_anserini.searching.duplicates lexvl-photos/pictures --threshold 0.93
     """
-    album = index / "index"
-    folder = album if (album / "manifest.json").is_file() else index
+    folder = in_album(index)
     likeness = Likeness.of(BuiltIndex(folder, index_manifest(folder)), threshold)
     groups = likeness.groups()
     if style == "json":

@@ -171,8 +171,8 @@ def test_only_the_command_that_is_called_is_imported() -> None:
 
 
 def test_an_unknown_command_is_a_usage_error() -> None:
-    done = python("-m", "lexvl_anserini", "seach")
-    assert done.returncode == 2 and "No such command 'seach'. Did you mean 'search'?" in done.stderr
+    done = python("-m", "lexvl_anserini", "seerch")
+    assert done.returncode == 2 and "No such command 'seerch'. Did you mean 'search'?" in done.stderr
 
 
 def test_version_starts_neither_java_nor_torch() -> None:

@@ -259,7 +259,7 @@ def test_rooms_import_only_rooms_before_them():
 FLOORS = {
     "lexvl_anserini.encoders": (
         ("cards", "inputs", "pyserini_adapter"),
-        ("encoder",),
+        ("encoder", "ridge", "taught"),
         ("checkpoints",),
         ("loading",),
         ("parts", "checkpoints.itc_layout", "checkpoints.naver_layout"),

@@ -26,6 +26,7 @@ from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import field_options
+from lexvl_anserini.encoders.taught import plain
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import WITH_WORDS, index_name, index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
@@ -175,8 +176,8 @@ class LiveIndex:
             model = replace(self.served.encoder, options=by_torch).load(self.manifest)
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
-        tower = model.document
-        return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
+        tower: Any = model.document
+        return tower if isinstance(plain(tower), ImageTower) and self.picture_tower is not None else None
 
     def _map_tower_of_field(self) -> ImageTower | None:
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
@@ -186,8 +187,8 @@ class LiveIndex:
         changes = field_options(self.manifest.fields, self.served.encoder.options)[entry.name]
         places = (changes.get("checkpoint"), changes.get("tokenizer"))
         options = {"runtime": TORCH}
-        tower = load_encoder_of(entry.encoder, *places, self.served.encoder.device, options).document
-        return tower if isinstance(tower, ImageTower) else None
+        tower: Any = load_encoder_of(entry.encoder, *places, self.served.encoder.device, options).document
+        return tower if isinstance(plain(tower), ImageTower) else None
 
     def suggested(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""

@@ -36,15 +36,12 @@ class Grids(NamedTuple):
 
 def grids_of(tower: ImageTower, picture: str, dimensions: Sequence[int]) -> Grids:
     """The grids of some terms in a picture."""
-    import torch
-
-    from lexvl_anserini.encoders.parts.images.grounding import patch_logits
+    from lexvl_anserini.encoders.parts.images.grounding import patch_activations
 
     image = open_image(picture)
     left, top, right, bottom = tower.pixels.region(image.size)
     wide, high = image.size
-    logits = torch.from_numpy(patch_logits(tower, [image], list(dimensions))[0])
-    values = np.maximum(tower.composition.activation(logits).numpy(), 0)  # [rows, columns, terms]
+    values = np.maximum(patch_activations(tower, [image], list(dimensions))[0], 0)  # [rows, columns, terms]
     rows, columns, terms = values.shape
     region = [round(share, 4) for share in (left / wide, top / high, right / wide, bottom / high)]
     return Grids([rows, columns], region, list(dimensions), stepped(values.reshape(rows * columns, terms).T))

@@ -11,6 +11,7 @@ from lexvl_anserini.doors.serving.publishing.data_files import as_text, varying
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.tokens import token_strings
+from lexvl_anserini.encoders.taught import plain
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import CsrRows, Quantiser
@@ -27,7 +28,7 @@ def bag_of(model: Encoder) -> BagTower:
     Raises:
         UsageError: another query side, whose weights a page cannot compute.
     """
-    tower = model.query
+    tower = plain(model.query)
     if not isinstance(tower, BagTower) or not tower.binary or tower.topk is not None:
         raise UsageError(
             f"queries of the encoder {model.name!r} need more than their words, which a page without a server cannot "

@@ -18,6 +18,7 @@ from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.tokens import token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
+from lexvl_anserini.encoders.taught import TaughtSide, plain
 from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,15 +30,17 @@ WHITE, PALENESS = (255, 255, 255), 0.6
 
 def image_side(model: Encoder) -> ImageTower:
     """The tower of an encoder that reads images."""
-    for tower in (model.document, model.query):
-        if isinstance(tower, ImageTower):
-            return tower
+    sides: tuple[Any, Any] = (model.document, model.query)
+    for tower in sides:
+        if isinstance(plain(tower), ImageTower):
+            return tower  # one with taught words has all of an ImageTower
     raise UsageError(f"encoder {model.name!r} has no image side that pools over patches; maps need one")
 
 
 def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
     """The dimensions of each text's own tokens, ascending, without prompt and special tokens."""
-    towers = [tower for tower in (model.query, model.document) if isinstance(tower, (TextTower, BagTower))]
+    sides = map(plain, (model.query, model.document))
+    towers = [tower for tower in sides if isinstance(tower, (TextTower, BagTower))]
     if not towers:
         raise UsageError(f"encoder {model.name!r} reads no texts in this direction; use one with text")
     tower = towers[0]
@@ -76,10 +79,22 @@ def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) 
     return np.concatenate(maps) if maps else np.empty((0, 0, 0, len(dims)), dtype=np.float32)
 
 
+def patch_activations(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
+    """Activations of some dimensions at each grid cell, shaped as `patch_logits`.
+
+    A taught word has the sum of its coefficients times the activations of the own terms.
+    """
+    if not isinstance(tower, TaughtSide):
+        return tower.composition.activation(torch.from_numpy(patch_logits(tower, images, dims))).numpy()
+    mixed = tower.taught.of_own(dims)  # [V, len(dims)]
+    own = np.flatnonzero(mixed.getnnz(axis=1))
+    return patch_activations(plain(tower), images, own.tolist()) @ mixed[own].toarray()
+
+
 @torch.inference_mode()
 def token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
     """Streams every token of texts, without special ones, with the logits of some dimensions there, float32 [dims]."""
-    towers = [tower for tower in (model.query, model.document) if isinstance(tower, TextTower)]
+    towers = [tower for tower in map(plain, (model.query, model.document)) if isinstance(tower, TextTower)]
     if not towers:
         raise UsageError(f"encoder {model.name!r} has no text side that pools over tokens")
     tower, head = towers[0], towers[0].composition.head
@@ -112,9 +127,8 @@ def localise(
         UsageError: no image side, or no token of the query is a term.
     """
     tower = image_side(model)
-    logits = patch_logits(tower, images, terms_of(model, query))
-    chosen = logits if values == "logit" else tower.composition.activation(torch.from_numpy(logits)).numpy()
-    return chosen.mean(axis=-1)
+    chosen = patch_logits if values == "logit" else patch_activations
+    return chosen(tower, images, terms_of(model, query)).mean(axis=-1)
 
 
 def contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
@@ -124,8 +138,7 @@ def contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -
     terms of a score can come from different cells; the map shows how much of the query each cell has by itself.
     """
     dims = [tower.vocabulary.dimension[term] for term in weights]
-    logits = patch_logits(tower, [image], dims)[0]  # [grid, grid, terms]
-    activations = tower.composition.activation(torch.from_numpy(logits)).numpy()
+    activations = patch_activations(tower, [image], dims)[0]  # [grid, grid, terms]
     return activations @ np.fromiter(weights.values(), np.float32, len(weights))
 
 
