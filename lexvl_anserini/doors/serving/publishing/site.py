@@ -102,7 +102,7 @@ def publish(
         word_rules = words.words_of(bag, manifest)
         if live.corpus.problem:
             raise DataError(f"{served.path}: {live.corpus.problem}")
-        if live.terms and tuple(live.terms) != bag.vocabulary.terms:
+        if live.terms and tuple(live.terms) != live.model.vocabulary.terms:
             raise ArtefactError(f"{served.path}: its vocabulary is not that of its encoder's queries")
         with new_folder(site) as part:
             return _Site(part, live, bag, publication).write(word_rules, progress)
@@ -139,14 +139,14 @@ class _Site:
 
     def write(self, word_rules: dict[str, Any], progress: Progress) -> dict[str, Any]:
         """Writes all files."""
-        lists = postings.read_postings(self.live.served.path, self.bag.vocabulary)
+        lists = postings.read_postings(self.live.served.path, self.live.model.vocabulary)
         (self.folder / DATA).mkdir()
         (self.folder / PICTURES).mkdir()
         starts, sizes = [], {"postings": 0, "documents": 0, "maps": 0}
         for number, (first, text) in enumerate(postings.in_ranges(lists)):
             starts.append(first)
             sizes["postings"] += write_part(self.folder, f"postings-{number}", text)
-        terms = self.bag.vocabulary.terms
+        terms = self.live.model.vocabulary.terms
         sizes["words"] = write_part(self.folder, "words", {**word_rules, "terms": terms})
         sizes["words"] += write_part(self.folder, "related", related.related_terms(lists))
         for begin in range(0, len(lists.ids), PART):
