@@ -166,10 +166,15 @@ class TaughtWords:
         """What finds each word in a text."""
         return [pattern_of(term) for term in self.entry.words]
 
+    @cached_property
+    def longest_first(self) -> list[int]:
+        """The numbers of the words in the order in which a text is searched for them."""
+        return sorted(range(len(self.patterns)), key=lambda n: -len(self.patterns[n].pattern))
+
     def taken_out(self, text: str) -> tuple[str, list[int]]:
         """A text without the names of words, the longest first, and the numbers of these words."""
         there, text = [], unicodedata.normalize("NFC", text) if self.patterns else text
-        for number in sorted(range(len(self.patterns)), key=lambda n: -len(self.patterns[n].pattern)):
+        for number in self.longest_first:
             text, count = self.patterns[number].subn(" ", text)
             there += [number] if count else []
         return text, sorted(there)

@@ -7,6 +7,7 @@ import json
 import random
 import shutil
 import zlib
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,13 @@ from lexvl_anserini.doors.serving.publishing.related import related_terms
 from lexvl_anserini.doors.serving.publishing.site import Publication, bare_words, one_script, publish
 from lexvl_anserini.doors.serving.publishing.words import bag_of, words_of
 from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.taught import TaughtWord, term_of
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.searching.teach import read_taught, with_words
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
@@ -178,9 +181,8 @@ def test_queries_of_a_network_are_refused(drawn, tmp_path) -> None:
         publish(ServedIndex("drawn", drawn / "index", EncoderChanges(device="cpu")), tmp_path / "site")
     with pytest.raises(UsageError, match="reads words by the WordPiece of BERT"):
         model = load_encoder("vdr-crossmodal", "demo-vdr", mode="alpha", device="cpu")
-        tower = bag_of(model)
-        tower.reader.tokenizer.backend_tokenizer.normalizer = None
-        words_of(tower, Searcher(drawn / "index", model).index.manifest)
+        bag_of(model).reader.tokenizer.backend_tokenizer.normalizer = None
+        words_of(model, Searcher(drawn / "index", model).index.manifest)
     assert not (tmp_path / "site").exists()
 
 
@@ -205,25 +207,37 @@ def test_the_command_prints_counts(drawn, capsys) -> None:
 
 
 @pytest.fixture(scope="module")
-def page(site):
-    """The site in Chromium, opened from the disk; at the end it has had no error and no request elsewhere."""
+def chromium():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")
-    problems: list[str] = []
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        opened = browser.new_page()
-        opened.set_default_timeout(60_000)
-        opened.on("pageerror", lambda error: problems.append(str(error)))
-        opened.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
-        here = site.resolve().as_uri()
-        opened.on("request", lambda request: None if request.url.startswith(here) else problems.append(request.url))
-        opened.goto(f"{here}/index.html#q=a+red+square")
-        opened.wait_for_selector(".hit .bars li")
-        yield opened
+        yield browser
         browser.close()
+
+
+@contextmanager
+def opened_in(chromium, site):
+    """The site opened from the disk; at the end it has had no error and no request elsewhere."""
+    problems: list[str] = []
+    opened = chromium.new_page()
+    opened.set_default_timeout(60_000)
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
+    here = site.resolve().as_uri()
+    opened.on("request", lambda request: None if request.url.startswith(here) else problems.append(request.url))
+    opened.goto(f"{here}/index.html#q=a+red+square")
+    opened.wait_for_selector(".hit .bars li")
+    yield opened
+    opened.close()
     assert problems == []
+
+
+@pytest.fixture(scope="module")
+def page(chromium, site):
+    with opened_in(chromium, site) as opened:
+        yield opened
 
 
 SEARCH = """async ([text, weights]) => {
@@ -298,3 +312,30 @@ def test_the_page_shows_hits_maps_and_a_link(page) -> None:
     page.reload()
     page.wait_for_selector(".chip.out")
     assert page.locator("#where").is_hidden() and page.locator("h2").first.inner_text() == "drawn <b>"
+
+
+# Taught words: with signs of regular expressions, in writing systems without blanks, one in another.
+TAUGHT = ["Miso", "Aunt Miso", "x.y+", "味噌", "straße", "<b>", "a-b"]
+
+
+def test_names_of_taught_words_are_those_of_the_engine(chromium, drawn, tmp_path) -> None:
+    index = tmp_path / "index"
+    shutil.copytree(drawn / "index", index)
+    words = {
+        term_of(name): TaughtWord(bias=0.1 * number, coefficients={"red": 500, "blue": -100 * number})
+        for number, name in enumerate(TAUGHT)
+    }
+    with_words(read_taught(index), words)
+    publish(ServedIndex("taught", index, ALPHA), tmp_path / "site", Publication(map_terms=0))
+    chance = random.Random(5)
+    texts = [
+        "".join(chance.choice([" ", "", "-", "_"]) + chance.choice(TAUGHT + WORDS + SIGNS) for _ in range(5))
+        for _ in range(40)
+    ]
+    scores = set()
+    with Searcher(index, encoder=ALPHA) as searcher, opened_in(chromium, tmp_path / "site") as page:
+        for text in ["miso", "AUNT  miso red", "the miso's", "misos", "是味噌吗", "XxY+", "x.y+", "STRASSE", *texts]:
+            expected = [[hit.doc_id, hit.score] for hit in searcher.search(text, 5)]
+            assert page.evaluate(SEARCH, [text, {}]) == [expected, [score for _, score in expected]], text
+            scores |= {score for _, score in expected}
+    assert len(scores) > 20

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lexvl_anserini import __version__
 from lexvl_anserini.data.pictures.images import open_image
@@ -37,9 +37,6 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.progress import Progress, silent
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.parts.bags import BagTower
 
 FORMAT = "lexvl-site/1"
 MARK = "site.json"
@@ -98,14 +95,13 @@ def publish(
     _check_place(site, served.path, overwrite)
     live = opened(served)
     try:
-        bag = words.bag_of(live.model)
-        word_rules = words.words_of(bag, manifest)
+        word_rules = words.words_of(live.model, manifest)
         if live.corpus.problem:
             raise DataError(f"{served.path}: {live.corpus.problem}")
         if live.terms and tuple(live.terms) != live.model.vocabulary.terms:
             raise ArtefactError(f"{served.path}: its vocabulary is not that of its encoder's queries")
         with new_folder(site) as part:
-            return _Site(part, live, bag, publication).write(word_rules, progress)
+            return _Site(part, live, publication).write(word_rules, progress)
     finally:
         live.close()
 
@@ -133,7 +129,6 @@ class _Site:
 
     folder: Path
     live: LiveIndex
-    bag: BagTower
     publication: Publication
     _samples: list[tuple[str, int, str]] = field(default_factory=list)
 

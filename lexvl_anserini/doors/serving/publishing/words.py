@@ -11,7 +11,7 @@ from lexvl_anserini.doors.serving.publishing.data_files import as_text, varying
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.tokens import token_strings
-from lexvl_anserini.encoders.taught import plain
+from lexvl_anserini.encoders.taught import TaughtQueries, plain
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import CsrRows, Quantiser
@@ -37,19 +37,22 @@ def bag_of(model: Encoder) -> BagTower:
     return tower
 
 
-def words_of(tower: BagTower, manifest: Manifest) -> dict[str, Any]:
-    """The tokenizer of a query side as the page reads it, and the weights of an index's queries.
+def words_of(model: Encoder, manifest: Manifest) -> dict[str, Any]:
+    """The tokenizer of an encoder's query side as the page reads it, and the weights of an index's queries.
 
     tokens    all tokens, in the order of their ids, with line feeds between them
     columns   the dimension + 1 of each token, 0 if it has none, as `varying`
     specials  tokens that a text may name as they are
     most      tokens of a text that are read
     longest   characters of the longest word that is split
+    taught    the dimensions of taught words, in the order in which a text is searched for their names
     weights   the weight of each term in a query of 0, 1, ... terms
 
     Raises:
-        UsageError: another tokenizer than BERT's with lower case.
+        UsageError: a query side whose weights a page cannot compute, or another tokenizer than BERT's with lower case.
     """
+    tower = bag_of(model)
+    taught = model.query.taught.longest_first if isinstance(model.query, TaughtQueries) else []
     reader = tower.reader
     rule = json.loads(reader.tokenizer.backend_tokenizer.to_str())
     normalizer, model = rule["normalizer"] or {}, rule["model"]
@@ -74,7 +77,8 @@ def words_of(tower: BagTower, manifest: Manifest) -> dict[str, Any]:
         "specials": [token["content"] for token in rule["added_tokens"]],
         "most": most,
         "longest": model["max_input_chars_per_word"],
-        "weights": [0, *weights_by_size(manifest, min(most, len(tower.vocabulary)))],
+        "taught": [len(tower.vocabulary) + number for number in taught],
+        "weights": [0, *weights_by_size(manifest, min(most, len(tower.vocabulary)) + len(taught))],
     }
 
 
