@@ -55,19 +55,19 @@ def words_of(model: Encoder, manifest: Manifest) -> dict[str, Any]:
     taught = model.query.taught.longest_first if isinstance(model.query, TaughtQueries) else []
     reader = tower.reader
     rule = json.loads(reader.tokenizer.backend_tokenizer.to_str())
-    normalizer, model = rule["normalizer"] or {}, rule["model"]
+    normalizer, pieces = rule["normalizer"] or {}, rule["model"]
     as_expected = (
         {key: normalizer.get(key) for key in NORMALIZER} == NORMALIZER
         and normalizer.get("strip_accents") in (None, True)
         and rule["pre_tokenizer"] == SPLITTER
-        and model["type"] == "WordPiece"
-        and model["continuing_subword_prefix"] == PREFIX
+        and pieces["type"] == "WordPiece"
+        and pieces["continuing_subword_prefix"] == PREFIX
         and reader.tokenizer.truncation_side == "right"
         and not reader.prompt
     )
     if not as_expected:
         raise UsageError(
-            f"the tokenizer of this index is {model['type']} with the normaliser {normalizer.get('type')}; a page "
+            f"the tokenizer of this index is {pieces['type']} with the normaliser {normalizer.get('type')}; a page "
             "without a server reads words by the WordPiece of BERT with lower case alone"
         )
     most = reader.max_length - reader.special_tokens
@@ -76,7 +76,7 @@ def words_of(model: Encoder, manifest: Manifest) -> dict[str, Any]:
         "columns": as_text(varying(tower.columns.of_token + 1)),
         "specials": [token["content"] for token in rule["added_tokens"]],
         "most": most,
-        "longest": model["max_input_chars_per_word"],
+        "longest": pieces["max_input_chars_per_word"],
         "taught": [len(tower.vocabulary) + number for number in taught],
         "weights": [0, *weights_by_size(manifest, min(most, len(tower.vocabulary)) + len(taught))],
     }
