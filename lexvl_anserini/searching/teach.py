@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from scipy import sparse
 
 # Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_anserini.teach")
+log = logging.getLogger("lexvl_anserini.searching.teach")
 
 FORMAT = "lexvl-taught/1"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ def corpus(tmp_path: Path) -> str:
 
 
 def test_positives_and_the_query_itself_are_no_negatives(corpus: str, tmp_path: Path) -> None:
+    """A document with the query's id is the query itself in BEIR's datasets alone."""
     [found] = mine(load_dataset(corpus), tmp_path / "run.trec", Mining(number=9))
+    assert found.negatives == ["q", "d1", "d2", "d4"]
+    [found] = mine(replace(load_dataset(corpus), remove_query=True), tmp_path / "run.trec", Mining(number=9))
     assert (found.query_id, found.positives, found.negatives) == ("q", ["d0", "d3"], ["d1", "d2", "d4"])
     [found] = mine(load_dataset(corpus), tmp_path / "run.trec", Mining(first=4, depth=5))
     assert found.negatives == ["d2"]

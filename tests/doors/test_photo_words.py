@@ -102,7 +102,7 @@ def test_the_page_frames_words_and_maps_terms(folder, capsys):
     try:
         service = Service(shelf)
         assert service.description().indexes[0].maps
-        question = Question(index="read", text="a hotel")
+        question = Question(index="pics", text="a hotel")
         [products] = service.products(ProductsQuestion(question=question, doc_ids=["street.png"]))
         of_image = next(product.term for product in products.products if product.field == "image")
         word, term, whole = (

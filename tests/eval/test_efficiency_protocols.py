@@ -109,7 +109,7 @@ def test_a_worker_searches_as_search_does(twins: Path, tmp_path: Path) -> None:
     corpus = load_dataset(f"beir:{twins / 'corpus'}")
     encoder = read_manifest(twins / "lexical").encoder
     model = load_encoder("splade", encoder.checkpoint, device="cpu", query_max_length=4)
-    lists = list(search_index(tmp_path / "index", corpus.topics(), 3, model=model))
+    lists = list(search_index(tmp_path / "index", corpus.topics(), 2, model=model))
     assert [[(d.doc_id, d.score) for d in found] for found in lists] == list(whole["lists"].values())
 
 
