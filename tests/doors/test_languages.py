@@ -18,6 +18,7 @@ from lexvl_anserini.doors.serving.messages import Question
 from lexvl_anserini.doors.serving.opened import Shelf, served_indexes
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField
+from lexvl_anserini.encoders.taught import TaughtEntry, TaughtQueries, TaughtWords
 from lexvl_anserini.ground import registry
 from lexvl_anserini.ground.errors import MissingExtra, UsageError
 from lexvl_anserini.ground.run_manifest import read_run_manifest
@@ -134,6 +135,20 @@ def test_fields_that_have_terms_read_any_language(toys: Path) -> None:
     assert [type(field.tower) for field in model.query.fields] == [type(None), NearTermsTower]
     assert searcher.readings(model, "rot") == ["  read as rot: red 1.00"]
     assert searcher.readings(LEXICAL, "rot") == []
+
+
+def test_names_of_taught_words_are_read_first(toys: Path) -> None:
+    own = LEXICAL.query.vocabulary
+    words = {"miso": {"bias": 0.0, "coefficients": {"red": 1000}}, "miso_<b>": {"bias": 0.0, "coefficients": {}}}
+    taught = TaughtWords(own, TaughtEntry(vocabulary=own.digest, scale=1.0, words=words))
+    model = in_any_language(replace(LEXICAL, query=TaughtQueries(LEXICAL.query, taught)))
+    row = model.query.weights(["Miso <b>, rot, MISO"])
+    assert {model.query.vocabulary[dim]: value for dim, value in zip(row.indices, row.data, strict=True)} == {
+        "red": 1.0,
+        "miso": 1.0,
+        "miso_<b>": 1.0,
+    }
+    assert searcher.readings(model, "Miso rot") == ["  read as miso: miso 1.00; rot: red 1.00"]
 
 
 def test_a_missing_package_is_one_line(monkeypatch) -> None:

@@ -22,6 +22,7 @@ from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts, as_lexica
 from lexvl_anserini.encoders.inputs import OtherModality
 from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.encoders.parts.sparsify import as_csr, rows_of
+from lexvl_anserini.encoders.taught import TaughtQueries
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.progress import Progress, silent
@@ -101,11 +102,7 @@ class NearTermsTower(ReadsTexts):
 
     def reading(self, text: str) -> str:
         """The words of a text with their terms, on one line; "nothing" of a word that is left out."""
-        words = (
-            f"{word}: {', '.join(f'{term} {weight:.2f}' for term, weight in terms.items()) or 'nothing'}"
-            for word, terms in self.terms_of(text).items()
-        )
-        return f"  read as {'; '.join(words)}"
+        return line_of(self.terms_of(text))
 
     def terms_of(self, text: str) -> dict[str, Mapping[str, float]]:
         """The words of a text, each with its terms and their weights; none of a word that is left out."""
@@ -164,6 +161,25 @@ class NearTermsTower(ReadsTexts):
         return self.weights(inputs, batch_size).toarray()
 
 
+class TaughtNearTerms(TaughtQueries):
+    """The names of taught words, and of the rest of a text the words of any language."""
+
+    def reading(self, text: str) -> str:
+        """As `NearTermsTower.reading`; a name is its own term."""
+        rest, numbers = self.taught.taken_out(text)
+        names = [self.taught.vocabulary[len(self.taught.own) + number] for number in numbers]
+        return line_of({**{name: {name: 1.0} for name in names}, **self.below.terms_of(rest)})
+
+
+def line_of(words: Mapping[str, Mapping[str, float]]) -> str:
+    """Words with their terms on one line."""
+    read = (
+        f"{word}: {', '.join(f'{term} {weight:.2f}' for term, weight in terms.items()) or 'nothing'}"
+        for word, terms in words.items()
+    )
+    return f"  read as {'; '.join(read)}"
+
+
 def words_of(vocabulary: Vocabulary) -> list[str]:
     """The terms that a word may become: of letters alone, at least two, without function words."""
     others = set(FUNCTION_WORDS)
@@ -190,8 +206,10 @@ def in_any_language(model: Encoder) -> Encoder:
     return replace(model, query=_of_any_language(model.query))
 
 
-def _of_any_language(tower: Tower) -> NearTermsTower:
+def _of_any_language(tower: Tower) -> NearTermsTower | TaughtNearTerms:
     """The tower in the place of one of texts."""
+    if isinstance(tower, TaughtQueries):
+        return TaughtNearTerms(_of_any_language(tower.below), tower.taught)
     side = as_lexical(tower)
     try:
         tower.read_topic(Topic(TYPED, "dog"))
