@@ -267,17 +267,12 @@ def export(index: TaughtIndex, term: str, file: Path) -> None:
     """Writes a taught word to a file, for other indexes of the encoder."""
     word = index.entry.words[term]
     write_json(file, {"format": FORMAT, "name": term, "encoder": encoder_of(index), "word": word})
-    typer.echo(f"{shown(term)}: {file.stat().st_size:,} bytes in {file}")
+    typer.echo(f"{printable(term)}: {file.stat().st_size:,} bytes in {file}")
 
 
 def digest_of_word(term: str, word: dict[str, Any]) -> str:
     """The first 16 hex digits of the SHA-256 of a word."""
     return sha256(orjson.dumps([term, word], option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
-
-
-def shown(term: str) -> str:
-    """A term on one line of a terminal."""
-    return printable(term)
 
 
 def listed(index: TaughtIndex) -> None:
@@ -286,7 +281,7 @@ def listed(index: TaughtIndex) -> None:
     for number, (term, word) in enumerate(index.entry.words.items()):
         documents = f"in {(counts[:, number] > 0).sum():,} of {len(index.own.ids):,} documents"
         pictures = f"{len(word['pictures'])} pictures, {held_out_of(word)}"
-        typer.echo(f"{shown(term)}  {pictures}, {documents}, {digest_of_word(term, word)}")
+        typer.echo(f"{printable(term)}  {pictures}, {documents}, {digest_of_word(term, word)}")
     typer.echo(f"{len(index.entry.words):,} taught words")
 
 
@@ -298,12 +293,12 @@ def held_out_of(word: dict[str, Any]) -> str:
 def warn_of(term: str, count: int, held_out: Sequence[float]) -> None:
     """Logs a warning about too few pictures, or pictures that differ."""
     if count < LEAST:
-        log.warning("%s: taught by %d; three to ten pictures are better", shown(term), count)
+        log.warning("%s: taught by %d; three to ten pictures are better", printable(term), count)
     if held_out and float(np.mean(held_out)) < HELD_OUT:
         log.warning(
             "%s: a picture that is left out scores above %.1f %% of the index in the mean, the worst above %.1f %%; "
             "the pictures differ, or the encoder does not see what they share: expect little",
-            shown(term),
+            printable(term),
             100 * float(np.mean(held_out)),
             100 * min(held_out),
         )
@@ -362,7 +357,7 @@ def known_word(index: TaughtIndex, name: str) -> str:
     """
     term = term_of(name)
     if term not in index.entry.words:
-        there = ", ".join(map(shown, index.entry.words)) or "none"
+        there = ", ".join(map(printable, index.entry.words)) or "none"
         raise UsageError(f"{index.folder}: {term!r} is no taught word; taught: {there}")
     return term
 
@@ -371,7 +366,7 @@ def remove(index: TaughtIndex, name: str) -> None:
     """Writes the index without a taught word."""
     term = known_word(index, name)
     with_words(index, {other: word for other, word in index.entry.words.items() if other != term})
-    typer.echo(f"{shown(term)}: removed")
+    typer.echo(f"{printable(term)}: removed")
 
 
 def add(index: TaughtIndex, term: str, word: TaughtWord) -> TaughtIndex:
@@ -381,8 +376,8 @@ def add(index: TaughtIndex, term: str, word: TaughtWord) -> TaughtIndex:
     after = index._replace(entry=TaughtEntry({**index.entry, "words": words}))
     impacts = TaughtWords(after.own.vocabulary, after.entry).impacts(after.own.impacts)[:, -1]
     typer.echo(
-        f"{shown(term)}: taught by {len(word.pictures)} pictures ({held_out_of(word)}), in {(impacts > 0).sum():,} of "
-        f"{len(impacts):,} documents"
+        f"{printable(term)}: taught by {len(word.pictures)} pictures ({held_out_of(word)}), "
+        f"in {(impacts > 0).sum():,} of {len(impacts):,} documents"
     )
     return after
 

@@ -19,16 +19,14 @@ import numpy as np
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts, as_lexical
-from lexvl_anserini.encoders.inputs import OtherModality
+from lexvl_anserini.encoders.inputs import reads_images
 from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.encoders.parts.sparsify import as_csr, rows_of
 from lexvl_anserini.encoders.taught import TaughtQueries
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.registry import require
-from lexvl_anserini.queries.query_source import TYPED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -211,10 +209,8 @@ def _of_any_language(tower: Tower) -> NearTermsTower | TaughtNearTerms:
     if isinstance(tower, TaughtQueries):
         return TaughtNearTerms(_of_any_language(tower.below), tower.taught)
     side = as_lexical(tower)
-    try:
-        tower.read_topic(Topic(TYPED, "dog"))
-    except OtherModality as error:
-        raise UsageError("--languages is for texts, and the queries of this index are pictures") from error
+    if reads_images(tower):
+        raise UsageError("--languages is for texts, and the queries of this index are pictures")
     vocabulary = side.vocabulary
     path = data_root(None) / "languages" / f"{vocabulary.digest[:16]}-{version(PACKAGE)}.npy"
     return NearTermsTower(vocabulary, embedded, lambda words: remembered(path, words), 1 if side.binary else NEAR)
