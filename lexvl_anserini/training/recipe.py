@@ -203,8 +203,8 @@ class StageSettings(Settings):
     trained  patterns of the names of weights that change (`encoder_p.head.*`); all weights where there is no pattern
     views    views per image that a frozen network of images computes once and that are stored, the first of them the
              image itself; 0 computes a new view at each step
-    teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`; texts have the teacher's scores
-             in their data
+    teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`, or a list of checkpoints, whose
+             mean scores teach; texts have the teacher's scores in their data
     expansion  of texts in a batch of `d2s` or `joint`: always; never, so that texts keep only their own tokens; or
              controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls by
              1 / (0.95 epochs of the stage) per epoch
@@ -220,7 +220,7 @@ class StageSettings(Settings):
     optimisation: Optimisation
     trained: tuple[str, ...] = ()
     views: NonNegativeInt = 0
-    teacher: str | None = None
+    teacher: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     expansion: Literal["always", "never", "controlled"] = "always"
     momentum: Momentum = Momentum()
     running_penalty: bool = False
@@ -229,6 +229,11 @@ class StageSettings(Settings):
     def names(self) -> tuple[str, ...]:
         """The names of the objective and of the auxiliary objectives."""
         return (self.objective.name, *(auxiliary.name for auxiliary in self.auxiliaries))
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        """The checkpoints of the teachers; none without `teacher`."""
+        return (self.teacher,) if isinstance(self.teacher, str) else self.teacher or ()
 
 
 # The keys of a stage, which a recipe of one stage may have itself.

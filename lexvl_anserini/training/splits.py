@@ -156,8 +156,9 @@ def digests_of(recipe: Recipe, data: Splits) -> dict[str, str]:
     """Digests of all that decides a run besides its recipe: its items, networks, teachers."""
     digests = {role: items.digest() for role, items in data.items()} | model_digests(recipe)
     for number, stage in enumerate(recipe.stages):
-        if stage.teacher:
-            digests[f"the teacher of stage {number}"] = find_checkpoint(stage.teacher).digest()
+        for teacher, checkpoint in enumerate(stage.teachers):
+            which = f"teacher {teacher} of stage {number}" if teacher else f"the teacher of stage {number}"
+            digests[which] = find_checkpoint(checkpoint).digest()
     return digests
 
 

@@ -20,7 +20,7 @@ from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, loa
 from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.training.common.batches import ImageBatch, TextBatch
-from lexvl_anserini.training.images.captioned import read_captioned
+from lexvl_anserini.training.images.captioned import Taught, read_captioned
 from lexvl_anserini.training.images.checkpoints import with_rows
 from lexvl_anserini.training.images.class_words import LIKELY, SHARE, weigh
 from lexvl_anserini.training.images.material import hit_rates
@@ -189,6 +189,27 @@ def test_the_dense_twin_teaches(corpus: str, networks: dict[str, str], tmp_path:
     taught = {"auxiliaries": [{"name": "distil", "weight": 1.0}], "teacher": str(folder)}
     lexical = train(recipe_of(corpus, networks, **taught), tmp_path / "vdr", device="cpu")
     assert "the teacher of stage 1" in json.loads((lexical / "training.json").read_text())["data"]
+
+
+def test_the_mean_score_of_several_teachers_teaches() -> None:
+    """Two teachers of one caption and two images: cosines 1 and 0 of the first, 0.6 and 0.8 of the second."""
+    first = (torch.eye(2), torch.tensor([[1.0, 0.0]]))
+    second = (torch.tensor([[0.6, 0.8, 0.0], [0.8, 0.6, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
+    scores = Taught.of([first, second]).scores(np.array([0]), np.array([0, 1]))
+    np.testing.assert_allclose(scores.numpy(), [[0.8, 0.4]], rtol=1e-6)
+
+
+def test_a_teacher_and_its_copy_teach_as_it_does_alone(
+    corpus: str, networks: dict[str, str], tmp_path: Path
+) -> None:
+    dense = train(recipe_of(corpus, networks, "dense-crossmodal"), tmp_path / "dense", device="cpu")
+    taught = {"auxiliaries": [{"name": "distil", "weight": 1.0}]}
+    both = train(recipe_of(corpus, networks, **taught, teacher=[str(dense)] * 2), tmp_path / "both", device="cpu")
+    alone = train(recipe_of(corpus, networks, **taught, teacher=[str(dense)]), tmp_path / "alone", device="cpu")
+    assert "teacher 1 of stage 1" in json.loads((both / "training.json").read_text())["data"]
+    weights = weights_of(both)
+    for name, alike in weights_of(alone).items():
+        torch.testing.assert_close(weights[name], alike, atol=1e-4, rtol=1e-3)
 
 
 def test_held_out_images_validate_and_do_not_train(corpus: str, networks: dict[str, str]) -> None:

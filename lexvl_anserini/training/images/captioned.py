@@ -186,10 +186,17 @@ class CaptionTerms:
 
 @dataclass(frozen=True)
 class Taught:
-    """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
+    """The vectors of the teachers for the training split: images [n, D], captions [m, D]."""
 
     images: Tensor
     captions: Tensor
+
+    @classmethod
+    def of(cls, teachers: Sequence[tuple[Tensor, Tensor]]) -> Taught:
+        """Some teachers' vectors of images and captions, of unit length: scores are the mean of the teachers' scores."""
+        # Rows beside each other add the products of the teachers, so that both rows divided by the root of n divide by n.
+        images, captions = (torch.cat(side, dim=1) / len(teachers) ** 0.5 for side in zip(*teachers, strict=True))
+        return cls(images, captions)
 
     def scores(self, captions: np.ndarray, images: np.ndarray) -> Tensor:
         """The scores of some captions [N] and images [M], float32 [N, M]."""

@@ -134,7 +134,7 @@ class Material:
         if isinstance(stream := self.data[TRAINING], StreamedImages):
             streamed = StreamedBatches(stream, recipe, number, self.reader, self.columns, self.prepare, device)
             return image_inputs(streamed, memory, images, captions)
-        taught = taught_by(stage, self, device) if stage.teacher else None
+        taught = taught_by(stage, self, device)
         return image_inputs(drawn(recipe, number, stream, images, captions, taught), memory, images, captions)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
@@ -261,12 +261,17 @@ def standardise(pair: TowerPair, material: Material) -> None:
     side.standard.std.copy_(std)
 
 
-def taught_by(stage: StageSettings, material: Material, device: torch.device) -> Taught:
-    """The vectors of the teacher of a stage for the training split."""
-    teacher = load_encoder(TEACHER, checkpoint=stage.teacher, device=str(device))
+def taught_by(stage: StageSettings, material: Material, device: torch.device) -> Taught | None:
+    """The vectors of the teachers of a stage for the training split; None without a teacher."""
+    teachers = [teacher_vectors(checkpoint, material, device) for checkpoint in stage.teachers]
+    return Taught.of(teachers) if teachers else None
+
+
+def teacher_vectors(checkpoint: str, material: Material, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
+    teacher = load_encoder(TEACHER, checkpoint=checkpoint, device=str(device))
     data = material.sources.images[TRAINING]
-    assert stage.teacher is not None
-    made_of = [material.sources.digests[TRAINING], find_checkpoint(stage.teacher).digest()]
+    made_of = [material.sources.digests[TRAINING], find_checkpoint(checkpoint).digest()]
 
     def vectors(what: str, tower: DenseSide, inputs: Sequence[str]) -> Tensor:
         shape, kind = (len(inputs), tower.vectors(inputs[:1]).shape[1]), np.dtype(np.float32)
@@ -277,7 +282,7 @@ def taught_by(stage: StageSettings, material: Material, device: torch.device) ->
         yield tower.vectors(inputs)
 
     images, captions = as_dense(teacher.document), as_dense(teacher.query)
-    return Taught(vectors("images", images, data.images), vectors("captions", captions, data.texts))
+    return vectors("images", images, data.images), vectors("captions", captions, data.texts)
 
 
 # Images or texts of one forward pass of validation.
