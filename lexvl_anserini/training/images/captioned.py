@@ -193,8 +193,8 @@ class Taught:
 
     @classmethod
     def of(cls, teachers: Sequence[tuple[Tensor, Tensor]]) -> Taught:
-        """Some teachers' vectors of images and captions, of unit length: scores are the mean of the teachers' scores."""
-        # Rows beside each other add the products of the teachers, so that both rows divided by the root of n divide by n.
+        """The vectors of some teachers, images and captions of unit length; a score is the mean of theirs."""
+        # Rows beside each other add the teachers' products; both sides, divided by the root of n, divide the sum by n.
         images, captions = (torch.cat(side, dim=1) / len(teachers) ** 0.5 for side in zip(*teachers, strict=True))
         return cls(images, captions)
 
