@@ -18,7 +18,10 @@ Modality = Literal["text", "image"]
 
 
 class Packaged(NamedTuple):
-    """A checkpoint that is installed as part of a Python package: the folder `folder` of `module`, from our `extra` ("": it needs none)."""
+    """A checkpoint that is installed as part of a Python package: the folder `folder` of `module`.
+
+    extra  our extra that installs what it needs; empty if it needs none
+    """
 
     module: str
     folder: str
