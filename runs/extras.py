@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, distribution, metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from lexvl_anserini.searching.doctor import OF_DEVELOPERS
+
 OURS = "lexvl-anserini"
-OF_DEVELOPERS = {"browser", "docs", "store-servers", "test", "test-all"}
 
 
 def closure(name: str, extras: frozenset[str], counted: set[tuple[str, frozenset[str]]]) -> set[str]:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import distributions
 
+from packaging.specifiers import SpecifierSet
+
 from lexvl_anserini.engines.jvm import find_jar
 from lexvl_anserini.ground.installed import lucene_of
 
@@ -14,14 +16,17 @@ from lexvl_anserini.ground.installed import lucene_of
 LEFT_OUT = {"pip", "setuptools", "wheel", "lexvl-anserini"}
 
 
-def constraints(installed: Iterable[tuple[str, str]], python: str, lucene: str) -> Iterator[str]:
+def constraints(installed: Iterable[tuple[str, str, str]], python: str, lucene: str) -> Iterator[str]:
     """The lines of a file of constraints.
 
     Args:
-        installed: names and versions of packages. A local version (2.13.0+cpu) is a build, and any build will do.
+        installed: names and versions of packages, and the Pythons that each is for (">=3.11.5"; "" for all). A local
+            version (2.13.0+cpu) is a build, and any build will do. One that the first release of this Python (3.11.0)
+            cannot install has no line, so that pip finds an older one there.
         python, lucene: versions, for the first line.
     """
-    pins = {re.sub("[-_.]+", "-", name).lower(): version.partition("+")[0] for name, version in installed}
+    fitting = ((name, version) for name, version, needs in installed if SpecifierSet(needs).contains(f"{python}.0"))
+    pins = {re.sub("[-_.]+", "-", name).lower(): version.partition("+")[0] for name, version in fitting}
     pyserini, line = (".".join(version.split(".")[:2]) for version in (pins["pyserini"], lucene))
     yield f"# The versions that were tested together: Python {python} with Pyserini {pyserini} (Lucene {line})."
     yield f"# pip install -c constraints/py{python.replace('.', '')}.txt ..."
@@ -29,6 +34,6 @@ def constraints(installed: Iterable[tuple[str, str]], python: str, lucene: str) 
 
 
 if __name__ == "__main__":
-    packages = [(each.name, each.version) for each in distributions()]
+    packages = [(each.name, each.version, each.metadata["Requires-Python"] or "") for each in distributions()]
     lucene = lucene_of(find_jar()) or ""
     print(*constraints(packages, "{}.{}".format(*sys.version_info), lucene), sep="\n")

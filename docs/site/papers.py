@@ -50,7 +50,9 @@ INTRODUCTION = """\
 A cell has what this project measured, what is published, the difference and the verdict, or why it has no value. A
 click on it shows the command of its row and what that needs; the next click copies the command.
 [Reproducing tables](../reproduction.md) explains verdicts and options.
+"""
 
+FILTERS = """\
 ```{raw} html
 <fieldset class="filters" aria-label="rows shown">
 <label><input type="checkbox" data-filter="public"> needs no weights or data that cannot be downloaded</label>
@@ -203,6 +205,8 @@ def table_html(table: PublishedTable, record: dict[str, RecordedCell]) -> Iterat
 def page_of(tables: Sequence[PublishedTable], record: dict[str, RecordedCell]) -> str:
     """The page of a paper, in Markdown."""
     parts = [f"# {tables[0].paper}\n\n{INTRODUCTION}"]
+    if any(table.cells for table in tables):
+        parts.append(FILTERS)
     for table in tables:
         about = f"{table.title[0].upper()}{table.title[1:]}. {table.protocol and f'Protocol: {table.protocol}.'}"
         parts.append(f"## {table.name}\n\n{about.replace('*', chr(92) + '*')}\n")

@@ -224,7 +224,8 @@ def checkpoint_need(reference: str) -> Need:
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
         here = package_folder(packaged.module) is not None
-        return Need("weights", reference, here, f"pip: the extra [{packaged.extra}]")
+        source = f"pip: the extra [{packaged.extra}]" if packaged.extra else "the package"
+        return Need("weights", reference, here, source)
     if is_place(reference):
         return Need("weights", reference, True, "")
     if is_file_name(reference):

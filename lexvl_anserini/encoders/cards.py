@@ -18,7 +18,10 @@ Modality = Literal["text", "image"]
 
 
 class Packaged(NamedTuple):
-    """A checkpoint that is installed as part of a Python package: the folder `folder` of `module`, from our `extra`."""
+    """A checkpoint that is installed as part of a Python package: the folder `folder` of `module`.
+
+    extra  our extra that installs what it needs; empty if it needs none
+    """
 
     module: str
     folder: str
@@ -148,7 +151,7 @@ CARDS: Mapping[str, Card] = {
         checkpoints=("photos-dense", "demo-dense"),
         licence="Apache-2.0 (demo-dense); research use (photos-dense, trained on Flickr8k)",
         packaged={
-            "demo-dense": Packaged("lexvl_anserini", "assets/demo-dense", "minilm"),
+            "demo-dense": Packaged("lexvl_anserini", "assets/demo-dense", ""),
             "photos-dense": Packaged("lexvl_anserini", "assets/photos-dense", "photos"),
         },
         default_checkpoint="demo-dense",
@@ -282,7 +285,7 @@ CARDS: Mapping[str, Card] = {
         checkpoints=("vsearch/vdr-cross-modal", "photos-vdr", "demo-vdr"),
         licence="Apache-2.0 (demo-vdr); research use (photos-vdr, trained on Flickr8k); unknown of the hub's",
         packaged={
-            "demo-vdr": Packaged("lexvl_anserini", "assets/demo-vdr", "minilm"),
+            "demo-vdr": Packaged("lexvl_anserini", "assets/demo-vdr", ""),
             "photos-vdr": Packaged("lexvl_anserini", "assets/photos-vdr", "photos"),
         },
         default_checkpoint="vsearch/vdr-cross-modal",

@@ -241,6 +241,7 @@ def test_a_machine_without_the_package(cluster, monkeypatch):
 
 
 NONE_FOUND = ConnectionError("Could not find any running Ray instance.")
+TOO_SLOW = Exception("The current node timed out during startup.")  # as Ray raises it after 30 s
 OTHER_RAY = RuntimeError("Version mismatch: started with:\n    Ray: 1.0\n    Python: 3.9\nThis one:\n    Ray: 2.0\n")
 
 
@@ -248,10 +249,11 @@ OTHER_RAY = RuntimeError("Version mismatch: started with:\n    Ray: 1.0\n    Pyt
     "address,error,expected",
     [
         ("127.0.0.1:1", NONE_FOUND, "^127.0.0.1:1: something listens there, but no connection .*with its token"),
+        ("local", TOO_SLOW, "^local: Ray did not start on this machine .*timed out"),
         ("auto", NONE_FOUND, "^auto: no Ray cluster there .*ray start --head"),
         ("127.0.0.1:1", OTHER_RAY, "other versions of Ray or Python .*Ray: 1.0 Python: 3.9 Ray: 2.0"),
     ],
-    ids=["another token", "no cluster", "another version"],
+    ids=["another token", "slow start", "no cluster", "another version"],
 )
 def test_errors_of_a_connection_are_one_line(address, error, expected):
     with pytest.raises(LexvlError, match=expected), ray_connect.connection_errors(address):

@@ -386,8 +386,9 @@ def test_newest_versions_are_pinned_only_if_everything_passes(checkout, fails):
 
 
 def test_a_file_of_constraints_names_versions_without_their_builds():
-    packages = [("torch", "2.13.0+cpu"), ("pyserini", "1.6.0"), ("jaraco.classes", "3.4.0"), ("pip", "25.1")]
-    packages += [("mcp_types", "2.3.0"), ("mcp", "2.3.0"), ("lexvl-anserini", "0.2.0")]
+    packages = [("torch", "2.13.0+cpu", ">=3.10"), ("pyserini", "1.6.0", ""), ("jaraco.classes", "3.4.0", "")]
+    packages += [("mcp_types", "2.3.0", ""), ("mcp", "2.3.0", ""), ("lexvl-anserini", "0.2.0", ""), ("pip", "25.1", "")]
+    packages += [("soupsieve", "4.1.2", ">=3.11.5")]  # which the Python of Debian 12, 3.11.2, cannot install
     assert list(constraints(packages, "3.11", "9.9.1")) == [
         "# The versions that were tested together: Python 3.11 with Pyserini 1.6 (Lucene 9.9).",
         "# pip install -c constraints/py311.txt ...",

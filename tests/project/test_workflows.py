@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lexvl_anserini.searching.doctor import OF_DEVELOPERS
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
@@ -117,6 +119,13 @@ def run(script, *arguments, cwd=ROOT, **environ):
     return subprocess.run(
         ["bash", ROOT / script, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
+
+
+def test_a_release_installs_every_extra_that_users_have():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    tried = re.findall(r"^  \[(\w+)\]='", (ROOT / ".ci/extras").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {*tried} == {"none", *setup["options.extras_require"]} - OF_DEVELOPERS
 
 
 def test_a_tag_has_the_version_of_the_package():

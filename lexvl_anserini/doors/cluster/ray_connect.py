@@ -180,6 +180,8 @@ def connection_errors(address: str) -> Iterator[None]:
             ) from error
         if isinstance(error, ConnectionError) and address == "auto":
             raise LexvlError(no_cluster(address, "none is running on this machine")) from error
+        if address == "local":
+            raise LexvlError(f"local: Ray did not start on this machine ({reason_of(error)}); run it again") from error
         raise LexvlError(
             f"{address}: something listens there, but no connection ({reason_of(error)}); run this command on a "
             "machine of the cluster, with its token (RAY_AUTH_MODE=token and ~/.ray/auth_token or RAY_AUTH_TOKEN)"
