@@ -128,7 +128,7 @@ def heading(cell: PublishedCell) -> str:
 
 def cell_html(cell: PublishedCell, kind: str, recorded: RecordedCell | None, with_heading: bool) -> str:
     """A cell: a button where a command measures it, else a text."""
-    published = "–" if cell.value is None else f"{'<' if cell.below else ''}{cell.value:.{cell.decimals}f}"
+    published = "–" if cell.value is None else f"{cell.bound}{cell.value:.{cell.decimals}f}"
     lines = [f"<i>{heading(cell)}</i>"] if with_heading else []
     word = "stated" if cell.tolerance else "published"  # this project's own numbers are in no paper
     if recorded:

@@ -43,6 +43,7 @@ from ..measures.metrics import means
 from ..measures.names import parse_measure
 from .prepared import Prepared, document_options, limit_of, prepare, remarks_on, twin_of
 from .rows import Finding, RowPart, Workplace
+from .trained import train_weights
 
 if TYPE_CHECKING:
     from lexvl_anserini.searching.index import Index
@@ -55,7 +56,8 @@ CAPTION_HITS = 100
 
 
 def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
-    """Runs the line of a part, or finds its result."""
+    """Runs the line of a part, or finds its result; trains the weights first, where the row does."""
+    train_weights(part, place)
     return found_or_made(part, place, run_line)
 
 
@@ -220,7 +222,7 @@ def found_or_made(
 
 def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """What decides the values of a part."""
-    reference, options, _ = work.weights
+    reference, options = work.weights.reference, work.weights.options
     checkpoint = find_checkpoint(reference) if reference else None
     twin = twin_of(part)
     dense = prepare(twin, place) if twin else None
