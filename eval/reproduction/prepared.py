@@ -325,7 +325,8 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
     ref = corpus_of(part, place)
     if part.data in PRIVATE and part.data not in place.corpora:
         return Need("data", part.data, False, f"not published; --corpus {part.data}=CORPUS names yours", public=False)
-    if part.system is not None and part.system.encoder in OF_VECTORS and not ref.name.startswith(STORED):
+    system = part.system
+    if system and system.encoder in OF_VECTORS and not (system.trained_on or ref.name.startswith(STORED)):
         how = f"--corpus {part.data}={STORED}FOLDER[,COLUMN] names them"
         origin = f"of the dense model that the head was trained on; {how}"
         return Need("data", f"vectors of {part.data}", False, origin, public=False)

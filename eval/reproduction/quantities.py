@@ -129,6 +129,7 @@ def parse_quantity(text: str) -> Quantity:
 
 
 def check_corpus(name: str) -> None:
+    """Raises UsageError for a name that is neither a corpus with a split nor a mean of corpora."""
     family, _, rest = name.partition("/")
     part, _, split = rest.rpartition("/")
     if name in (*MEANS_OF_CORPORA, *PRIVATE):

@@ -1,7 +1,7 @@
 """Rows whose weights this project trains when it measures them: families of encoders, by a recipe of a few minutes.
 
-    OUTPUT/training/<row>/     the run, with its checkpoint `model`
-    OUTPUT/training/cache/     what frozen networks make of the data, which rows share
+OUTPUT/training/<row>/     the run, with its checkpoint `model`
+OUTPUT/training/cache/     what frozen networks make of the data, which rows share
 """
 
 from __future__ import annotations
