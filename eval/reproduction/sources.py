@@ -123,9 +123,9 @@ TEXTS_PER_S, IMAGES_PER_S = 5.0, 3.0
 # The packaged checkpoints are small: so many times as fast.
 PACKAGED_SPEED = 10.0
 # A training of a row that trains its own weights.
-TRAINING_S = 180.0
+TRAINING_S = 40.0
 # A suite that compares systems.
-SUITE_S = 180.0
+SUITE_S = 120.0
 
 DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
     "bag-of-tokens": DocumentCost(90, POSTING, 1000),
