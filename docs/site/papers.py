@@ -130,7 +130,8 @@ def cell_html(cell: PublishedCell, kind: str, recorded: RecordedCell | None, wit
     """A cell: a button where a command measures it, else a text."""
     published = "–" if cell.value is None else f"{cell.bound}{cell.value:.{cell.decimals}f}"
     lines = [f"<i>{heading(cell)}</i>"] if with_heading else []
-    word = "stated" if cell.tolerance or cell.bound == ">" else "published"  # this project's own numbers are in no paper
+    # This project's own numbers are in no paper.
+    word = "stated" if cell.tolerance or cell.bound == ">" else "published"
     if recorded:
         difference = "" if cell.value is None else number_text(cell.decimals, recorded.measured - cell.value, "+z")
         lines += [f"<b>{number_text(cell.decimals, recorded.measured)}</b>"]
