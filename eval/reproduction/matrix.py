@@ -278,6 +278,7 @@ def no_cost(part: RowPart, place: Workplace) -> None:
 
 
 RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", needs_of_retrieval, cost_of_retrieval)
+TRAINED = Way(f"{__package__}.trained:measure_trained", needs_of_retrieval, cost_of_retrieval)
 CLASSIFICATION = Way(
     f"{__package__}.classification:measure_classification", needs_of_classification, cost_of_classification
 )
@@ -318,4 +319,4 @@ def way_of(part: RowPart) -> Way | None:
         return None
     if part.task == "latency" and not (part.system.protocol and part.system.dense):
         return None
-    return WAYS.get(part.task)
+    return TRAINED if part.system.trained_on else WAYS.get(part.task)

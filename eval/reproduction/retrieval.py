@@ -43,7 +43,6 @@ from ..measures.metrics import means
 from ..measures.names import parse_measure
 from .prepared import Prepared, document_options, limit_of, prepare, remarks_on, twin_of
 from .rows import Finding, RowPart, Workplace
-from .trained import train_weights
 
 if TYPE_CHECKING:
     from lexvl_anserini.searching.index import Index
@@ -56,8 +55,7 @@ CAPTION_HITS = 100
 
 
 def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
-    """Runs the line of a part, or finds its result; trains the weights first, where the row does."""
-    train_weights(part, place)
+    """Runs the line of a part, or finds its result."""
     return found_or_made(part, place, run_line)
 
 

@@ -13,10 +13,17 @@ from lexvl_anserini.ground.installed import shipped_folder
 
 from .prepared import corpus_of, trained_model, weights_of
 from .published import PublishedSystem
-from .rows import RowPart, Workplace
+from .retrieval import measure_retrieval
+from .rows import Finding, RowPart, Workplace
 
 if TYPE_CHECKING:
     from lexvl_anserini.training.recipe import Recipe
+
+
+def measure_trained(part: RowPart, place: Workplace) -> Finding:
+    """Trains the weights of a part, then runs its line; finds what is finished."""
+    train_weights(part, place)
+    return measure_retrieval(part, place)
 
 
 def train_weights(part: RowPart, place: Workplace) -> None:
