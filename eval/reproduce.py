@@ -106,7 +106,8 @@ class PlaceOptions:
         checkpoints = assignments(
             self.checkpoints or [], {name for row in rows for name in checkpoints_of(row)}, "--checkpoint"
         )
-        data = {part.data for row in rows if row.is_ours for part in row.parts() if part.data}
+        parts = [part for row in rows if row.is_ours for part in row.parts()]
+        data = {name for part in parts for name in (part.data, part.system and part.system.trained_on) if name}
         corpora = assignments(self.corpora or [], data, "--corpus")
         return Workplace(
             self.output,

@@ -4,12 +4,13 @@
 # (runs/expected); rows without data are skipped, and the table says why.
 # Usage: bash runs/regressions.sh [TABLE ...] [--data-dir FOLDER] [--rows PATTERN] [other options of `lexvl reproduce`]
 #
-# FOLDER/beir/msmarco-dl19-pool, the judged pool of TREC DL 2019 in BEIR's layout, and FOLDER/flickr8k are the user's. About
-# half an hour on 2 cores; `--rows BM25` takes one minute. Nothing of an earlier call is used again.
+# FOLDER/beir/msmarco-dl19-pool, the judged pool of TREC DL 2019 in BEIR's layout, and FOLDER/flickr8k are the user's. What the
+# families train on is drawn into FOLDER/demo if it is not there. About forty minutes on 2 cores; `--rows BM25` takes one.
+# Nothing of an earlier call is used again.
 set -euo pipefail
 here=$PWD runs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-tables=(regressions-demo regressions-limit regressions-photos regressions-texts bm25-beir limit-table4 trec-runs-dl19
-  trec-runs-covid stair-table1 d2s-head fdt-section4-3)
+tables=(regressions-demo regressions-families regressions-limit regressions-photos regressions-speeds regressions-texts
+  bm25-beir limit-table4 trec-runs-dl19 trec-runs-covid stair-table1 d2s-head fdt-section4-3)
 case "${1:-}" in "" | -*) ;; *) tables=() ;; esac
 data=${LEXVL_DATA:-$HOME/.cache/lexvl} next=
 for option in "$@"; do
@@ -20,8 +21,11 @@ pool=()
 [ ! -d "$data/beir/msmarco-dl19-pool" ] || case " ${tables[*]-} $* " in
 *" regressions-texts "*) pool=(--corpus "msmarco-dl19-pool=beir:$data/beir/msmarco-dl19-pool") ;;
 esac
-source "$runs/setup.sh" photos
+source "$runs/setup.sh" photos,train
 cd "$here"
+case " ${tables[*]-} $* " in
+*" regressions-families "*) [ -e "$data/demo/val.json" ] || python "$runs/../tools/world" draw val --data-dir "$data" ;;
+esac
 output=$(mktemp -d)
 trap 'rm -rf "$output"' EXIT
 # bash 3 refuses to expand an empty array.

@@ -36,7 +36,7 @@ CPU_HOURS = 8
 MOST_COLUMNS = 16
 
 # Origins of data that need no folder of the reader's.
-FREE = re.compile("the package|fetched when")
+FREE = re.compile("the package|fetched when|tools/world draw")
 
 # A kind of cell in a plan -> why it has no measured value.
 REASONS = {
@@ -130,9 +130,10 @@ def heading(cell: PublishedCell) -> str:
 
 def cell_html(cell: PublishedCell, kind: str, recorded: RecordedCell | None, with_heading: bool) -> str:
     """A cell: a button where a command measures it, else a text."""
-    published = "–" if cell.value is None else f"{'<' if cell.below else ''}{cell.value:.{cell.decimals}f}"
+    published = "–" if cell.value is None else f"{cell.bound}{cell.value:.{cell.decimals}f}"
     lines = [f"<i>{heading(cell)}</i>"] if with_heading else []
-    word = "stated" if cell.tolerance else "published"  # this project's own numbers are in no paper
+    # This project's own numbers are in no paper.
+    word = "stated" if cell.tolerance or cell.bound == ">" else "published"
     if recorded:
         difference = "" if cell.value is None else number_text(cell.decimals, recorded.measured - cell.value, "+z")
         lines += [f"<b>{number_text(cell.decimals, recorded.measured)}</b>"]

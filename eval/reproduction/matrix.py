@@ -27,6 +27,7 @@ from .prepared import (
     cost_of_classification,
     cost_of_latency,
     cost_of_retrieval,
+    cost_of_speed,
     needs_of_classification,
     needs_of_completeness,
     needs_of_latency,
@@ -277,11 +278,13 @@ def no_cost(part: RowPart, place: Workplace) -> None:
 
 
 RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", needs_of_retrieval, cost_of_retrieval)
+TRAINED = Way(f"{__package__}.trained:measure_trained", needs_of_retrieval, cost_of_retrieval)
 CLASSIFICATION = Way(
     f"{__package__}.classification:measure_classification", needs_of_classification, cost_of_classification
 )
 PUBLISHED_RUN = Way(f"{__name__}:measure_published", needed_files, no_cost)
 SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", needs_of_retrieval, cost_of_retrieval)
+SPEED = Way(f"{__package__}.vectors:measure_speed", nothing_needed, cost_of_speed)
 LATENCY = Way(f"{__package__}.vectors:measure_latency", needs_of_latency, cost_of_latency)
 WEIGHTS = Way(f"{__package__}.vectors:measure_weights", needs_of_weights, no_cost)
 COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", needs_of_completeness, no_cost)
@@ -298,6 +301,7 @@ WAYS: Mapping[str, Way] = {
     "model": COUNT,
     "sparsity": SPARSITY,
     "latency": LATENCY,
+    "speed": SPEED,
     "completeness": COMPLETENESS,
     "weight": WEIGHTS,
 }
@@ -311,6 +315,8 @@ def way_of(part: RowPart) -> Way | None:
         return None
     if part.task == "weight" and not (part.system.item or part.system.text):
         return None
+    if part.task == "speed" and not part.system.suite:
+        return None
     if part.task == "latency" and not (part.system.protocol and part.system.dense):
         return None
-    return WAYS.get(part.task)
+    return TRAINED if part.system.trained_on else WAYS.get(part.task)

@@ -35,7 +35,9 @@ from .sources import (
     HUB,
     IMAGE_SETS,
     PACKAGED_SPEED,
+    SUITE_S,
     TEXTS_PER_S,
+    TRAINING_S,
     UNCONFIRMED,
 )
 
@@ -102,7 +104,7 @@ def names_of(part: RowPart, system: PublishedSystem, weights: Weights, place: Wo
         "" if direction == "text-to-text" else direction,
         f"first={limit}" if limit else "",
         system.encoder,
-        Path(weights.reference).name if weights.reference else "",
+        weights.name,
         *map("=".join, shared.items()),
     ]
     of_run = [
@@ -125,18 +127,20 @@ class Weights(NamedTuple):
     """The weights of a system.
 
     reference  what `load_encoder` takes; None for an encoder without weights
+    name       of the weights in names of files; empty for none
     options    of the encoder, with the user's places of other checkpoints
     places     published checkpoint (empty: none is) -> the user's weights in its place
     """
 
     reference: str | None
+    name: str
     options: dict[str, Any]
     places: Mapping[str, str]
 
 
 def is_without_weights(system: PublishedSystem) -> bool:
-    """True for an encoder that has no weights, as BM25."""
-    return CARDS[system.encoder].licence == "none"
+    """True for an encoder that has no weights, as BM25, and for a suite, which has no encoder."""
+    return not system.encoder or CARDS[system.encoder].licence == "none"
 
 
 def checkpoints_of(row: PublishedRow) -> Iterator[str]:
@@ -171,13 +175,21 @@ def weights_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Weig
     others = {name: checkpoints.get(value, value) for name, value in system.options.items() if name.endswith(OTHERS)}
     options: dict[str, Any] = {**system.options, **others}
     if is_without_weights(system):
-        return Weights(None, options, {})
-    published = system.checkpoint_of(part.data)
-    reference = checkpoints.get(published or own_name(part, system), published)
+        return Weights(None, "", options, {})
+    name = system.checkpoint_of(part.data)
+    published = name or (str(trained_model(part, place)) if system.trained_on else "")
+    reference = checkpoints.get(name or own_name(part, system), published)
     if not reference:
         return None
+    trained = system.trained_on and reference == published
     named = {published: reference, **{system.options[name]: value for name, value in others.items()}}
-    return Weights(reference, options, {name: place for name, place in named.items() if place != name})
+    short = part.label if trained else Path(reference).name
+    return Weights(reference, short, options, {name: place for name, place in named.items() if place != name})
+
+
+def trained_model(part: RowPart, place: Workplace) -> Path:
+    """The checkpoint of the weights that a row trains."""
+    return place.output / "training" / slug(part.label) / "model"
 
 
 def remarks_on(weights: Weights, as_published: bool) -> tuple[str, str]:
@@ -203,7 +215,7 @@ def is_published(place: str, name: str) -> bool:
 
 
 def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
-    """The checkpoints that a part reads."""
+    """The checkpoints that a part reads, or the corpus that it trains its own on."""
     if part.system is None or is_without_weights(part.system):
         return []
     weights = weights_of(part, part.system, place)
@@ -215,6 +227,8 @@ def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
             Need("weights", name, False, f"{how}--checkpoint '{name}'=FOLDER names yours", public=False)
             for name in (own_name(part, part.system), *others)
         ]
+    if weights.reference == str(trained_model(part, place)):
+        return [needed_corpus(part._replace(data=part.system.trained_on), place)]
     names = [weights.reference, *(value for name, value in weights.options.items() if name.endswith(OTHERS))]
     return [checkpoint_need(name) for name in names if name]
 
@@ -312,7 +326,8 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
     ref = corpus_of(part, place)
     if part.data in PRIVATE and part.data not in place.corpora:
         return Need("data", part.data, False, f"not published; --corpus {part.data}=CORPUS names yours", public=False)
-    if part.system is not None and part.system.encoder in OF_VECTORS and not ref.name.startswith(STORED):
+    system = part.system
+    if system and system.encoder in OF_VECTORS and not (system.trained_on or ref.name.startswith(STORED)):
         how = f"--corpus {part.data}={STORED}FOLDER[,COLUMN] names them"
         origin = f"of the dense model that the head was trained on; {how}"
         return Need("data", f"vectors of {part.data}", False, origin, public=False)
@@ -351,8 +366,9 @@ def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     documents = min(documents, limit_of(part, place) or documents)
     size = documents * int(options.get("topk", cost.numbers)) * cost.bytes
     topics_s = topics / (cost.topics_per_s or cost.documents_per_s) + topics * work.system.rerank / TEXTS_PER_S
-    speed = PACKAGED_SPEED if work.weights.reference in {*PACKAGED, "minilm"} else 1.0
-    return PartCost(work.names.documents, size, documents / cost.documents_per_s / speed, topics_s / speed)
+    speed = PACKAGED_SPEED if work.system.trained_on or work.weights.reference in {*PACKAGED, "minilm"} else 1.0
+    encoding_s = documents / cost.documents_per_s / speed + (TRAINING_S if work.system.trained_on else 0)
+    return PartCost(work.names.documents, size, encoding_s, topics_s / speed)
 
 
 def cost_of_latency(part: RowPart, place: Workplace) -> PartCost | None:
@@ -363,6 +379,11 @@ def cost_of_latency(part: RowPart, place: Workplace) -> PartCost | None:
         return None
     name, size, encoding_s, topics_s = zip(*(cost for cost in costs if cost), strict=True)
     return PartCost(" ".join(name), sum(size), sum(encoding_s), sum(topics_s))
+
+
+def cost_of_speed(part: RowPart, place: Workplace) -> PartCost:
+    """The time of a suite, whose files are temporary."""
+    return PartCost(part.label, 0, SUITE_S, 0)
 
 
 def needs_of_classification(part: RowPart, place: Workplace) -> list[Need]:

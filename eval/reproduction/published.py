@@ -11,7 +11,8 @@ A file has one entry per table, in the shape of the paper, so that a person can 
           - text-to-image coco/test [R@1, R@5, R@10]     # three columns
         rows:
           "32": 15.8 35.7 46.8                           # a dash is a cell that the paper leaves out, a question mark
-                                                         # one that it draws without a number; <512: it is below 512
+                                                         # one that it draws without a number; <512 or >4: only that
+                                                         # it is below 512, above 4
         systems:
           "32": {encoder: vdr-crossmodal, checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}}
 
@@ -28,6 +29,7 @@ for tables that this project measured itself (`regressions.yaml`).
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -39,7 +41,7 @@ from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.installed import shipped_folder
 
 from ..efficiency.papers import PROTOCOLS
-from .quantities import Quantity, parse_quantity
+from .quantities import Quantity, check_corpus, parse_quantity
 
 UNITS: Mapping[str, str] = {
     "%": "100 times the measure",
@@ -110,12 +112,12 @@ class PrintedNumber(NamedTuple):
     """A number and how many decimals the source prints.
 
     value   None for a point or a bar that the source draws without a number
-    below   the source says only that the quantity is below this number
+    bound   < or > where the source says only that the quantity is below or above this number; else empty
     """
 
     value: float | None
     decimals: int
-    below: bool = False
+    bound: str = ""
 
 
 class PrintedRow(NamedTuple):
@@ -174,6 +176,17 @@ class DenseTwin(NamedTuple):
     weights: str = ""
 
 
+class SpeedSuite(NamedTuple):
+    """What `lexvl efficiency --suite search` compares over a collection that it draws; its options by their names."""
+
+    documents: int
+    system: tuple[str, ...]
+    shape: str = "mixture"
+    query_count: int = 100
+    query_terms: int | None = None
+    repeats: int = 3
+
+
 class PublishedSystem(NamedTuple):
     """What this project runs for a row: an encoder, a published checkpoint (empty for none), and its options.
 
@@ -188,9 +201,11 @@ class PublishedSystem(NamedTuple):
     dense        the model whose latency is compared
     origin       where weights are published that have no name of a hub or a file in any source
     recipe       how `train` makes such weights: the name of a recipe and options; empty where no recipe does
+    trained_on   the corpus on which the recipe trains the weights when the row is measured; empty where it does not
+    suite        the systems and the collection of a row of ratios, which has no encoder; None for all others
     """
 
-    encoder: str
+    encoder: str = ""
     checkpoint: str = ""
     options: Mapping[str, str] = {}
     rerank: int = 0
@@ -203,6 +218,8 @@ class PublishedSystem(NamedTuple):
     dense: DenseTwin | None = None
     origin: str = ""
     recipe: str = ""
+    trained_on: str = ""
+    suite: SpeedSuite | None = None
 
     def checkpoint_of(self, data: str) -> str:
         """The published checkpoint for a collection; empty for none."""
@@ -257,10 +274,10 @@ class PaperEntry(NamedTuple):
 def _number(word: str, spot: Spot) -> PrintedNumber:
     if word == "?":
         return PrintedNumber(None, 1)
-    number = re.fullmatch(r"(<?)(-?[0-9]+(?:\.([0-9]+))?(?:e-?[0-9]+)?)", word)
+    number = re.fullmatch(r"([<>]?)(-?[0-9]+(?:\.([0-9]+))?(?:e-?[0-9]+)?)", word)
     if not number:
         raise DataError(f"{spot}: {word!r} is no number; a dash is a cell that the paper leaves out")
-    return PrintedNumber(float(number[2]), len(number[3] or ""), below=bool(number[1]))
+    return PrintedNumber(float(number[2]), len(number[3] or ""), number[1])
 
 
 class PublishedCell(NamedTuple):
@@ -270,12 +287,13 @@ class PublishedCell(NamedTuple):
     row         its heading in the file, and `column`; one of them is the system's, see `label`
     label       the system as the paper names it
     system      what this project runs for it; None for other people's systems
-    value       None if the source draws it without a number; `below`: the source says only that it is below this
+    value       None if the source draws it without a number
     decimals    that the source prints
     unit        a key of `UNITS`; `status` one of `STATUSES`
     protocol    how the paper measures, and `note`: what is doubtful (both may be empty)
     uncompared  why the number is no measure of the system: another checkpoint, another measure; empty otherwise
     source      where the number is from, if its status is not printed; empty otherwise
+    bound       < or > where the source says only that the quantity is below or above the value; else empty
     tolerance   how far a measured value may be off, in the cell's unit; None for the rule of its kind
     """
 
@@ -293,7 +311,7 @@ class PublishedCell(NamedTuple):
     system: PublishedSystem | None
     uncompared: str = ""
     source: str = ""
-    below: bool = False
+    bound: str = ""
     tolerance: float | None = None
 
 
@@ -388,7 +406,7 @@ def _cell(
         system=entry.systems.get(label),
         uncompared="; ".join(entry.uncompared[key] for key in keys if key in entry.uncompared),
         source="" if status == "printed" else entry.source,
-        below=number.below,
+        bound=number.bound,
         tolerance=entry.tolerance,
     )
 
@@ -409,8 +427,17 @@ def _check_names(entry: TableEntry, cells: tuple[PublishedCell, ...], where: str
 
 
 def _check_systems(entry: TableEntry, where: str) -> None:
-    """Every system, and its dense twin, is an encoder of this project and one of its published checkpoints."""
+    """Every system, and its dense twin, is an encoder of this project and one of its published checkpoints.
+
+    Instead of an encoder a row has a suite; weights that it trains have a recipe and a corpus.
+    """
     for label, system in entry.systems.items():
+        if bool(system.encoder) == bool(system.suite):
+            raise DataError(f"{where}: {label}: expected an encoder or a suite")
+        if system.suite:
+            continue
+        if system.trained_on:
+            _check_training(system, f"{where}: {label}")
         if system.protocol and system.protocol not in PROTOCOLS:
             raise DataError(f"{where}: {label}: {UnknownName('protocol', system.protocol, PROTOCOLS)}")
         models = [(system.encoder, (system.checkpoint, *system.checkpoints.values()))]
@@ -422,6 +449,17 @@ def _check_systems(entry: TableEntry, where: str) -> None:
             for checkpoint in filter(None, checkpoints):
                 if checkpoint not in known:
                     raise DataError(f"{where}: {label}: {UnknownName('checkpoint', checkpoint, known)}")
+
+
+def _check_training(system: PublishedSystem, where: str) -> None:
+    """The weights are those of a recipe, changed by `--set` alone, and of a corpus with its split."""
+    _, *options = shlex.split(system.recipe) or ("",)
+    if system.checkpoint or not system.recipe or any(word != "--set" for word in options[::2]):
+        raise DataError(f"{where}: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint")
+    try:
+        check_corpus(system.trained_on)
+    except UsageError as error:
+        raise DataError(f"{where}: trained_on: {error}") from None
 
 
 def _quantity(text: str, spot: Spot) -> Quantity:

@@ -12,7 +12,8 @@
     weight                                       the weights of an image's or a text's terms
     answers                                      passages that contain an answer: top-k
     vqa                                          visual question answering: accuracy by kind of question
-    model, training, probe, speed, claim         numbers of other kinds; their names are free
+    speed                                        of systems of this project: a ratio that `eval.efficiency` names
+    model, training, probe, claim                numbers of other kinds; their names are free, as those of speeds
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ def parse_quantity(text: str) -> Quantity:
     return Quantity(name, data, measure)
 
 
-def _check_corpus(name: str) -> None:
+def check_corpus(name: str) -> None:
+    """Raises UsageError for a name that is neither a corpus with a split nor a mean of corpora."""
     family, _, rest = name.partition("/")
     part, _, split = rest.rpartition("/")
     if name in (*MEANS_OF_CORPORA, *PRIVATE):
@@ -169,10 +171,10 @@ def _any(measure: str) -> None:
 _CLASSES = _one_of("class set", (*CLASS_SETS, *MEANS_OF_CLASSES))
 
 TASKS: Mapping[str, PublishedTask] = {
-    "text-to-text": PublishedTask(_check_corpus, _check_text_measure),
-    "text-to-image": PublishedTask(_check_corpus, _check_caption_measure),
-    "image-to-text": PublishedTask(_check_corpus, _check_caption_measure),
-    "captions": PublishedTask(_check_corpus, _one_of("measure", ("rsum",))),
+    "text-to-text": PublishedTask(check_corpus, _check_text_measure),
+    "text-to-image": PublishedTask(check_corpus, _check_caption_measure),
+    "image-to-text": PublishedTask(check_corpus, _check_caption_measure),
+    "captions": PublishedTask(check_corpus, _one_of("measure", ("rsum",))),
     "zero-shot": PublishedTask(_CLASSES, _check_top),
     "linear-probe": PublishedTask(_CLASSES, _check_top),
     "words": PublishedTask(_CLASSES, _check_top),
@@ -182,6 +184,6 @@ TASKS: Mapping[str, PublishedTask] = {
     ),
     "answers": PublishedTask(_one_of("question set", ("nq-open/test",)), _check_top),
     "vqa": PublishedTask(_one_of("question set", ("vqa-v2",)), _one_of("kind", ("yes/no", "number", "other", "all"))),
-    **{task: PublishedTask(_check_corpus, _one_of("measure", names)) for task, names in OF_DOCUMENTS.items()},
+    **{task: PublishedTask(check_corpus, _one_of("measure", names)) for task, names in OF_DOCUMENTS.items()},
     **{task: PublishedTask(None, _any) for task in ("model", "training", "probe", "speed", "claim", "weight")},
 }

@@ -220,7 +220,7 @@ def found_or_made(
 
 def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """What decides the values of a part."""
-    reference, options, _ = work.weights
+    reference, options = work.weights.reference, work.weights.options
     checkpoint = find_checkpoint(reference) if reference else None
     twin = twin_of(part)
     dense = prepare(twin, place) if twin else None

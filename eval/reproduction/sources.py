@@ -42,6 +42,7 @@ COLLECTIONS: Mapping[str, TestCollection] = {
     "vidore/esg_reports_human_labeled_v2,english/test": TestCollection(1_538, 52, VIDORE),
     "vidore/esg_reports_v2,english/test": TestCollection(1_538, 57, VIDORE),
     "demo/test": TestCollection(1_000, 5_000, "the package"),
+    "demo/val": TestCollection(1_000, 5_000, "`python tools/world draw val` in a checkout"),
     "flickr8k/val": TestCollection(1_000, 5_000, f"{KARPATHY} and Flickr8k's images (University of Illinois)"),
     "coco/test": TestCollection(5_000, 25_010, f"{KARPATHY} and COCO's val2014.zip"),
     "flickr30k/test": TestCollection(1_000, 5_000, f"{KARPATHY} and Flickr30k's images (University of Illinois)"),
@@ -121,6 +122,10 @@ POSTING, FLOAT = 7.0, 8.0
 TEXTS_PER_S, IMAGES_PER_S = 5.0, 3.0
 # The packaged checkpoints are small: so many times as fast.
 PACKAGED_SPEED = 10.0
+# A training of a row that trains its own weights.
+TRAINING_S = 40.0
+# A suite that compares systems.
+SUITE_S = 120.0
 
 DOCUMENT_COSTS: Mapping[str, DocumentCost] = {
     "bag-of-tokens": DocumentCost(90, POSTING, 1000),

@@ -62,7 +62,7 @@ def printed(cell: ReproducedCell) -> str:
     """A published number as the source prints it; a dash for what it draws without a number."""
     if cell.published is None:
         return MISSING
-    return f"{'<' if cell.below else ''}{cell.published:.{cell.decimals}f}"
+    return f"{cell.bound}{cell.published:.{cell.decimals}f}"
 
 
 def summary(cells: Iterable[ReproducedCell]) -> str:
@@ -138,7 +138,7 @@ class ReproducedCell(NamedTuple):
     difference  measured - published
     verdict     agrees, differs, not compared, skipped or not measured
     reason      why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
-    below       the source says only that the value is below the published one
+    bound       < or > where the source says only that the value is below or above the published one; else empty
     model       the digest of the checkpoint that was measured; empty where none is loaded
     """
 
@@ -153,7 +153,7 @@ class ReproducedCell(NamedTuple):
     difference: float | None
     verdict: str
     reason: str
-    below: bool = False
+    bound: str = ""
     model: str = ""
 
 
@@ -215,7 +215,7 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
         parts = f" ({len(without)} of {len(found)} parts)" if len(found) > 1 else ""
         first = without[0]
         reason = first.reason + parts
-        return ReproducedCell(*facts, cell.value, cell.decimals, None, None, first.verdict, reason, cell.below)
+        return ReproducedCell(*facts, cell.value, cell.decimals, None, None, first.verdict, reason, cell.bound)
     findings = [finding for finding in found if isinstance(finding, Finding)]
     names = [part.measure for part in parts_of(cell.quantity)]
     scale = SCALES.get(cell.unit, 1.0)
@@ -233,14 +233,14 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
         remarks = [cell.note, source, *(finding.note for finding in findings)]
     reason = "; ".join(dict.fromkeys(filter(None, remarks)))
     model = next((finding.model for finding in findings), "")
-    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason, cell.below, model)
+    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason, cell.bound, model)
 
 
 def agrees(measured: float, cell: PublishedCell, tolerance: float) -> bool:
     """True if a value is within the tolerance of the published one; without one, if all printed digits are equal."""
     assert cell.value is not None, "what is only drawn is not compared"
-    if cell.below:
-        return measured < cell.value
+    if cell.bound:
+        return measured < cell.value if cell.bound == "<" else measured > cell.value
     if not tolerance:
         return f"{measured:.{cell.decimals}f}" == f"{cell.value:.{cell.decimals}f}"
     return abs(measured - cell.value) <= tolerance + 1e-9

@@ -1,4 +1,4 @@
-"""Rows that are measured on vectors, without a run: how sparse and how fast, single weights, the completeness probe."""
+"""Rows that are measured on vectors, without a run: how sparse, how fast, single weights, the completeness probe."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import CheckpointError, DataError
+from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 
 from ..analyses.sentence_pairs import completeness, sentence_pairs
+from ..efficiency.processes import check_system
 from ..efficiency.protocols import measure
 from ..efficiency.suite import Options
 from ..measures.flops import sparsity_of
@@ -65,6 +66,34 @@ def latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
         "quantised": True,
         "documents": of_lexical["items"],
     }
+
+
+def measure_speed(part: RowPart, place: Workplace) -> Finding:
+    """Other systems over ours, or ours over others, by the suite of a row: medians of ratios in turns, never stored.
+
+    Raises:
+        DataError: not on Linux, where alone a suite measures.
+    """
+    assert part.system is not None and part.system.suite is not None, "`way_of` looked"
+    try:
+        check_system()
+    except LexvlError as error:
+        raise DataError(str(error)) from None
+    from ..efficiency.search import measure as measure_search
+
+    suite = part.system.suite
+    options = Options(
+        documents=[suite.documents],
+        shape=[suite.shape],
+        system=[*suite.system],
+        query_count=suite.query_count,
+        query_terms=suite.query_terms,
+        repeats=suite.repeats,
+    )
+    report = measure_search(options)
+    ratios = {ratio.what: ratio.median for ratio in report.ratios}
+    note = f"{suite.repeats} rounds in turns; load {report.machine['load_average'][0]}"
+    return Finding({name: ratios[name] for name in part.measures}, 0, note=note)
 
 
 def measure_weights(part: RowPart, place: Workplace) -> Finding:

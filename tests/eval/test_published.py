@@ -12,6 +12,8 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eval.efficiency.systems import SEARCHERS
+from eval.efficiency.vectors import SHAPES
 from eval.reproduction.matrix import WAYS
 from eval.reproduction.prepared import is_file_name
 from eval.reproduction.published import STATUSES, UNITS, PublishedSystem, expected_folder, published_tables, read_tables
@@ -143,6 +145,31 @@ BAD = {
         "    source: a survey\n",
         "",
         r"table1\): CLIP† \| text-to-image coco/test R@1 is secondary; name its `so",
+    ),
+    "neither encoder nor suite": (
+        "{encoder: vdr-crossmodal, checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}}",
+        "{item: a}",
+        r"table1\): VDR K=32: expected an encoder or a suite",
+    ),
+    "encoder and suite": (
+        "options: {topk: 32}",
+        "suite: {documents: 9, system: ours}",
+        "VDR K=32: expected an encoder or a suite",
+    ),
+    "trained weights that are published": (
+        "options: {topk: 32}",
+        "trained_on: demo/val, recipe: a.yaml",
+        "VDR K=32: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint",
+    ),
+    "a recipe with another option": (
+        "checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}",
+        "trained_on: demo/val, recipe: a.yaml --hours 2",
+        "VDR K=32: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint",
+    ),
+    "trained on an unknown corpus": (
+        "checkpoint: vsearch/vdr-cross-modal, options: {topk: 32}",
+        "trained_on: dmeo/val, recipe: a.yaml --set seed=1",
+        "VDR K=32: trained_on: unknown corpus 'dmeo'; did you mean 'demo'",
     ),
     "not YAML": ("tables:", "tables: [", "paper.yaml: not YAML"),
 }
@@ -418,7 +445,17 @@ def test_systems_have_options_that_their_encoders_take():
             if cell.system and cell.system.encoder == name:
                 assert cell.system.options.keys() <= known, cell
                 assert "direction" not in cell.system.options, "the task has the direction"
-    assert {cell.system.encoder for cell in CELLS if cell.system} <= CARDS.keys()
+    assert {cell.system.encoder for cell in CELLS if cell.system and not cell.system.suite} <= CARDS.keys()
+
+
+def test_suites_name_systems_and_ratios_that_are_measured():
+    """Each ratio is one of two systems of its suite, a task and a number of hits that the suite measures."""
+    cells = [cell for cell in CELLS if cell.system and cell.system.suite]
+    assert len(cells) >= 4 and {cell.quantity.task for cell in cells} == {"speed"}
+    for cell in cells:
+        ratio = re.fullmatch(r"(\S+) / (\S+): (single query|batch of queries), CPU, k=(10|1000)", cell.quantity.measure)
+        assert ratio and {ratio[1], ratio[2]} <= {*cell.system.suite.system} <= SEARCHERS.keys(), cell
+        assert cell.system.suite.shape in SHAPES and cell.bound == ">", cell
 
 
 PAPERS = {"vdr": "vdr_appendix.txt", "stair": "stair.txt", "fdt": "fdt.txt"}

@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
 from eval.analyses.classes.class_words import class_word_shares, lexical_space
 from eval.analyses.classes.classification import accuracies, class_ranks
+from eval.efficiency.search import ratios_of
+from eval.efficiency.suite import Report
 from eval.measures.metrics import evaluate, means
 from eval.measures.result_files import read_results
 from eval.reproduce import command
@@ -400,6 +402,109 @@ def test_a_stated_tolerance_decides():
     assert reproduced(stated, found).verdict == "differs" and reproduced(cell(46.0), found).verdict == "agrees"
 
 
+# --- this project's own numbers ---------------------------------------------------------------------------------------
+
+OWN = """\
+paper: A
+tables:
+  families:
+    title: a family
+    tolerance: 1.5
+    columns: ["text-to-image coco/test [R@1, R@5]"]
+    rows: {A family: {first} 100.0}
+    systems:
+      A family: {encoder: stair, trained_on: coco/test, recipe: stair-small.yaml --set seed=7}
+  speeds:
+    title: ratios
+    unit: x
+    columns: ["speed stock / ours: batch of queries, CPU, [k=10, k=1000]"]
+    rows: {Some terms: "{ratios}"}
+    systems:
+      Some terms: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
+"""
+
+
+def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "33.3", ratios: str = ">4 >2.5") -> None:
+    """The command reads tables of stated numbers."""
+    (folder / "own.yaml").write_text(OWN.replace("{first}", first).replace("{ratios}", ratios))
+    monkeypatch.setattr(
+        "eval.reproduce.published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
+    )
+
+
+def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
+    """The weights are what `train` makes of the recipe; another seed is another training, and a moved number is red."""
+    coloured_coco(tmp_path)
+    trained = []
+
+    def train(recipe, output, data_dir, device, overwrite, cache):
+        trained.append((recipe.seed, recipe.data.corpus, recipe.data.split, output.name, cache.name))
+        if not (output / "model").exists():
+            output.mkdir(parents=True)
+            made_stair(golden, tmp_path).rename(output / "model")
+
+    monkeypatch.setattr("lexvl_anserini.training.loop.train", train)
+    own_tables(tmp_path, monkeypatch)
+    line = ["own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--record", tmp_path / "record.json"]
+    code, text, said = call(*line, "--format", "json", "--agreeing")
+    first, fifth = json.loads(text)
+    assert trained == [(7, "coco", "test", "A-family", "cache")], said
+    assert fifth["measured"] == 100 and fifth["verdict"] == "agrees", "three images are among the first five"
+    assert 0.06 * first["measured"] == pytest.approx(round(0.06 * first["measured"])), "so many of six captions"
+    digests = {cell.model for cell in read_record(tmp_path / "record.json").values()}
+    assert len(digests) == 1 and re.fullmatch("[0-9a-f]{64}", digests.pop())
+
+    for moved, expected in ((1.4, 0), (1.6, 1)):
+        own_tables(tmp_path, monkeypatch, first=f"{first['measured'] + moved:.6f}")
+        assert call(*line, "--agreeing")[0] == expected
+    given = ["--checkpoint", f"A family={made_stair(golden, tmp_path)}"]
+    code, text, said = call(*line[:-2], *given)
+    assert code == 0 and text.count("not compared (other weights)") == 2 and len(trained) == 3, said
+
+
+def test_a_family_needs_what_it_trains_on(tmp_path, monkeypatch):
+    (tmp_path / "own.yaml").write_text(OWN.replace("{first}", "1").replace("{ratios}", ">4 >2"))
+    families = next(read_tables(tmp_path / "own.yaml"))
+    plan = plan_of(families, Workplace(tmp_path, data_dir=str(tmp_path)))
+    assert [(need.name, need.here) for need in plan.needs] == [("coco/test", False)] and plan.runs == 2
+    own_tables(tmp_path, monkeypatch)
+    code, text, _ = call("own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--agreeing")
+    assert code == 0 and text.count("skipped (missing: coco/test") == 2
+
+
+def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
+    """2 / 0.4 = 5 is above 4; 1 / 0.4 = 2.5 is not above 2.5. The suite gets the row's options."""
+    called = []
+
+    def measure(options):
+        called.append((options.documents, options.shape, options.system, options.repeats, options.query_terms))
+        answers = {
+            (name, "batch", k): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
+            for name, k, seconds in (("stock", 10, 2.0), ("ours", 10, 0.4), ("stock", 1000, 1.0), ("ours", 1000, 0.4))
+        }
+        return Report(ratios=ratios_of(answers, (10, 1000), 1), machine={"load_average": [3.5, 2, 1]})
+
+    monkeypatch.setattr("eval.efficiency.search.measure", measure)
+    own_tables(tmp_path, monkeypatch)
+    record = tmp_path / "record.json"
+    code, text, said = call("own-speeds", "--output", tmp_path / "out", "--record", record, "--agreeing")
+    assert (code, said) == (1, "1 of 2 cells differ (--agreeing)") and called == [
+        ([300], ["splade"], ["ours", "stock"], 2, None)
+    ]
+    assert re.search(r"k=10 +5\.0 +>4 +\+1\.0  agrees \(2 rounds in turns; load 3\.5\)", text), text
+    assert re.search(r"k=1000 +2\.50 +>2\.5 +\+0\.00  differs", text), text
+    assert [(cell.measured, cell.model) for cell in read_record(record).values()] == [(5.0, ""), (2.5, "")]
+    own_tables(tmp_path, monkeypatch, ratios=">4 >2.4")
+    assert call("own-speeds", "--output", tmp_path / "out", "--agreeing")[0] == 0
+
+
+def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("eval.efficiency.processes.STATUS", tmp_path / "none")
+    own_tables(tmp_path, monkeypatch)
+    code, text, _ = call("own-speeds", "--output", tmp_path / "out", "--agreeing")
+    assert code == 0 and text.count("run it on Linux)") == 2
+
+
 # --- classification ---------------------------------------------------------------------------------------------------
 
 
@@ -595,7 +700,8 @@ def test_captions_without_images_are_not_all(tmp_path):
 def test_facts_cover_what_is_run():
     parts = [part for table in TABLES.values() for row in rows_of(table) for part in row.parts() if part.system]
     retrieved = [part for part in parts if part.task in ("text-to-text", "text-to-image", "image-to-text")]
-    assert {part.data for part in retrieved} == {*COLLECTIONS, *PRIVATE}
+    trained_on = {part.system.trained_on for part in retrieved if part.system.trained_on}
+    assert {part.data for part in retrieved} | trained_on == {*COLLECTIONS, *PRIVATE}
     assert {part.system.encoder for part in retrieved} <= DOCUMENT_COSTS.keys() <= CARDS.keys()
     assert IMAGE_SETS.keys() == CLASS_SETS.keys()
     checkpoints = {part.system.checkpoint_of(part.data) for part in parts}
@@ -719,8 +825,9 @@ def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/regressions.sh").write_text((ROOT / "runs/regressions.sh").read_text())
     (tmp_path / "runs/setup.sh").write_text(f"PATH={tmp_path}:$PATH\n")
-    (tmp_path / "lexvl").write_text('#!/bin/sh\necho "$@"\n')
-    (tmp_path / "lexvl").chmod(0o755)
+    for program in ("lexvl", "python"):
+        (tmp_path / program).write_text('#!/bin/sh\necho "$@"\n')
+        (tmp_path / program).chmod(0o755)
     (tmp_path / "data/beir/msmarco-dl19-pool").mkdir(parents=True)
 
     def started(*options: str) -> str:
@@ -728,7 +835,9 @@ def test_the_regressions_name_their_tables_and_the_users_pool(tmp_path):
         environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
         return subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
 
-    program, *words = started("--data-dir", "data").split()
+    drawn, line = started("--data-dir", "data").splitlines()
+    assert drawn.endswith("runs/../tools/world draw val --data-dir data")
+    program, *words = line.split()
     names = [word for word in words if word in TABLES]
     assert program == "reproduce" and {name for name in TABLES if name.startswith("regressions-")} < {*names}
     assert "--corpus msmarco-dl19-pool=beir:data/beir/msmarco-dl19-pool" in " ".join(words) and "--agreeing" in words

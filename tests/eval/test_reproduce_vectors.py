@@ -82,7 +82,7 @@ def test_a_run_of_the_row_shares_the_encoded_documents(tmp_path):
 
 
 def test_a_bound_is_kept_or_not():
-    first = next(cell for cell in published_tables()["stair-figure8"].cells if cell.below)
+    first = next(cell for cell in published_tables()["stair-figure8"].cells if cell.bound)
     assert (first.value, first.label, first.quantity.measure) == (512, "STAIR with 1e-2", "query terms")
     assert agrees(511.9, first, 0) and not agrees(512.0, first, 0)
 

@@ -1,0 +1,58 @@
+"""Rows whose weights this project trains when it measures them: families of encoders, by a recipe of a few minutes.
+
+OUTPUT/training/<row>/     the run, with its checkpoint `model`
+OUTPUT/training/cache/     what frozen networks make of the data, which rows share
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from lexvl_anserini.ground.installed import shipped_folder
+
+from .prepared import corpus_of, trained_model, weights_of
+from .published import PublishedSystem
+from .retrieval import measure_retrieval
+from .rows import Finding, RowPart, Workplace
+
+if TYPE_CHECKING:
+    from lexvl_anserini.training.recipe import Recipe
+
+
+def measure_trained(part: RowPart, place: Workplace) -> Finding:
+    """Trains the weights of a part, then runs its line; finds what is finished."""
+    train_weights(part, place)
+    return measure_retrieval(part, place)
+
+
+def train_weights(part: RowPart, place: Workplace) -> None:
+    """Trains the weights of a row that trains its own, unless the user gives some; a finished training is found.
+
+    Raises:
+        ArtefactError: the folder has the training of another recipe or of other data.
+        MissingExtra: a package or a network that the recipe names is not installed.
+    """
+    if part.system is None or not part.system.trained_on:
+        return
+    weights, model = weights_of(part, part.system, place), trained_model(part, place)
+    if weights is None or weights.reference != str(model):
+        return
+    from lexvl_anserini.training.loop import train
+
+    recipe = recipe_of(part, part.system, place)
+    train(recipe, model.parent, place.data_dir, place.device, place.overwrite, cache=model.parent.with_name("cache"))
+
+
+def recipe_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Recipe:
+    """The recipe of a row, with its changes, over the corpus that the row trains on."""
+    import yaml
+
+    from lexvl_anserini.training.recipe import read_recipe
+
+    name, *options = shlex.split(system.recipe)
+    settings = (option.partition("=") for option in options if option != "--set")
+    corpus = corpus_of(part._replace(data=system.trained_on), place)
+    changes = {key: yaml.safe_load(value) for key, _, value in settings}
+    changes |= {"data.corpus": corpus.name, "data.split": corpus.split}
+    return read_recipe(shipped_folder("recipes") / name, changes)
