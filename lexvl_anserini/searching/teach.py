@@ -114,6 +114,11 @@ def read_taught(folder: Path) -> TaughtIndex:
     )
 
 
+def shards_of(folder: Path) -> Path:
+    """Where the shards of an index are while it is written again."""
+    return folder.with_name(f"{folder.name}.teach")
+
+
 def with_words(index: TaughtIndex, words: dict[str, Any]) -> sparse.csr_matrix:
     """Writes the index again with these words, whole or not at all; returns its impacts [n, V + words].
 
@@ -140,7 +145,7 @@ def with_words(index: TaughtIndex, words: dict[str, Any]) -> sparse.csr_matrix:
         vocabulary={"size": len(own.vocabulary), "digest": own.vocabulary.digest},
         counts=Counts({**manifest.counts, **held}),
     )
-    shards = folder.with_name(f"{folder.name}.teach")
+    shards = shards_of(folder)
     try:
         write_own_shards(own, shards, after, metadata_of(folder, report.fields))
         build_index(shards, folder, overwrite=True, options=vars(options))
@@ -332,6 +337,7 @@ def command(
     folder = in_album(index)
     index_manifest(folder)
     with exclusive(folder.resolve().parent):
+        shutil.rmtree(shards_of(folder), ignore_errors=True)  # a killed process left them
         taught = read_taught(folder)
         if options.remove is not None:
             remove(taught, options.remove)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import quantised
+from lexvl_anserini.localise import command as localise
 from lexvl_anserini.photos import command as photos
 from lexvl_anserini.photos import pictures_in
 from lexvl_anserini.searching import teach
@@ -218,6 +220,28 @@ def test_teach_search_export_remove(run: Callable[..., str], album: Path, tmp_pa
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(ArtefactError, match="no taught word"):
         run(source=Path("bad.json"))
+
+
+def test_maps_of_a_taught_word(run: Callable[..., str], album: Path, tmp_path: Path, capsys: Any) -> None:
+    """The map of a word that is 0.7 of "red" is 0.7 of its map."""
+    encoder = teach.encoder_of(teach.read_taught(INDEX))
+    word = {"bias": 0.0, "coefficients": {"red": 700}, "pictures": [], "held_out": 0.0}
+    write_json(Path("miso.json"), {"format": teach.FORMAT, "name": "aunt_miso", "encoder": encoder, "word": word})
+    run(source=Path("miso.json"))
+
+    def maps(*queries: str, **options: Any) -> list[Any]:
+        picture = [str(album / "red" / RED[0])]
+        localise(image=picture, query=list(queries), index=INDEX.parent, device="cpu", style="json", **options)
+        return [json.loads(line)["grid"] for line in capsys.readouterr().out.splitlines()]
+
+    red, taught, both = maps("red", "Aunt Miso", "aunt miso, red", values="activation")
+    assert np.max(red) > 0 and np.allclose(taught, 0.7 * np.array(red), atol=1e-5)
+    assert np.allclose(both, 0.85 * np.array(red), atol=1e-5)
+    assert len(maps("red")) == 1
+    with pytest.raises(UsageError, match="a taught word is a sum of activations, without logits"):
+        maps("aunt miso")
+    with pytest.raises(UsageError, match="--index has its encoder"):
+        maps("red", checkpoint="demo-vdr")
 
 
 def test_new_pictures_get_the_word(run: Callable[..., str], album: Path, tmp_path: Path, monkeypatch: Any) -> None:
