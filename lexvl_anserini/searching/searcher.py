@@ -6,8 +6,9 @@ Topics are encoded as the index's manifest says, refined, searched, and cut to r
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice, tee
@@ -341,8 +342,9 @@ class Searcher:
         if engine is not None:
             engine.close()
 
-    def __del__(self) -> None:
-        if self._engine is not None:
+    def __del__(self, leaving: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When Python ends, what closing needs may be gone, and the system closes the files.
+        if self._engine is not None and not leaving():
             self.close()
 
     def __repr__(self) -> str:

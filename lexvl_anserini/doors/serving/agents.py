@@ -6,6 +6,7 @@ Each tool is a row of `TOOLS`. Its arguments are a record, whose JSON schema the
 from __future__ import annotations
 
 import io
+import sys
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -331,7 +332,10 @@ async def serve_stdio(service: Service) -> None:
 
 def agent_application(service: Service) -> FastAPI:
     """The protocol over HTTP at `/mcp`: each request by itself, without sessions; `Guard` checks hosts and bodies."""
-    manager = StreamableHTTPSessionManager(agent_server(service), json_response=True, stateless=True)
+    # `Guard` counts the bytes of bodies.
+    manager = StreamableHTTPSessionManager(
+        agent_server(service), json_response=True, stateless=True, max_request_body_size=sys.maxsize
+    )
 
     @asynccontextmanager
     async def running(_: FastAPI) -> AsyncIterator[None]:
