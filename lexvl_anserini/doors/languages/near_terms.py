@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -183,7 +183,8 @@ def tree_in_any_language(model: Encoder, clause: Clause) -> tuple[Clause, list[s
         if not isinstance(clause, Term):
             return clause
         field = field_of(clause.term, towers)
-        word, tower = clause.term.removeprefix(f"{field}:") if field else clause.term, towers.get(field)
+        word = clause.term.removeprefix(f"{field}:") if field else clause.term
+        tower: Any = towers.get(field)
         if not hasattr(tower, "terms_of") or word in tower.vocabulary.dimension:
             return clause
         words = tower.terms_of(word)

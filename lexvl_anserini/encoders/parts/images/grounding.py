@@ -52,13 +52,14 @@ def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
 
 def terms_of(model: Encoder, query: str) -> list[int]:
     """The dimensions of a query's own tokens, as `own_terms`, and of the taught words that it names."""
-    rest, numbers = query, list[int]()
-    if isinstance(model.document, TaughtSide):
-        rest, numbers = model.document.taught.taken_out(query)
+    side, rest, names = model.document, query, list[int]()
+    if isinstance(side, TaughtSide):
+        rest, numbers = side.taught.taken_out(query)
+        names = [len(side.taught.own) + number for number in numbers]
     [own] = own_terms(model, [rest]) if rest.strip() else [[]]
-    if not own and not numbers:
+    if not own and not names:
         raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
-    return own + [len(model.document.taught.own) + number for number in numbers]
+    return own + names
 
 
 @torch.inference_mode()
