@@ -31,7 +31,7 @@ from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, i
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase, read_terms
 from lexvl_anserini.searching.retrieval import IndexSearch, texts_of
-from lexvl_anserini.searching.searcher import LANGUAGES, EncoderChanges, Searcher, readings
+from lexvl_anserini.searching.searcher import LANGUAGES, EncoderChanges, Searcher, readings, tree_in_any_language
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.search")
@@ -321,7 +321,7 @@ def command(
         | lists.note(),
     )
     vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree(manifest.fields)
-    search.check(vocabulary, tree)
+    search.check(vocabulary, None if changes.get(LANGUAGES) else tree)
     if runner.runner != "local" and not read_report(path).partitions:
         raise UsageError(f"--runner {runner.runner} searches an index in partitions, {queries.index} is one index")
     if typed is None:
@@ -336,6 +336,8 @@ def command(
     else:
         typed_query = tree or typed_topic(queries.query, queries.query_image)
         with runner.running(), search.searcher() as searcher:
+            if tree is not None and changes.get(LANGUAGES):
+                typed_query = in_terms(search, tree, searcher, vocabulary)
             say_reading(search, typed_query, searcher)
             hits = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN, searcher)
         show(hits, texts_of(hits, search.index, encoder.data_dir) if lists.texts else {}, style, lists.cut)
@@ -383,6 +385,15 @@ def say_reading(search: IndexSearch, query: Clause | Topic, searcher: Searcher) 
     if search.encoder.options.get(LANGUAGES) and isinstance(query, Topic) and query.text:
         for line in readings(searcher.model, query.text):
             log.info("%s", line)
+
+
+def in_terms(search: IndexSearch, tree: Clause, searcher: Searcher, vocabulary: Path | None) -> Clause:
+    """An expression with words in any language as one over terms; logs how they are read."""
+    clause, lines = tree_in_any_language(searcher.model, tree)
+    for line in lines:
+        log.info("%s", line)
+    search.check(vocabulary, clause)
+    return clause
 
 
 def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: str | None, style: str) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.encoders.inputs import reads_images
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, quantised
@@ -272,11 +273,9 @@ def with_taught(model: Encoder, option: Mapping[str, Any] | None) -> Encoder:
             "teach them again"
         )
     taught = TaughtWords(model.vocabulary, entry)
-    for term, word in taught.words.items():
-        check(word, TaughtWord, f"the taught word {term!r:.60}", "teach it again")
-        if unknown := [own for own in word.coefficients if own not in taught.own.dimension]:
-            raise ArtefactError(f"the taught word {term!r:.60}: {unknown[0]!r:.60} is no term; teach it again")
-    of_queries = TaughtDocuments if reads_pictures(model.query) else TaughtQueries
+    for term, word in taught.entry.words.items():
+        checked_word(word, taught.own, f"the taught word {term!r:.60}", "teach it again")
+    of_queries = TaughtDocuments if reads_images(model.query) else TaughtQueries
     return replace(
         model,
         query=of_queries(model.query, taught),
@@ -293,16 +292,16 @@ def without_taught(model: Encoder) -> Encoder:
     return replace(model, query=plain(model.query), document=plain(model.document), options=options)
 
 
-def reads_pictures(tower: Any) -> bool:
-    """Whether a side reads pictures; a side may read texts too."""
-    from lexvl_anserini.encoders.inputs import OtherModality
-    from lexvl_anserini.ground.records import Document
+def checked_word(word: Any, own: Vocabulary, where: str, remedy: str) -> TaughtWord:
+    """A word of a manifest or a file, whose coefficients name terms of the encoder.
 
-    try:
-        tower.read(Document("a", image="a"))
-    except OtherModality:
-        return False
-    return True
+    Raises:
+        ArtefactError: it is no word, or one of other terms.
+    """
+    check(word, TaughtWord, where, remedy)
+    if unknown := [term for term in word["coefficients"] if term not in own.dimension]:
+        raise ArtefactError(f"{where}: {unknown[0]!r:.60} is no term of the encoder; {remedy}")
+    return TaughtWord(word)
 
 
 def side_of(quantiser: Mapping[str, Any]) -> SideQuantiser:

@@ -25,7 +25,7 @@ Scores are exact as those of encoded queries are: the sum over terms of weight x
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from math import isfinite
 from numbers import Real
@@ -224,6 +224,18 @@ def fold(
     if isinstance(clause, Boost | Unscored):
         return scaled(clause, value(clause.clause))
     return leaf(clause)
+
+
+def with_leaves(clause: Clause, leaf: Callable[[Clause], Clause]) -> Clause:
+    """The tree with another clause in the place of each leaf."""
+    return fold(
+        clause,
+        leaf,
+        all_of=lambda required, optional: All(tuple(required), tuple(optional)),
+        any_of=lambda clauses: AnyOf(tuple(clauses)),
+        negated=lambda _, below: Not(below),
+        scaled=lambda above, below: replace(above, clause=below),
+    )
 
 
 def check_tree(clause: Clause) -> None:

@@ -6,8 +6,9 @@ Topics are encoded as the index's manifest says, refined, searched, and cut to r
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice, tee
@@ -27,7 +28,7 @@ from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.ground.registry import door
 from lexvl_anserini.ground.typed import MOST, check_count, check_type
-from lexvl_anserini.queries.clauses import Query, TreeQuery
+from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.queries.query_vectors import encode_queries
@@ -152,6 +153,11 @@ def in_any_language(model: Encoder) -> Encoder:
         MissingExtra: the extra is not installed.
     """
     return cast("Encoder", door("languages.near_terms").in_any_language(model))
+
+
+def tree_in_any_language(model: Encoder, clause: Clause) -> tuple[Clause, list[str]]:
+    """A query tree over terms, of one with words of any language, and how its words are read; see `in_any_language`."""
+    return cast("tuple[Clause, list[str]]", door("languages.near_terms").tree_in_any_language(model, clause))
 
 
 def readings(model: Encoder, text: str) -> list[str]:
@@ -336,8 +342,9 @@ class Searcher:
         if engine is not None:
             engine.close()
 
-    def __del__(self) -> None:
-        if self._engine is not None:
+    def __del__(self, leaving: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When Python ends, what closing needs may be gone, and the system closes the files.
+        if self._engine is not None and not leaving():
             self.close()
 
     def __repr__(self) -> str:

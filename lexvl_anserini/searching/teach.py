@@ -29,6 +29,7 @@ from lexvl_anserini.encoders.taught import (
     TaughtEntry,
     TaughtWord,
     TaughtWords,
+    checked_word,
     side_of,
     term_of,
     without_taught,
@@ -40,7 +41,6 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import exclusive, file_sha256, read_json, write_json
 from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.quantise import quantised
-from lexvl_anserini.ground.typed import check
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.searching.building import build_index, built_engine
 from lexvl_anserini.searching.searcher import EncoderChanges
@@ -114,8 +114,13 @@ def read_taught(folder: Path) -> TaughtIndex:
     )
 
 
-def with_words(index: TaughtIndex, words: dict[str, Any]) -> None:
-    """Writes the index again with these words, whole or not at all.
+def shards_of(folder: Path) -> Path:
+    """Where the shards of an index are while it is written again."""
+    return folder.with_name(f"{folder.name}.teach")
+
+
+def with_words(index: TaughtIndex, words: dict[str, Any]) -> sparse.csr_matrix:
+    """Writes the index again with these words, whole or not at all; returns its impacts [n, V + words].
 
     Raises:
         UsageError: it holds texts, which are not in its postings.
@@ -140,12 +145,13 @@ def with_words(index: TaughtIndex, words: dict[str, Any]) -> None:
         vocabulary={"size": len(own.vocabulary), "digest": own.vocabulary.digest},
         counts=Counts({**manifest.counts, **held}),
     )
-    shards = folder.with_name(f"{folder.name}.teach")
+    shards = shards_of(folder)
     try:
         write_own_shards(own, shards, after, metadata_of(folder, report.fields))
         build_index(shards, folder, overwrite=True, options=vars(options))
     finally:
         shutil.rmtree(shards, ignore_errors=True)
+    return own.impacts
 
 
 def fitted(index: TaughtIndex, pictures: Sequence[Path], device: str = "auto") -> Fitted:
@@ -220,7 +226,7 @@ def _bytes_of(row: sparse.csr_matrix) -> bytes:
     return bytes(row.indices.astype(np.int64).tobytes() + row.data.astype(np.int64).tobytes())
 
 
-def checked_word(index: TaughtIndex, name: str) -> str:
+def free_term(index: TaughtIndex, name: str) -> str:
     """The term of a name that the index lacks.
 
     Raises:
@@ -247,10 +253,8 @@ def taught_from(index: TaughtIndex, file: Path) -> tuple[str, TaughtWord]:
         raise ArtefactError(f"{file}: no taught word ({FORMAT}); expected a file that teach --export wrote")
     if content.get("encoder") != encoder:
         raise ArtefactError(f"{file}: taught to another encoder than that of {index.folder}; teach it by pictures")
-    check(word, TaughtWord, str(file), "export it again")
-    if unknown := [term for term in word["coefficients"] if term not in index.own.vocabulary.dimension]:
-        raise ArtefactError(f"{file}: {unknown[0]!r:.60} is no term of the encoder; export it again")
-    return checked_word(index, content["name"]), TaughtWord(word)
+    checked = checked_word(word, index.own.vocabulary, str(file), "export it again")
+    return free_term(index, content["name"]), checked
 
 
 def encoder_of(index: TaughtIndex) -> dict[str, Any]:
@@ -333,13 +337,14 @@ def command(
     folder = in_album(index)
     index_manifest(folder)
     with exclusive(folder.resolve().parent):
+        shutil.rmtree(shards_of(folder), ignore_errors=True)  # a killed process left them
         taught = read_taught(folder)
         if options.remove is not None:
             remove(taught, options.remove)
         elif options.source is not None:
             add(taught, *taught_from(taught, options.source))
         elif word is not None and pictures:
-            term = checked_word(taught, word)
+            term = free_term(taught, word)
             result = fitted(taught, pictures, device)
             warn_of(term, len(result.word.pictures), result.held_out)
             taught = add(taught, term, result.word)
@@ -372,14 +377,12 @@ def remove(index: TaughtIndex, name: str) -> None:
 def add(index: TaughtIndex, term: str, word: TaughtWord) -> TaughtIndex:
     """Writes the index with one more word, and returns it."""
     words = {**index.entry.words, term: dict(word)}
-    with_words(index, words)
-    after = index._replace(entry=TaughtEntry({**index.entry, "words": words}))
-    impacts = TaughtWords(after.own.vocabulary, after.entry).impacts(after.own.impacts)[:, -1]
+    impacts = with_words(index, words)[:, -1]
     typer.echo(
         f"{printable(term)}: taught by {len(word.pictures)} pictures ({held_out_of(word)}), "
-        f"in {(impacts > 0).sum():,} of {len(impacts):,} documents"
+        f"in {impacts.nnz:,} of {impacts.shape[0]:,} documents"
     )
-    return after
+    return index._replace(entry=TaughtEntry({**index.entry, "words": words}))
 
 
 def check_arguments(word: str | None, pictures: Sequence[Path], options: TeachOptions) -> None:

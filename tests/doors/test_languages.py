@@ -12,7 +12,13 @@ import pytest
 from served_colours import DENSE, LEXICAL, index_pictures, load
 
 from lexvl_anserini.doors.languages import near_terms
-from lexvl_anserini.doors.languages.near_terms import FUNCTION_WORDS, NearTermsTower, in_any_language, remembered
+from lexvl_anserini.doors.languages.near_terms import (
+    FUNCTION_WORDS,
+    NearTermsTower,
+    in_any_language,
+    remembered,
+    tree_in_any_language,
+)
 from lexvl_anserini.doors.serving.answering import Service
 from lexvl_anserini.doors.serving.messages import Question
 from lexvl_anserini.doors.serving.opened import Shelf, served_indexes
@@ -23,6 +29,7 @@ from lexvl_anserini.ground import registry
 from lexvl_anserini.ground.errors import MissingExtra, UsageError
 from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.search import command
 from lexvl_anserini.searching import searcher
 from tests.invoking import invoked
@@ -173,6 +180,38 @@ def test_a_search_in_another_language(toys: Path, caplog) -> None:
     assert [line.split()[2] for line in run.read_text().splitlines()] == [
         line.split()[2] for line in english.splitlines()
     ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("+Hund^3 -Strand", "+(dog^3 OR (dogs^3)^0.67) -beach"),
+        ("DOG OR beach", "dog OR beach"),
+        ('"Hund dog"', "(dog OR (dogs)^0.67 OR dog)"),
+        ("und Quittung", "und Quittung"),  # unknown, as before
+    ],
+)
+def test_an_expression_in_another_language(typed: str, expected: str) -> None:
+    model = Encoder("toy", "impact", NearTermsTower(TERMS, embed), NearTermsTower(TERMS, embed))
+    assert tree_in_any_language(model, parse(typed))[0] == parse(expected)
+
+
+def test_an_expression_over_fields() -> None:
+    fields = (QueryField("text", 1, analyse=str.split), QueryField("image", 2, NearTermsTower(TERMS, embed)))
+    model = Encoder("fields", "impact", FieldsTower(fields), FieldsTower(fields))
+    tree, lines = tree_in_any_language(model, parse("+image:Strand text:Hund x:Hund", ["text", "image"]))
+    assert tree == parse("+image:beach text:Hund x:Hund", ["text", "image"])
+    assert lines == ["  read as Strand: beach 1.00"]
+
+
+def test_a_match_in_another_language(toys: Path, caplog) -> None:
+    caplog.set_level("INFO")
+    index = str(index_pictures(toys / "pictures", toys / "colours"))
+    english = search("--index", index, "--match", "red^2")
+    assert english and search("--index", index, "--match", "+rot^2", "--languages") == english
+    assert "  read as rot: red 1.00" in caplog.messages
+    with pytest.raises(UsageError, match="term 'Quittung' is not in the vocabulary"):
+        search("--index", index, "--match", "Quittung", "--languages")
 
 
 def test_the_page_shows_the_terms_as_chips(toys: Path) -> None:

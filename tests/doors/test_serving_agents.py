@@ -126,6 +126,31 @@ def test_pictures_are_parts_of_answers(server) -> None:
     assert opened(call(server, "search", query="red")) == []
 
 
+def sent_picture(colour: tuple[int, int, int], size: tuple[int, int] = (64, 64)) -> str:
+    """A PNG of one colour in base64."""
+    out = io.BytesIO()
+    PIL.Image.new("RGB", size, colour).save(out, "PNG")
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def test_a_picture_as_query(server, colours, monkeypatch) -> None:
+    red = sent_picture((255, 0, 0))
+    found = answer(server, "search", image=red, hits=1)
+    assert (found["read_as"], found["hits"][0]["doc_id"], found["chips"][0]["term"]) == ("picture", "red.png", "red")
+    assert answer(server, "search", image=f"data:image/png;base64,{red}", hits=1)["hits"] == found["hits"]
+    assert answer(server, "search", index="twin", image=red, hits=1)["hits"][0]["doc_id"] == "red.png"
+    large = sent_picture((255, 0, 0), (500, 400))
+    assert len(large) < limits.MOST_JSON
+    noise = base64.b64encode(base64.b64decode(red) + bytes(limits.MOST_JSON)).decode()  # PNG ends before
+
+    async def searching(client: Client) -> CallToolResult:
+        return await client.call_tool("search", {"image": noise, "hits": 1})
+
+    assert talk(colours.url + "mcp", searching).structured_content["hits"] == found["hits"]
+    monkeypatch.setattr(limits, "UPLOAD_PIXELS", 10_000)
+    assert "pixels" in call(server, "search", image=large).content[0].text
+
+
 @pytest.mark.parametrize("arguments", [{"term": "red"}, {"query": "red"}])
 def test_a_map_shows_where_a_term_is(server, arguments) -> None:
     found = answer(server, "map", doc_id="half.png", **arguments)
@@ -149,7 +174,12 @@ WRONG = {
     "a document": ("picture", {"doc_id": "../half.png"}, "no picture of a document '../half.png'"),
     "a term": ("map", {"doc_id": "half.png", "term": 'r"ed'}, "is not in the vocabulary"),
     "term and query": ("map", {"doc_id": "half.png"}, "give a term, or a query"),
-    "query and document": ("search", {"query": "red", "like": "red.png"}, "not both"),
+    "query and document": ("search", {"query": "red", "like": "red.png"}, "no other of them"),
+    "query and image": ("search", {"query": "red", "image": "AAAA"}, "no other of them"),
+    "no base64": ("search", {"image": "a picture!"}, "image: no base64"),
+    "no picture": ("search", {"image": "AAAA"}, "image: the picture"),
+    "an empty image": ("search", {"image": ""}, "image: the picture"),
+    "a large image": ("search", {"image": "A" * (limits.MOST_BASE64 + 1)}, "image: "),
     "a dense index": ("explain", {"index": "twin", "query": "red", "doc_ids": ["a"]}, "impact"),
     "half a character": ("search", {"query": "\ud800"}, "query: "),
 }
@@ -184,7 +214,7 @@ def test_the_client_over_http(colours, mode) -> None:
 
 def test_http_is_behind_the_guards_of_the_page(colours) -> None:
     accepts = {"accept": "application/json, text/event-stream", "content_type": "application/json"}
-    status, _, content = colours.request("POST", "/mcp", b" " * (limits.MOST_JSON + 1), **accepts)
+    status, _, content = colours.request("POST", "/mcp", b" " * (limits.MOST_CALL + 1), **accepts)
     assert status == 413 and "error" in json.loads(content)
     assert colours.request("POST", "/mcp", "{}", Host="evil.example", **accepts)[0] == 421
     assert colours.request("POST", "/mcp", "{}", Origin="http://evil.example", **accepts)[0] == 403

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from attack.faults import Ended, faults
 from PIL import Image
 from scipy import sparse
 from word_towers import WordTower
@@ -29,12 +32,15 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.fields import metadata_of
 from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import quantised
+from lexvl_anserini.localise import command as localise
 from lexvl_anserini.photos import command as photos
 from lexvl_anserini.photos import pictures_in
 from lexvl_anserini.searching import teach
 from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.searching.shared_terms import explain
 from lexvl_anserini.searching.teach import command
 
@@ -216,6 +222,28 @@ def test_teach_search_export_remove(run: Callable[..., str], album: Path, tmp_pa
         run(source=Path("bad.json"))
 
 
+def test_maps_of_a_taught_word(run: Callable[..., str], album: Path, tmp_path: Path, capsys: Any) -> None:
+    """The map of a word that is 0.7 of "red" is 0.7 of its map."""
+    encoder = teach.encoder_of(teach.read_taught(INDEX))
+    word = {"bias": 0.0, "coefficients": {"red": 700}, "pictures": [], "held_out": 0.0}
+    write_json(Path("miso.json"), {"format": teach.FORMAT, "name": "aunt_miso", "encoder": encoder, "word": word})
+    run(source=Path("miso.json"))
+
+    def maps(*queries: str, **options: Any) -> list[Any]:
+        picture = [str(album / "red" / RED[0])]
+        localise(image=picture, query=list(queries), index=INDEX.parent, device="cpu", style="json", **options)
+        return [json.loads(line)["grid"] for line in capsys.readouterr().out.splitlines()]
+
+    red, taught, both = maps("red", "Aunt Miso", "aunt miso, red", values="activation")
+    assert np.max(red) > 0 and np.allclose(taught, 0.7 * np.array(red), atol=1e-5)
+    assert np.allclose(both, 0.85 * np.array(red), atol=1e-5)
+    assert len(maps("red")) == 1
+    with pytest.raises(UsageError, match="a taught word is a sum of activations, without logits"):
+        maps("aunt miso")
+    with pytest.raises(UsageError, match="--index has its encoder"):
+        maps("red", checkpoint="demo-vdr")
+
+
 def test_new_pictures_get_the_word(run: Callable[..., str], album: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """A picture has the same impact of the word whether it comes before the word or after."""
     red = [album / "red" / name for name in RED]
@@ -230,6 +258,54 @@ def test_new_pictures_get_the_word(run: Callable[..., str], album: Path, tmp_pat
     run(source=Path("miso.json"))
     assert state()[1:] == after[1:] and after[1][0] == "new.png"
     assert read_vectors(INDEX).impacts[0, after[2].index("miso")] > 0
+
+
+@pytest.fixture
+def killed(run: Callable[..., str], tmp_path: Path) -> Callable[[int], list[str]]:
+    """Teaches a word from a file, killed at a call that changes a file (0: never), and again; returns the calls.
+
+    A killed process leaves the index as it was, or with the word, and the same command ends as one that was not killed.
+    """
+    albums, before = tmp_path / "lexvl-photos", state()
+    shutil.copytree(albums, tmp_path / "untouched")
+    word = {"bias": 0.5, "coefficients": {"red": 700}, "pictures": [], "held_out": 0.0}
+    encoder = teach.encoder_of(teach.read_taught(INDEX))
+    write_json(Path("miso.json"), {"format": teach.FORMAT, "name": "miso", "encoder": encoder, "word": word})
+    run(source=Path("miso.json"))
+    after = state()
+    assert set(after[2]) - set(before[2]) == {"miso"} and "1 taught words" in run()
+
+    def called(number: int) -> list[str]:
+        shutil.rmtree(albums)
+        shutil.copytree(tmp_path / "untouched", albums)
+        with suppress(Ended), faults(albums, number, after=number % 2 == 0) as counted:
+            run(source=Path("miso.json"))
+        found = state()
+        assert found == after or (number and found == before), (number, counted.calls[-1])
+        with suppress(UsageError):  # it is taught already
+            run(source=Path("miso.json"))
+        assert state() == after
+        with Searcher(INDEX) as searcher:
+            assert searcher.engine.documents == len(after[1])
+            searcher.verified()
+        names = {path.name for path in INDEX.parent.iterdir()}
+        assert names == {path.name for path in (tmp_path / "untouched/pics").iterdir()}, (number, counted.calls[-1])
+        return counted.calls
+
+    return called
+
+
+def test_killed_while_a_word_is_written(killed: Callable[[int], list[str]]) -> None:
+    calls = killed(0)
+    [swap] = [number for number, call in enumerate(calls, start=1) if call.startswith("exchange")]
+    for number in (5, swap - 1, swap, swap + 1, len(calls)):
+        killed(number)
+
+
+@pytest.mark.heavy
+def test_killed_anywhere_while_a_word_is_written(killed: Callable[[int], list[str]]) -> None:
+    for number in range(1, len(killed(0)) + 1):
+        killed(number)
 
 
 def test_pictures_that_differ_or_are_one(run: Callable[..., str], album: Path, caplog: Any) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,17 +21,17 @@ from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts, as_lexical
 from lexvl_anserini.encoders.inputs import reads_images
 from lexvl_anserini.encoders.parts.fields import FieldsTower
-from lexvl_anserini.encoders.parts.sparsify import as_csr, rows_of
+from lexvl_anserini.encoders.parts.sparsify import WeightsOfRows, rows_of
 from lexvl_anserini.encoders.taught import TaughtQueries
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.registry import require
+from lexvl_anserini.ground.vocabulary import field_of, in_field
+from lexvl_anserini.queries.clauses import AnyOf, Boost, Clause, Term, with_leaves
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from scipy import sparse
 
     from lexvl_anserini.encoders.encoder import Tower
     from lexvl_anserini.ground.quantise import CsrRows
@@ -60,7 +60,7 @@ FUNCTION_WORDS = re.findall(
 WORD = re.compile(r"\w+(?:['’-]\w+)*")
 
 
-class NearTermsTower(ReadsTexts):
+class NearTermsTower(WeightsOfRows, ReadsTexts):
     """w_j = sum over the words of a text of exp((cos(word, j) - c) / T), c the word's greatest cosine.
 
     A word that is a term, in upper or lower case, is that term alone, with weight 1. Of another word the `near`
@@ -130,12 +130,6 @@ class NearTermsTower(ReadsTexts):
         """Whether a word of the text is a term, or near to one."""
         return any(self.terms_of(text).values())
 
-    def weights(
-        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
-    ) -> sparse.csr_matrix:
-        """CSR [n, V] float32, > 0, dimensions ascending."""
-        return as_csr(self.csr_rows(inputs, batch_size, progress, on_error))
-
     def csr_rows(
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> CsrRows:
@@ -153,10 +147,6 @@ class NearTermsTower(ReadsTexts):
                 summed[dimension] = 1.0 if self.binary else summed.get(dimension, 0.0) + weight
         dims = sorted(summed)
         return np.array(dims, np.int32), np.array([summed[dim] for dim in dims], np.float32)
-
-    def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """float32 [n, V]; the same weights as `weights`."""
-        return self.weights(inputs, batch_size).toarray()
 
 
 class TaughtNearTerms(TaughtQueries):
@@ -176,6 +166,36 @@ def line_of(words: Mapping[str, Mapping[str, float]]) -> str:
         for word, terms in words.items()
     )
     return f"  read as {'; '.join(read)}"
+
+
+def tree_in_any_language(model: Encoder, clause: Clause) -> tuple[Clause, list[str]]:
+    """A query tree over terms, of one with words of any language; and how its words are read, on a line.
+
+    In the place of a word is any of its nearest terms, with their weights. A word without one stays, and is unknown.
+
+    Args:
+        model: of `in_any_language`.
+    """
+    towers = {field.name: field.tower for field in getattr(model.query, "fields", ())} or {"": model.query}
+    read: dict[str, Mapping[str, float]] = {}
+
+    def leaf(clause: Clause) -> Clause:
+        if not isinstance(clause, Term):
+            return clause
+        field = field_of(clause.term, towers)
+        word = clause.term.removeprefix(f"{field}:") if field else clause.term
+        tower: Any = towers.get(field)
+        if not hasattr(tower, "terms_of") or word in tower.vocabulary.dimension:
+            return clause
+        words = tower.terms_of(word)
+        read.update(words)
+        near = [(term, round(weight, 2)) for terms in words.values() for term, weight in terms.items()]
+        places = [(replace(clause, term=in_field(field, term) if field else term), weight) for term, weight in near]
+        parts = tuple(place if weight == 1 else Boost(place, weight) for place, weight in places)
+        return AnyOf(parts) if len(parts) > 1 else parts[0] if parts else clause
+
+    tree = with_leaves(clause, leaf)
+    return tree, [line_of(read)] if read else []
 
 
 def words_of(vocabulary: Vocabulary) -> list[str]:

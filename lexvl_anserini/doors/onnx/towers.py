@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,16 +22,20 @@ from lexvl_anserini.encoders.encoder import (
 )
 from lexvl_anserini.encoders.parts.batches import PassageReader, padded_batches, read_passage
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, as_csr, checked_dimensions, cut, kept_rows, rows_of
+from lexvl_anserini.encoders.parts.sparsify import (
+    Sparsifier,
+    WeightsOfRows,
+    checked_dimensions,
+    cut,
+    kept_rows,
+    rows_of,
+)
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from scipy import sparse
 
 
 class GraphBatch(NamedTuple):
@@ -147,7 +151,7 @@ class GraphTower:
 
 
 @dataclass(frozen=True)
-class LexicalGraphTower(GraphTower):
+class LexicalGraphTower(WeightsOfRows, GraphTower):
     """Inputs to lexical vectors: as `parts.towers.LexicalTower`, with a graph in place of the composition.
 
     columns  the dimension of each token id, and the vocabulary
@@ -168,12 +172,6 @@ class LexicalGraphTower(GraphTower):
         """Whether a token of the text is a term, so that more than associations finds documents."""
         [batch] = self.items.batches([text], 1, FAIL)
         return batch.rows is None or len(self.columns.own(batch.rows)[0]) > 0
-
-    def weights(
-        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
-    ) -> sparse.csr_matrix:
-        """CSR [n, V] float32 after the sparsifier: weights > 0, dimensions ascending."""
-        return as_csr(self.csr_rows(inputs, batch_size, progress, on_error))
 
     def csr_rows(
         self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL

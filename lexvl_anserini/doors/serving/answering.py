@@ -49,17 +49,16 @@ from lexvl_anserini.queries.clauses import (
     Clause,
     Equals,
     Impacts,
-    Not,
     Range,
     Term,
     Text,
     TreeQuery,
     Unscored,
     clause_of,
-    fold,
     scored_terms,
     terms_of,
     walk,
+    with_leaves,
 )
 from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
@@ -452,14 +451,7 @@ def reweighted(clause: Clause, weights: Mapping[str, int]) -> Clause:
             return replace(clause, weight=weight) if weight else Unscored(Term(clause.term))
         return Impacts(changed(clause.vector, weights)) if isinstance(clause, Impacts) else clause
 
-    return fold(
-        clause,
-        leaf,
-        all_of=lambda required, optional: All(tuple(required), tuple(optional)),
-        any_of=lambda clauses: AnyOf(tuple(clauses)),
-        negated=lambda clause, below: Not(below),
-        scaled=lambda clause, below: replace(clause, clause=below),
-    )
+    return with_leaves(clause, leaf)
 
 
 def changed(vector: Mapping[str, int], weights: Mapping[str, int]) -> dict[str, int]:

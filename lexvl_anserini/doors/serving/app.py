@@ -46,6 +46,9 @@ UPLOAD_PATH = "/api/pictures"
 # Where texts are embedded, many at once.
 EMBED_PATH = "/api/embed"
 
+# Where agents call tools over HTTP (`agents.py`), with pictures in base64.
+TOOLS_PATH = "/mcp"
+
 # The files of the page by their paths; no other file is served.
 PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),

@@ -14,7 +14,7 @@ from functools import cache
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.data.pictures.images import decode_image
@@ -215,13 +215,15 @@ class SentPictures:
 
     def __init__(self) -> None:
         self._pictures = Recent(limits.KEPT_UPLOADS)
+        self._decoding = BoundedSemaphore(limits.DRAWINGS)  # of which each may hold `UPLOAD_PIXELS`
 
     def add(self, content: bytes) -> str:
         """Decodes and keeps a picture; returns its id."""
         picture_id = sha256(content).hexdigest()[:32]
         if self._pictures.get(picture_id) is None:
-            picture = decode_image(io.BytesIO(content), "the picture", max_pixels=limits.UPLOAD_PIXELS)
-            picture.thumbnail((limits.UPLOAD_SIDE, limits.UPLOAD_SIDE))
+            with self._decoding:
+                picture = decode_image(io.BytesIO(content), "the picture", max_pixels=limits.UPLOAD_PIXELS)
+                picture.thumbnail((limits.UPLOAD_SIDE, limits.UPLOAD_SIDE))
             self._pictures.put(picture_id, picture)
         return picture_id
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-# Bytes of a JSON body, of one with texts to embed, and of a picture that is sent as a query.
+# Bytes of a JSON body, of one with texts to embed, of a picture that is sent as a query, and of a call of a tool, which
+# has the picture in base64.
 MOST_JSON = 1 << 16
 MOST_TEXTS = 1 << 20
 MOST_UPLOAD = 16 << 20
+MOST_BASE64 = (MOST_UPLOAD + 2) // 3 * 4
+MOST_CALL = MOST_JSON + MOST_BASE64
 
 # Width times height of a picture that is sent as a query; decoded, a pixel takes 3 bytes.
 UPLOAD_PIXELS = 40_000_000

@@ -70,10 +70,11 @@ def command(
 def serve_http(index: Sequence[str], listen: ListenOptions, opening: OpenOptions, style: str) -> None:
     """Serves the tools over HTTP until the process is interrupted."""
     from lexvl_anserini.doors.serving import agents, server
+    from lexvl_anserini.doors.serving.app import TOOLS_PATH
 
     keys = listen.checked_keys()
     with server.listening(listen.host, listen.port) as listener, opening.service(index) as service:
-        cli.print_rows({"mcp": server.url_of(listener) + agents.PATH.strip("/")}, style)
+        cli.print_rows({"mcp": server.url_of(listener) + TOOLS_PATH.strip("/")}, style)
         listen.serve(agents.agent_application(service), listener, keys)
 
 

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lexvl_anserini.doors.serving import limits
 from lexvl_anserini.doors.serving.access import CHALLENGES, ApiKeys, RequestLog
-from lexvl_anserini.doors.serving.app import EMBED_PATH, UPLOAD_PATH
+from lexvl_anserini.doors.serving.app import EMBED_PATH, TOOLS_PATH, UPLOAD_PATH
 from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class Guard:
             await self.app(scope, receive, send)
             return
         size, started = 0, False
-        most = {UPLOAD_PATH: limits.MOST_UPLOAD, EMBED_PATH: limits.MOST_TEXTS}.get(scope["path"], limits.MOST_JSON)
+        large = {UPLOAD_PATH: limits.MOST_UPLOAD, EMBED_PATH: limits.MOST_TEXTS, TOOLS_PATH: limits.MOST_CALL}
+        most = large.get(scope["path"], limits.MOST_JSON)
 
         async def counted() -> Message:
             # The bytes of all bodies are counted, not their number: clients that send none keep nobody waiting.

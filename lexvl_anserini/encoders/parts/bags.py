@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Kind, ReadsTexts
-from lexvl_anserini.encoders.parts.sparsify import as_csr, rows_of
+from lexvl_anserini.encoders.parts.sparsify import WeightsOfRows, rows_of
 from lexvl_anserini.encoders.parts.tokens import OwnTokens, TextReader, TokenColumns
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
 from lexvl_anserini.ground.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from scipy import sparse
 
-
-class BagTower(ReadsTexts):
+class BagTower(WeightsOfRows, ReadsTexts):
     """w_j = n_j weight_j over a text's own tokens: no network (SVDR's non-parametric side, inference-free queries).
 
     weight     [V], a table of weights (`tables.py`, or one that is stored); None for ones
@@ -54,12 +51,6 @@ class BagTower(ReadsTexts):
         """Maps a column of `weights` to its term."""
         return self.columns.vocabulary
 
-    def weights(
-        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
-    ) -> sparse.csr_matrix:
-        """CSR [n, V] float32, > 0, dimensions ascending."""
-        return as_csr(self.csr_rows(inputs, batch_size, progress, on_error))
-
     def csr_rows(
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
     ) -> CsrRows:
@@ -78,7 +69,3 @@ class BagTower(ReadsTexts):
             places = np.sort(places[np.argsort(-values[places], kind="stable")[: self.topk]])
         dims, values = own.dims[places], values[places]
         return dims, values / np.sqrt((values * values).sum()) if self.normalise else values
-
-    def dense_weights(self, inputs: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """float32 [n, V]; the same weights as `weights`."""
-        return self.weights(inputs, batch_size).toarray()

@@ -2,7 +2,8 @@
 
 A rule maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V]. Weights
 that are not positive are always dropped. `kept` applies a rule to tensors, `kept_rows` to arrays; this module loads no
-model library. `matrix_of` joins rows, and `cut` keeps the first dimensions of dense vectors.
+model library. `matrix_of` joins rows, `WeightsOfRows` has what follows from them, and `cut` keeps the first dimensions
+of dense vectors.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
 
 if TYPE_CHECKING:
@@ -141,6 +144,26 @@ def as_csr(rows: CsrRows) -> sparse.csr_matrix:
 def matrix_of(dims: Sequence[np.ndarray], values: Sequence[np.ndarray], width: int) -> sparse.csr_matrix:
     """CSR [n, width] float32 of the dimensions (int32) and the values of each row."""
     return as_csr(rows_of(dims, values, width))
+
+
+class WeightsOfRows:
+    """A side whose `csr_rows` need no scipy: what follows from them."""
+
+    def csr_rows(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> CsrRows:
+        """As `weights`, without scipy."""
+        raise NotImplementedError
+
+    def weights(
+        self, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
+        """CSR [n, V] float32, > 0, dimensions ascending."""
+        return as_csr(self.csr_rows(inputs, batch_size, progress, on_error))
+
+    def dense_weights(self, inputs: Sequence[Any], batch_size: int = 32) -> np.ndarray:
+        """float32 [n, V]; the same weights as `weights`, of a side that drops none."""
+        return self.weights(inputs, batch_size).toarray()
 
 
 def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndarray:

@@ -51,11 +51,15 @@ def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def terms_of(model: Encoder, query: str) -> list[int]:
-    """The dimensions of a query's own tokens, as `own_terms`."""
-    [own] = own_terms(model, [query])
-    if not own:
+    """The dimensions of a query's own tokens, as `own_terms`, and of the taught words that it names."""
+    side, rest, names = model.document, query, list[int]()
+    if isinstance(side, TaughtSide):
+        rest, numbers = side.taught.taken_out(query)
+        names = [len(side.taught.own) + number for number in numbers]
+    [own] = own_terms(model, [rest]) if rest.strip() else [[]]
+    if not own and not names:
         raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
-    return own
+    return own + names
 
 
 @torch.inference_mode()
@@ -124,11 +128,14 @@ def localise(
         values: logits, or activations (>= 0, as in the vectors). The paper does not say which.
 
     Raises:
-        UsageError: no image side, or no token of the query is a term.
+        UsageError: no image side, no token of the query is a term, or logits of a taught word, which has none.
     """
-    tower = image_side(model)
-    chosen = patch_logits if values == "logit" else patch_activations
-    return chosen(tower, images, terms_of(model, query)).mean(axis=-1)
+    tower, dims = image_side(model), terms_of(model, query)
+    if values == "activation":
+        return patch_activations(tower, images, dims).mean(axis=-1)
+    if dims[-1] >= len(plain(tower).vocabulary):
+        raise UsageError(f"query {query!r}: a taught word is a sum of activations, without logits; use activations")
+    return patch_logits(tower, images, dims).mean(axis=-1)
 
 
 def contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
