@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
@@ -46,7 +45,7 @@ def prefetch(context: Any, array: Any, place: Any) -> Any:
         number, start = ir.IntType(32), make_array(signature.args[0])(context, builder, arguments[0]).data
         address = builder.gep(start, [arguments[1]])
         called = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, called, "llvm.prefetch.p0")
+        function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], called)
         # To be read, often, as data.
         builder.call(function, [address, number(0), number(3), number(1)])
         return context.get_dummy_value()
