@@ -9,11 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
 
 from .processes import run_once
 from .suite import Options
@@ -138,9 +140,16 @@ def describe(options: Options, shards: Path) -> dict[str, Any]:
 
 
 def read_queries(path: str) -> list[ImpactQuery]:
-    """The queries that `prepare` wrote."""
-    rows = (orjson.loads(line) for line in Path(path).read_bytes().splitlines())
-    return [ImpactQuery(row["id"], row["vector"]) for row in rows]
+    """The queries that `prepare` wrote, as an encoder gives them: columns over one vocabulary."""
+    rows = [orjson.loads(line) for line in Path(path).read_bytes().splitlines()]
+    vocabulary = Vocabulary(sorted({term for row in rows for term in row["vector"]}))
+    return [ImpactQuery(row["id"], weights_of(row["vector"], vocabulary)) for row in rows]
+
+
+def weights_of(vector: Mapping[str, int], vocabulary: Vocabulary) -> TermWeights:
+    """A vector as columns."""
+    dimensions = np.array(list(map(vocabulary.dimension.__getitem__, vector)), np.int32)
+    return TermWeights(vocabulary, dimensions, np.array(list(vector.values()), np.int64))
 
 
 def write_corpus(folder: Path, documents: int) -> None:

@@ -35,7 +35,7 @@ class QueryBatch:
             self.vectors.append(vector if plain else _integers(query_id, vector))
         self.ends = np.fromiter(accumulate(map(len, self.vectors), initial=0), np.int64, len(self.vectors) + 1)
         try:
-            self.weights = np.concatenate([NO_WEIGHTS, *map(_weights, self.vectors)])
+            self.weights = together([*map(_weights, self.vectors)], NO_WEIGHTS)
             inside = not len(self.weights) or 1 <= self.weights.min() <= self.weights.max() < SCORE_LIMIT
         except OverflowError:
             inside = False
@@ -53,10 +53,17 @@ class QueryBatch:
 
     def largest_sum(self) -> int:
         """The largest sum of a query's weights."""
+        if len(self) == 1:
+            return int(self.weights.sum())
         starts = self.ends[:-1]
         # An empty query counts with the first weight of the next, and not at all behind the last.
         starts = starts[starts < len(self.weights)]
         return int(np.add.reduceat(self.weights, starts).max()) if len(starts) else 0
+
+
+def together(arrays: Sequence[np.ndarray], none: np.ndarray) -> np.ndarray:
+    """Arrays after each other, of the type of `none`, which is that of no arrays; a single one is not copied."""
+    return np.asarray(arrays[0], none.dtype) if len(arrays) == 1 else np.concatenate([none, *arrays])
 
 
 def _weights(vector: Mapping[str, int]) -> np.ndarray:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from lexvl_anserini.engines.resident import packing
+from lexvl_anserini.engines.resident.kernels import EXCLUDED, Space, reached
 from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, NUMBERS, RESIDENT, Writer, open_sections
 from lexvl_anserini.engines.resident.packing import Lists, write_ids, write_postings
 from lexvl_anserini.engines.resident.plain import PlainPostings
@@ -254,6 +255,40 @@ def test_several_blocks_equal_exact_search(tmp_path: Path, seed: int, largest: i
             scores = matrix @ weights
             order = np.lexsort((place, -scores))[:hits]
             assert one == [(ids[d], n, float(scores[d])) for n, d in enumerate(order[scores[order] > 0], start=1)]
+
+
+@pytest.mark.parametrize(
+    ("hits", "seen", "bar"),
+    [
+        (1, 0, (6, 7)),  # one sum, 7, reaches 6 and 7
+        (2, 0, (4, 5)),
+        (3, 0, (2, 3)),  # 3 occurs twice: at 3, 4 sums are there, and none is left out
+        (4, 0, (2, 3)),
+        (5, 0, (1, 1)),  # fewer sums than hits
+        (2, 6, (1, 1)),  # two passages may be one document
+    ],
+)
+def test_a_bar_before_any_hit_is_known(hits: int, seen: int, bar: tuple[int, int]) -> None:
+    sums = np.array([3, 0, 7, 5, EXCLUDED, 3, 9], np.int32)
+    empty = np.zeros(0, np.int64)
+    space = Space(sums, empty, empty, empty, empty, empty, empty, empty, np.full(seen, -1, np.int32))
+    # The last sum is of no document.
+    least = int(reached(space, 6, hits))
+    assert bar[0] <= least <= bar[1]
+    assert least == 1 or (sums[:6] >= least).sum() >= hits
+
+
+@pytest.mark.parametrize("hits", [1, 9, 255, 256, 257, 700, 3000])
+def test_lists_longer_and_shorter_than_a_chunk(tmp_path: Path, hits: int) -> None:
+    """Keys are written a chunk at a time; ties at every cut, and scores that rise to the end."""
+    rows = {
+        "all": {number: 1 + number // 7 % 255 for number in range(2999)},
+        "few": dict.fromkeys(range(0, 2999, 3), 1),
+    }
+    ids = {number: f"{number * 7919 % 2999:04}" for number in range(2999)}
+    resident = resident_of(tmp_path, rows, ids, 2999)
+    for vector in ({"all": 2, "few": 1}, {"few": 5}):
+        assert searched(resident, [vector], hits)[0] == expected(rows, ids, vector, hits)
 
 
 def test_skipping_changes_nothing(tmp_path: Path) -> None:

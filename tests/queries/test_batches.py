@@ -46,6 +46,11 @@ def test_weights_of_an_encoder_are_checked_too():
         batch_of({"a": 1}, encoded({3: 1 << 24}))
 
 
+def test_weights_of_a_single_query_are_columns_too():
+    batch = batch_of(TermWeights(VOCABULARY, np.array([2], np.int32), np.array([5], np.int32)))
+    assert batch.weights.tolist() == [5] and batch.weights.dtype == np.int64
+
+
 @given(st.lists(st.lists(st.integers(1, (1 << 24) - 1), max_size=4), max_size=6))
 def test_the_largest_sum(rows: list[list[int]]):
     batch = batch_of(*(dict(zip("abcd", row, strict=False)) for row in rows))

@@ -14,8 +14,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -32,6 +35,22 @@ def kernel(function: Function) -> Function:
     except (AttributeError, TypeError):  # a numba whose cache is built in another way: its own files do
         compiled.enable_caching()
     return cast("Function", compiled)
+
+
+@intrinsic
+def prefetch(context: Any, array: Any, place: Any) -> Any:
+    """Has a place of an array, or outside of it, read into the nearest cache, and does not wait for it."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, start = ir.IntType(32), make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.gep(start, [arguments[1]])
+        called = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], called)
+        # To be read, often, as data.
+        builder.call(function, [address, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, place), code
 
 
 class KernelCache(FunctionCache):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.resident.compiling import kernel
+from lexvl_anserini.engines.resident.compiling import kernel, prefetch
 from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, GROUP, PACKED_TOGETHER
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
@@ -25,6 +25,15 @@ STRIP = 4096
 
 # Sums of which the greatest is compared with the bar before each is.
 CHUNK = 256
+
+# Slots are read into the cache so many slots before they are added.
+AHEAD = 4
+
+# Bytes of a line of the cache, and lines of a column that are read before it is added: then the processor goes on.
+LINE, LINES = 64, 8
+
+# A score that a hit of the first block has to reach is found among so many documents for each hit.
+SAMPLED = 16
 
 # Looking up the remaining columns of one document costs about as much as adding one column to that many documents.
 LOOKUP = 64
@@ -165,6 +174,8 @@ def search_block(
             if within_reach(sums, length, (bar >> 32) - rest) * LOOKUP < length:
                 return collect(postings, space, done, columns, block, (bar >> 32) - rest, hits, size, bar)
     add_columns(postings.columns, space, done, columns, length)
+    if size < hits:
+        bar = max(bar, np.int64(reached(space, length, hits)) << 32)
     return collect(postings, space, columns, columns, block, bar >> 32, hits, size, bar)
 
 
@@ -174,6 +185,8 @@ def add_slots(postings: Postings, present: int, space: Space) -> Any:
     columns, rest = 0, np.int64(0)
     for i in range(present):
         slot, weight = space.slots[i], space.weights[i]
+        if i + AHEAD < present:
+            read_ahead(postings, space.slots[i + AHEAD])
         if postings.kind[slot] == BITMAP:
             bound = np.int64(weight) * np.int64(postings.most[slot])
             place_column(space, columns, postings.column[slot], weight, bound)
@@ -184,6 +197,15 @@ def add_slots(postings: Postings, present: int, space: Space) -> Any:
         else:
             add_numbers(postings, slot, weight, space.sums)
     return columns, rest
+
+
+@kernel
+def read_ahead(postings: Postings, slot: int) -> None:
+    """Has the addresses and impacts of a slot read before they are needed."""
+    if postings.kind[slot] != BITMAP:
+        place, size = postings.place[slot], np.int64(postings.counts[slot]) + 1
+        for at in (place, place + LINE, place + size, place + size + LINE):
+            prefetch(postings.octets, at)
 
 
 @kernel
@@ -255,6 +277,9 @@ def add_columns(table: Any, space: Space, first: int, last: int, length: int) ->
         high = min(low + STRIP, length)
         at = first
         while at + 4 <= last:
+            for column in columns[at + 4 : min(at + 8, last)]:
+                for line in range(low, min(low + LINES * LINE, high), LINE):
+                    prefetch(table, column + line)
             add_four(
                 table,
                 (columns[at], columns[at + 1], columns[at + 2], columns[at + 3]),
@@ -310,14 +335,24 @@ def collect(
     """Takes the documents whose sum is `least` or more, with the columns first..last that the sums lack, if they beat
     the bar; returns the number of the best so far and the bar.
     """
-    sums, keys = space.sums, space.keys
-    length = min(BLOCK, len(postings.rank) - block * BLOCK)
+    sums, keys, ranks = space.sums, space.keys, postings.rank[block * BLOCK :]
+    length = min(BLOCK, len(ranks))
     for low in range(0, length, CHUNK):
         high = min(low + CHUNK, length)
         greatest = np.int32(0)
         for i in range(low, high):
             greatest = max(greatest, sums[np.uint64(i)])
         if greatest < least:
+            continue
+        if size + CHUNK > len(keys):
+            size, bar = keep_best(space, hits, size, bar)
+            # Without columns to look up, a sum below the bar's score is out of reach.
+            least = max(least, bar >> 32) if first == last else least
+        if first == last:
+            # Every key is written, and the next one over it if it is too low: no branch to guess.
+            for i in range(low, high):
+                keys[size] = key_of(sums[np.uint64(i)], ranks[np.uint64(i)])
+                size += keys[size] >= bar
             continue
         for i in range(low, high):
             if sums[i] < least:
@@ -326,16 +361,31 @@ def collect(
             for at in range(first, last):
                 impact = postings.columns[space.columns[at] + i]
                 score += np.int64(space.factors[at]) * np.int64(impact)
-            key = (score << 32) | (np.int64(0xFFFFFFFF) - np.int64(postings.rank[block * BLOCK + i]))
-            if key < bar:
-                continue
-            if size == len(keys):
-                size, bar = keep_best(space, hits, size, bar)
-                # Without columns to look up, a sum below the bar's score is out of reach.
-                least = max(least, bar >> 32) if first == last else least
-            keys[size] = key
-            size += 1
+            keys[size] = key_of(score, ranks[i])
+            size += keys[size] >= bar
     return keep_best(space, hits, size, bar)
+
+
+@kernel
+def key_of(score: Any, rank: Any) -> Any:
+    """The key of a hit."""
+    return (np.int64(score) << 32) | (np.int64(0xFFFFFFFF) - np.int64(rank))
+
+
+@kernel
+def reached(space: Space, length: int, hits: int) -> Any:
+    """A score that at least so many of the first sums reach, and few more: a bar before any hit is known; else 1."""
+    # Documents that share a place count as one hit.
+    first = 0 if len(space.seen) else min(length, max(STRIP, SAMPLED * hits))
+    low, high, count = np.int32(1), np.int32(0), np.int32(0)
+    for i in range(first):
+        high = max(high, space.sums[np.uint64(i)] + np.int32(1))
+    while count != hits and high - low > 1:
+        middle, count = np.int32((low + high) >> 1), np.int32(0)
+        for i in range(first):
+            count += np.int32(space.sums[np.uint64(i)] >= middle)
+        low, high = (middle, high) if count >= hits else (low, middle)
+    return low
 
 
 @kernel

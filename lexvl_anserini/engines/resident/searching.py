@@ -35,7 +35,7 @@ from lexvl_anserini.engines.resident.passages import STOP, Grouped, grouped
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.queries.batches import QueryBatch, together
 from lexvl_anserini.runs.order import RankedList, top_positions
 
 # Queries that a thread takes at a time at most: enough that a call costs little, few enough for little memory.
@@ -149,7 +149,7 @@ class ResidentPostings:
     def _terms(self, batch: QueryBatch) -> Queries:
         """The queries' terms that the index has."""
         ends, weights = batch.ends, batch.weights.astype(np.int32)
-        terms = np.concatenate([NO_TERM, *map(self._numbers, batch.vectors)])
+        terms = together([*map(self._numbers, batch.vectors)], NO_TERM)
         there = terms >= 0
         if not there.all():
             ends = np.concatenate([[0], np.cumsum(there)])[ends]
