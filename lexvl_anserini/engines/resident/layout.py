@@ -120,10 +120,14 @@ class Sections(NamedTuple):
 
 
 class Writer:
-    """Writes the file, from the slots on: bytes of slots by `write`, then the sections by `section`, then `finish`."""
+    """Writes the file behind its slots (`SlotWriter.java`): `slots_end`, the sections by `section`, then `finish`.
 
-    def __init__(self, out: BinaryIO):
-        self._out, self._checksum, self._size = out, 0, 0
+    Args:
+        size: the number of bytes that the file has; `checksum` is their CRC-32.
+    """
+
+    def __init__(self, out: BinaryIO, size: int, checksum: int):
+        self._out, self._checksum, self._size = out, checksum, size
         self._sections: dict[str, list[int]] = {}
 
     def write(self, raw: Any) -> None:
