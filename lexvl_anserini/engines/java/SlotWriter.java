@@ -17,8 +17,14 @@ public final class SlotWriter extends TermSink implements AutoCloseable {
     private static final int BITMAP = 0;
     private static final int GAPS = 1;
     private static final int NUMBERS = 2;
+    /**
+     * A slot with this share of its block's documents or more is a bitmap: from here on it is the smallest form, and
+     * adding a column of all documents takes less time than adding so many postings.
+     */
     private static final int BITMAP_SHARE = 8;
+    /** The greatest distance that an entry of gaps holds. */
     private static final int LARGEST_GAP = 255;
+
     private static final int LEAST_ALIGNMENT = 2;
     private static final int PACKED_TOGETHER = 64;
     /** More than the largest slot has: a bitmap, impacts of 32 bits, a byte for 64 of them. */

@@ -1,4 +1,5 @@
-"""Writes shards to Lucene: one call per piece of a shard; Java's threads index while Python reads the next piece.
+"""Writes shards to Lucene: one call per piece of a shard; Java's threads index while Python reads the next piece, and
+one packs resident postings while another writes Lucene's files.
 
 Finds the types of metadata fields, by reading all values before the first one is indexed. Records in index.json and
 manifest.json what an index holds: its sources, counts, fields, options and digest.

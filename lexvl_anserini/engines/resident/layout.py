@@ -42,13 +42,6 @@ FORMAT = "lexvl-resident/1"
 BLOCK = 1 << 16
 BITMAP, GAPS, NUMBERS = range(3)
 
-# A slot with this share of its block's documents or more is a bitmap: from here on it is the smallest form, and adding
-# a column of all documents takes less time than adding so many postings.
-BITMAP_SHARE = 8
-
-# The greatest distance that an entry of gaps holds.
-LARGEST_GAP = 255
-
 # Ids that are coded together; of each group the first is whole.
 GROUP = 16
 
