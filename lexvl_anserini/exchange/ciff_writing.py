@@ -20,8 +20,6 @@ from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, census, opened_re
 from lexvl_anserini.engines.lucene.vectors import names_of
 from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.packing import Lists, exported
-from lexvl_anserini.engines.resident.packing_kernels import put_varying
-from lexvl_anserini.engines.resident.plain_packing import varying
 from lexvl_anserini.exchange.ciff_reading import VERSION
 from lexvl_anserini.ground.claims import refuse_existing
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -60,6 +58,22 @@ class Census(NamedTuple):
     def impacts(self) -> int:
         """The sum of all impacts."""
         return int(self.lengths.sum())
+
+
+@kernel
+def put_varying(number: int, octets: Any, at: int) -> int:
+    """Writes a number in 7 bits a byte, the lowest first, all but the last with the highest bit set."""
+    while number > 127:
+        octets[at] = number & 127 | 128
+        number >>= 7
+        at += 1
+    octets[at] = number
+    return at + 1
+
+
+def varying(number: int) -> bytes:
+    """The bytes of `put_varying`."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varying(number >> 7)
 
 
 @kernel

@@ -13,11 +13,12 @@ from lucene_indexes import DOCUMENTS, ranked, stock_index, stock_lists
 from memory_engine import exact_lists
 from shard_folders import Documents, write_shards
 
-from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.jvm import lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.versions import dotted
+from lexvl_anserini.engines.lucene.versions import commit_id, dotted
 from lexvl_anserini.engines.lucene.writing import value_type
+from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
@@ -134,31 +135,50 @@ def test_bad_shards_leave_nothing(tmp_path: Path, shards: list[Documents], messa
 
 
 def without_ids(index: Path) -> dict[str, bytes]:
-    """The files of an index of one segment, without its random id and checksums; the .si has a date."""
+    """The files of an index of one segment, without its random ids and checksums; the .si has a date."""
     [info] = index.glob("_*.si")
     data = info.read_bytes()
     # Magic number, the format's name after its length, version.
     start = 4 + 1 + data[4] + 4
-    segment = data[start : start + 16]
-    files = (path for path in index.glob("_*") if path != info)
-    return {path.name: path.read_bytes()[:-8].replace(segment, b"") for path in files}
+    segment, commit = data[start : start + 16], (commit_id(index) or "").encode()
+    files = [path for path in index.glob("_*") if path != info] + [index / RESIDENT]
+    return {path.name: path.read_bytes()[:-8].replace(segment, b"").replace(commit, b"") for path in files}
 
 
 def test_an_index_is_the_same_whatever_the_number_of_threads(tmp_path: Path) -> None:
-    """Four tasks of about a million postings, more threads than cores: the documents are in the order of the shards."""
+    """Four tasks of about a million postings, more threads than cores: the documents are in the order of the shards.
+
+    The resident postings that are written beside Lucene's have the bytes of those that are written from them.
+    """
     random = np.random.default_rng(1)
     terms = [f"t{n}" for n in range(3000)]
     rows = [(f"d{n}", {terms[t]: 1 + n % 9 for t in random.choice(3000, 1000, False)}) for n in range(1000)]
     shards = [[(f"{doc_id}-{part}", vector) for doc_id, vector in rows] for part in range(4)]
     write_shards(tmp_path / "shards", *shards, terms=terms, suffix="parquet")
-    one, five = (
-        build_index(tmp_path / "shards", tmp_path / f"index{threads}", threads=threads).path for threads in (1, 5)
+    one, *others = (
+        build_index(tmp_path / "shards", tmp_path / f"index{threads}", threads=threads).path for threads in (1, 2, 5)
     )
     whole = without_ids(one)
-    assert {Path(name).suffix for name in whole} >= {".doc", ".tim", ".fdt", ".dvd"}
-    assert without_ids(five) == whole
-    reports = [{**read_report(index), "commit": None, "digest": None} for index in (one, five)]
-    assert reports[0] == reports[1]
+    assert {Path(name).suffix for name in whole} >= {".doc", ".tim", ".fdt", ".dvd", ".bin"}
+    report = {**read_report(one), "commit": None, "digest": None}
+    for index in others:
+        assert without_ids(index) == whole
+        assert {**read_report(index), "commit": None, "digest": None} == report
+    beside = (one / RESIDENT).read_bytes()
+    write_resident(one, report["max_impact"])
+    assert (one / RESIDENT).read_bytes() == beside
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_resident_postings_that_cannot_be_written_leave_nothing(
+    tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java fails when all documents are read."""
+    monkeypatch.setattr("lexvl_anserini.engines.lucene.writing.RESIDENT", "none/resident.bin")
+    manifest = write_shards(tmp_path / "shards", [("d1", {"a": 1}), ("d2", {"a": 2, "b": 300})])
+    with pytest.raises((ArtefactError, OSError), match="none/resident.bin|No such file"):
+        LuceneEngine.build(tmp_path / "shards", tmp_path / "index", manifest, threads)
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
 def test_a_failure_in_the_middle_leaves_no_lock(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lexvl_anserini.engines.resident import packing
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.jvm import Exclusive, our_class
 from lexvl_anserini.engines.resident.kernels import EXCLUDED, Space, reached
-from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, NUMBERS, RESIDENT, Writer, open_sections
-from lexvl_anserini.engines.resident.packing import Lists, write_ids, write_postings
+from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, NUMBERS, RESIDENT, open_sections
+from lexvl_anserini.engines.resident.packing import Lists, finish_resident, put_lists, slot_writer
 from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, steps_of
 from lexvl_anserini.ground.errors import ArtefactError, DataError
@@ -42,20 +43,18 @@ def resident_of(
     folder: Path, rows: Mapping[str, Mapping[int, int]], ids: Mapping[int, str], documents: int, width: int = 1
 ) -> ResidentPostings:
     """Resident postings of a collection: term -> document number -> impact; of the kernels and of numpy."""
-    path, files = folder / RESIDENT, []
+    jvm.start()
+    path = folder / RESIDENT
     by_id: dict[str, dict[int, int]] = {}
     for number, doc_id in ids.items():
         by_id.setdefault(doc_id, {})[number] = 1
-    for limit in (0, 1 << 30):
-        with pytest.MonkeyPatch.context() as patch, path.open("wb") as out:
-            patch.setattr(packing, "PLAIN_POSTINGS", limit)
-            patch.setattr(packing, "PLAIN_IDS", limit)
-            writer = Writer(out)
-            facts = write_postings(writer, lists_of(rows), documents, width)
-            facts |= write_ids(writer, lists_of(by_id), documents)
-            writer.finish({"commit": "c", "documents": documents, "width": width, **facts})
-        files.append(path.read_bytes())
-    assert files[0] == files[1], "numpy and the kernels write the same bytes"
+    coder = Exclusive(our_class("IdCoder")(documents))
+    for part in lists_of(by_id):
+        put_lists(coder, part)
+    with slot_writer(path, documents, (1 << 8 * width) - 1) as slots:
+        for part in lists_of(rows):
+            put_lists(slots, part)
+        finish_resident(path, slots, coder, documents)
     with path.open("rb") as file:
         resident = ResidentPostings(open_sections(file, path))
         resident.plain = PlainPostings(open_sections(file, path))  # type: ignore[attr-defined]

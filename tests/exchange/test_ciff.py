@@ -17,10 +17,9 @@ from lucene_indexes import DOCUMENTS, MANY_DOCUMENTS, MANY_QUERIES, TERMS, shard
 from shard_folders import Documents, write_dense_shards, write_shards
 
 from lexvl_anserini import index as index_command
-from lexvl_anserini.engines.resident.plain_packing import varying
 from lexvl_anserini.exchange import ciff_reading
 from lexvl_anserini.exchange.ciff_reading import CiffVectors
-from lexvl_anserini.exchange.ciff_writing import bytes_field, delimited, export_ciff, number_field
+from lexvl_anserini.exchange.ciff_writing import bytes_field, delimited, export_ciff, number_field, varying
 from lexvl_anserini.exchange.formats import import_file
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest

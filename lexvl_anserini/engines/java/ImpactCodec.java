@@ -20,17 +20,26 @@ import org.apache.lucene.index.Terms;
  * would hand every posting through four more objects. What it writes is read by Lucene's codec of the same name.
  */
 final class ImpactCodec extends FilterCodec {
+    private static final String ID = "id";
+
     private final String field;
     private Terms postings;
+    private IdCoder ids;
 
     ImpactCodec(String field) {
         super(Codec.getDefault().getName(), Codec.getDefault());
         this.field = field;
     }
 
-    /** The postings of the next merge; null if no document has any. */
-    void feed(Terms postings) {
+    /**
+     * The next merge.
+     *
+     * @param postings null if no document has any
+     * @param ids takes the ids while they are merged; may be null
+     */
+    void feed(Terms postings, IdCoder ids) {
         this.postings = postings;
+        this.ids = ids;
     }
 
     @Override
@@ -88,7 +97,11 @@ final class ImpactCodec extends FilterCodec {
 
         @Override
         public Terms terms(String name) throws IOException {
-            return name.equals(field) ? postings : super.terms(name);
+            if (name.equals(field)) {
+                return postings;
+            }
+            Terms terms = super.terms(name);
+            return ids != null && name.equals(ID) ? ids.taking(terms) : terms;
         }
 
         @Override

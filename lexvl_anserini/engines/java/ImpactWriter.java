@@ -21,7 +21,8 @@ import org.apache.lucene.store.FSDirectory;
 
 /**
  * Writes impact documents: a term's frequency is its impact. Whole pieces of shards come in one call each and are
- * sorted by threads of their own, while Python reads the next piece; in the end Lucene writes all of them once.
+ * sorted by threads of their own, while Python reads the next piece; in the end Lucene writes all of them once, and
+ * beside it the slots of resident postings are written.
  */
 public final class ImpactWriter {
     /** Per shard: documents, empty ones, postings. */
@@ -46,6 +47,9 @@ public final class ImpactWriter {
     private final boolean vectors;
     private final Map<String, String> metadata;
     private final BlockingQueue<Task> waiting = new ArrayBlockingQueue<>(WAITING);
+    private final String resident;
+    private SlotWriter slots;
+    private IdCoder ids;
     private final Spill spill;
     private final Runs runs;
     private final int[] frequencies;
@@ -67,6 +71,7 @@ public final class ImpactWriter {
      * @param terms the vocabulary's terms, UTF-8, one after the other; {@code ends} where each ends (int32)
      * @param metadata type (keyword, long, double, date) of each metadata key to index
      * @param created major version of Lucene that counts as the creator of the index
+     * @param resident the file of resident postings; null for none
      */
     public ImpactWriter(
             String folder,
@@ -80,7 +85,8 @@ public final class ImpactWriter {
             boolean vectors,
             Map<String, String> metadata,
             int created,
-            int threads)
+            int threads,
+            String resident)
             throws IOException {
         this.terms = new TermTable(terms, Bytes.ints(ends));
         this.text = text;
@@ -91,6 +97,7 @@ public final class ImpactWriter {
         this.similarity = similarity;
         this.analyzer = analyzer;
         this.created = created;
+        this.resident = resident;
         Path path = Path.of(folder);
         directory = FSDirectory.open(path);
         IndexWriterConfig config = config();
@@ -193,7 +200,20 @@ public final class ImpactWriter {
             thread.join();
         }
         writer.rollback();
+        if (slots != null) {
+            slots.close();
+        }
         release();
+    }
+
+    /** What {@code finish} wrote of the file of resident postings, to be closed; null without it or a document. */
+    public SlotWriter slots() {
+        return slots;
+    }
+
+    /** And what Python has to add about ids. */
+    public IdCoder ids() {
+        return ids;
     }
 
     private void release() throws IOException {
@@ -202,17 +222,21 @@ public final class ImpactWriter {
         directory.close();
     }
 
-    /** With threads to spare, one reads and joins postings while Lucene's codec writes those before. */
+    /** With threads to spare, one joins postings and writes their slots, while Lucene's codec writes those before. */
     private void merge() throws IOException {
         CodecReader[] leaves = runs.leaves(FIELD, terms);
-        try (PostingStream stream = new PostingStream(runs.cursors(), terms.size(), threads.length > 1)) {
+        if (resident != null) {
+            slots = new SlotWriter(resident, (int) documents(), SlotWriter.widthOf((int) maxImpact));
+            ids = new IdCoder((int) documents());
+        }
+        try (PostingStream stream = new PostingStream(runs.cursors(), terms, slots, threads.length > 1)) {
             int filled = 0;
             long postings = 0;
             for (int i = 0; i < counts.length; i += COUNTS) {
                 filled += (int) (counts[i] - counts[i + 1]);
                 postings += counts[i + 2];
             }
-            codec.feed(postings == 0 ? null : new JoinedPostings(terms, frequencies, stream, filled));
+            codec.feed(postings == 0 ? null : new JoinedPostings(terms, frequencies, stream, filled), ids);
             writer.addIndexes(leaves);
         }
     }

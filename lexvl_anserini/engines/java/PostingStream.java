@@ -5,8 +5,12 @@ import java.util.List;
 import java.util.concurrent.ArrayBlockingQueue;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.TimeUnit;
+import org.apache.lucene.util.BytesRef;
 
-/** The postings of runs, joined: by term, and of a term by document, a chunk at a time. */
+/**
+ * The postings of runs, joined: by term, and of a term by document, a chunk at a time. A sink takes them too, in the
+ * thread that reads them.
+ */
 final class PostingStream implements AutoCloseable {
     /** Chunks that wait. */
     private static final int AHEAD = 4;
@@ -14,7 +18,9 @@ final class PostingStream implements AutoCloseable {
     private static final long PATIENCE_MS = 20;
 
     private final List<Run.Cursor> cursors;
-    private final int terms;
+    private final TermTable terms;
+    private final TermSink sink;
+    private final BytesRef term = new BytesRef();
     private final BlockingQueue<Chunk> read = new ArrayBlockingQueue<>(AHEAD);
     private final BlockingQueue<Chunk> free = new ArrayBlockingQueue<>(AHEAD + 2);
     private final Thread thread;
@@ -26,12 +32,13 @@ final class PostingStream implements AutoCloseable {
 
     /**
      * @param cursors in the order of documents
-     * @param terms ranks are below it
+     * @param sink may be null
      * @param ahead read in a thread of its own
      */
-    PostingStream(List<Run.Cursor> cursors, int terms, boolean ahead) {
+    PostingStream(List<Run.Cursor> cursors, TermTable terms, TermSink sink, boolean ahead) {
         this.cursors = cursors;
         this.terms = terms;
+        this.sink = sink;
         thread = ahead ? new Thread(this::work, "lexvl-postings") : null;
         if (ahead) {
             thread.setDaemon(true);
@@ -81,13 +88,22 @@ final class PostingStream implements AutoCloseable {
 
     private void fill(Chunk chunk) throws IOException {
         chunk.size = 0;
-        for (; rank < terms; rank++, cursor = 0) {
+        for (; rank < terms.size(); rank++, cursor = 0) {
             for (; cursor < cursors.size(); cursor++) {
-                for (Run.Cursor run = cursors.get(cursor); run.rank() == rank; run.copy(chunk)) {
-                    if (chunk.size + run.count() > Chunk.CAPACITY) {
+                for (Run.Cursor run = cursors.get(cursor); run.rank() == rank; ) {
+                    int from = chunk.size;
+                    if (from + run.count() > Chunk.CAPACITY) {
                         return;
                     }
+                    run.copy(chunk);
+                    if (sink != null) {
+                        sink.add(chunk.docs, chunk.impacts, from, chunk.size);
+                    }
                 }
+            }
+            if (sink != null) {
+                terms.point(term, terms.dimensionOfRank(rank));
+                sink.end(term);
             }
         }
     }

@@ -85,6 +85,14 @@ public final class PostingsExport {
         return all.array();
     }
 
+    /** Gives all terms that have postings. */
+    void all(TermSink sink) throws IOException {
+        for (BytesRef term = terms.next(); term != null; term = terms.next()) {
+            sink.add(documents, frequencies, 0, read(0));
+            sink.end(term);
+        }
+    }
+
     /** Appends the postings of the current term; returns their number with those before. */
     private int read(int size) throws IOException {
         postings = terms.postings(postings, PostingsEnum.FREQS);

@@ -22,7 +22,7 @@ import orjson
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import chosen_setting
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
-from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, new_index, read_report
+from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, BuiltIndex, new_index, read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
 from lexvl_anserini.engines.lucene.approximating import approximate
 from lexvl_anserini.engines.lucene.checking import check_index
@@ -38,6 +38,7 @@ from lexvl_anserini.engines.lucene.fields import (
     keywords,
     open_reader,
     refuse_duplicates,
+    segments_of,
     stored_texts,
     vector_of,
 )
@@ -311,7 +312,9 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
             refuse_duplicates(part)
             held = count_index(part)
             expect_counts(f"{index} after writing", held, counts)
-            finish_index(part, manifest, counts, options, sources_of(shards, manifest))
+            [segment] = segments_of(part)
+            there = {segment.state: RESIDENT} if options.resident else {}
+            finish_index(part, manifest, counts, options, sources_of(shards, manifest), there=there)
         return BuiltIndex(index, manifest)
 
     @staticmethod

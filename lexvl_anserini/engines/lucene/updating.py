@@ -275,7 +275,9 @@ def _as_index(
     folder = part / INCOMING
     folder.mkdir()
     vocabulary = read_vocabulary(source, manifest)
-    counts = write_lucene(source, folder, manifest, vocabulary, options, threads, progress, created)
+    # Resident postings are written for the whole.
+    own = replace(options, resident=False)
+    counts = write_lucene(source, folder, manifest, vocabulary, own, threads, progress, created)
     total = {name: counts[name] for name in ("documents", "empty", "postings", "max_impact")}
     expect_counts(str(source), total, manifest.counts)
     yield folder, counts["fields"]

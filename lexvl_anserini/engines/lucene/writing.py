@@ -1,4 +1,5 @@
-"""Writes shards to Lucene: one call per piece of a shard; Java's threads index while Python reads the next piece.
+"""Writes shards to Lucene: one call per piece of a shard; Java's threads index while Python reads the next piece, and
+one packs resident postings while another writes Lucene's files.
 
 Finds the types of metadata fields, by reading all values before the first one is indexed. Records in index.json and
 manifest.json what an index holds: its sources, counts, fields, options and digest.
@@ -27,6 +28,7 @@ from lexvl_anserini.data.checks import MAX_ID_BYTES, fits_index
 from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import (
     APPROXIMATE,
+    RESIDENT,
     IndexReport,
     folder_bytes,
     is_index,
@@ -92,13 +94,14 @@ def write_lucene(
 ) -> dict[str, Any]:
     """Writes the shards' documents into `folder`; returns their counts and their fields.
 
-    The index is one segment, with documents in the order of the shards, whatever the number of threads. `created` is
-    the major version of Lucene that counts as the index's creator, for one that joins older indexes; default: that of
-    this process.
+    The index is one segment, with documents in the order of the shards, whatever the number of threads; its resident
+    postings are written beside it. `created` is the major version of Lucene that counts as the index's creator, for one
+    that joins older indexes; default: that of this process.
     """
     types = metadata_types(shards, manifest) if options.metadata else {}
     entries, numbered = [], enumerate(checked_shards(shards, manifest))
-    settings = (java_map(types), created or lucene_version()[0], threads)
+    resident = folder / RESIDENT if options.resident else None
+    settings = (java_map(types), created or lucene_version()[0], threads, resident and str(resident.absolute()))
     with _writer(folder, len(manifest.shards), vocabulary, options, settings) as writer:
         done = 0
         for number, (path, entry) in numbered:
@@ -114,6 +117,10 @@ def write_lucene(
         with _explained_by_python(entries, vocabulary, writer):
             counted = np.frombuffer(writer.finish().tostring(), dtype="<i8")
         progress(int(writer.documents()) - done)
+    if resident and (slots := writer.slots()):
+        from lexvl_anserini.engines.resident.packing import finish_resident
+
+        finish_resident(resident, Exclusive(slots), Exclusive(writer.ids()), int(writer.documents()))
     per_shard = counted[:-2].reshape(-1, len(COUNTED))
     for (path, entry), counts in zip(entries, per_shard.tolist(), strict=True):
         expect_counts(str(path), dict(zip(COUNTED, counts, strict=True)), entry)
@@ -124,11 +131,12 @@ def write_lucene(
 
 @contextmanager
 def _writer(
-    folder: Path, shards: int, vocabulary: Vocabulary, options: IndexOptions, settings: tuple[Any, int, int]
+    folder: Path, shards: int, vocabulary: Vocabulary, options: IndexOptions, settings: tuple[Any, ...]
 ) -> Iterator[Any]:
     """Yields the Java writer; an exception releases the folder, so that no lock remains in this process.
 
-    `settings` are the types of the metadata as a Java map, the creating version of Lucene, and the number of threads.
+    `settings` are the types of the metadata as a Java map, the creating version of Lucene, the number of threads, and
+    the file of resident postings or None.
     """
     terms = [term.encode() for term in vocabulary.terms]
     ends = np.cumsum([len(term) for term in terms], dtype="<i4").tobytes()

@@ -25,14 +25,23 @@ import numpy as np
 
 from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.index_folder import APPROXIMATE
-from lexvl_anserini.engines.jvm import Exclusive
+from lexvl_anserini.engines.jvm import Exclusive, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
 from lexvl_anserini.engines.resident.kernels import Queries, Space, search, select
 from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
-from lexvl_anserini.engines.resident.packing import CHUNK, Lists, exported, write_ids, write_postings
+from lexvl_anserini.engines.resident.packing import (
+    ALL_SEGMENTS,
+    CHUNK,
+    Lists,
+    continued,
+    exported,
+    put_lists,
+    slot_writer,
+    write_ids,
+)
 from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, hits_of
 from lexvl_anserini.ground.errors import ArtefactError
 
@@ -65,15 +74,18 @@ def write_approximate(index: Path) -> None:
         members, groups = group(vectors, len(terms.greatest))
         if not len(members):
             raise ArtefactError(f"{index}: no document has a term; nothing to search approximately")
-        with (index / APPROXIMATE).open("wb") as out:
-            writer = Writer(out)
-            width = vectors.impacts.itemsize
-            of_groups = summaries(vectors, members, groups, terms.greatest)
-            facts = write_postings(writer, lists_of(of_groups, terms), len(groups) - 1, width)
-            writer.section("rank", np.arange(len(groups) - 1, dtype="<u4"))
-            facts |= write_ids(writer, exported(reader, ID), documents, "ranks")
-            write_vectors(writer, vectors, members, groups)
-            writer.finish({"commit": commit_id(index) or "", "documents": len(groups) - 1, "width": width, **facts})
+        path, number = index / APPROXIMATE, len(groups) - 1
+        ids = Exclusive(our_class("IdCoder")(documents))
+        ids.export(reader, ID, ALL_SEGMENTS)
+        with slot_writer(path, number, int(terms.greatest.max())) as slots:
+            for lists in lists_of(summaries(vectors, members, groups, terms.greatest), terms):
+                put_lists(slots, lists)
+            with path.open("ab") as out:
+                writer, facts = continued(out, slots, number)
+                writer.section("rank", np.arange(number, dtype="<u4"))
+                facts |= write_ids(writer, ids, "ranks")
+                write_vectors(writer, vectors, members, groups)
+                writer.finish({"commit": commit_id(index) or "", **facts})
 
 
 def read_vectors(reader: Any, documents: int) -> tuple[DocumentVectors, TermList]:

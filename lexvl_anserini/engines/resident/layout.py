@@ -42,13 +42,6 @@ FORMAT = "lexvl-resident/1"
 BLOCK = 1 << 16
 BITMAP, GAPS, NUMBERS = range(3)
 
-# A slot with this share of its block's documents or more is a bitmap: from here on it is the smallest form, and adding
-# a column of all documents takes less time than adding so many postings.
-BITMAP_SHARE = 8
-
-# The greatest distance that an entry of gaps holds.
-LARGEST_GAP = 255
-
 # Ids that are coded together; of each group the first is whole.
 GROUP = 16
 
@@ -120,10 +113,14 @@ class Sections(NamedTuple):
 
 
 class Writer:
-    """Writes the file, from the slots on: bytes of slots by `write`, then the sections by `section`, then `finish`."""
+    """Writes the file behind its slots (`SlotWriter.java`): `slots_end`, the sections by `section`, then `finish`.
 
-    def __init__(self, out: BinaryIO):
-        self._out, self._checksum, self._size = out, 0, 0
+    Args:
+        size: the number of bytes that the file has; `checksum` is their CRC-32.
+    """
+
+    def __init__(self, out: BinaryIO, size: int, checksum: int):
+        self._out, self._checksum, self._size = out, checksum, size
         self._sections: dict[str, list[int]] = {}
 
     def write(self, raw: Any) -> None:

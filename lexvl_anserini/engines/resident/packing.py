@@ -1,26 +1,26 @@
-"""Writes the file of resident postings from Lucene's postings, some terms at a time."""
+"""Writes the file of resident postings.
+
+Java packs posting lists into slots and codes the ids (`SlotWriter.java`, `IdCoder.java`): while Lucene's files are
+written (`ImpactWriter.java`), from Lucene's files, or from lists that Python has. What the file has beside the slots
+is added here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from lexvl_anserini.engines.index_folder import resident_paths
-from lexvl_anserini.engines.jvm import attend, java_errors, our_class
+from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader, segments_of
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident import plain_packing
 from lexvl_anserini.engines.resident.layout import (
-    BITMAP,
-    GROUP,
-    LEAST_ALIGNMENT,
-    LENGTH_BYTES,
-    NO_RANK,
     RESIDENT,
     TYPES,
     WIDTHS,
@@ -33,8 +33,11 @@ from lexvl_anserini.engines.resident.layout import (
 # Postings that one call of Java returns, 8 bytes each.
 CHUNK = 1 << 22
 
-# Up to so many postings, or ids, numpy packs them before the kernels would be loaded.
-PLAIN_POSTINGS, PLAIN_IDS = 3 << 20, 1 << 18
+# Searches of so many postings use kernels from the first query on.
+MANY_POSTINGS = 3 << 20
+
+# The sections about slots, in their order.
+OF_SLOTS = ("slots", "block", "kind", "counts", "most", "packed", "terms")
 
 # In place of the number of one segment.
 ALL_SEGMENTS = -1
@@ -53,17 +56,6 @@ class Lists(NamedTuple):
     impacts: np.ndarray
     lengths: np.ndarray
     names: np.ndarray
-
-
-class Packed(NamedTuple):
-    """Room for slots: their bytes; of each its block, kind, entries - 1, greatest impact, bytes of packed impacts."""
-
-    octets: np.ndarray
-    block: np.ndarray
-    kind: np.ndarray
-    counts: np.ndarray
-    most: np.ndarray
-    packed: np.ndarray
 
 
 def write_files(index: Path, max_impact: int, there: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -88,95 +80,102 @@ def write_files(index: Path, max_impact: int, there: Mapping[str, str]) -> list[
     for place in [place for place in range(len(segments)) if place not in names]:
         names[place] = next(free)
         write_resident(index, max_impact, names[place], place)
-    files = [(names[place], read_contents(index, names[place])) for place in range(len(segments))]
-    return [{"file": name, "commit": contents.commit} for name, contents in files if contents]
+    contents = [(names[place], read_contents(index, names[place])) for place in range(len(segments))]
+    files = [{"file": name, "commit": of_file.commit} for name, of_file in contents if of_file]
+    return [] if files == [{"file": RESIDENT, "commit": commit_id(index)}] else files
 
 
 def write_resident(index: Path, max_impact: int, name: str = RESIDENT, segment: int = ALL_SEGMENTS) -> None:
     """Writes the file of a Lucene index, or of a segment; what had its name is lost."""
-    with opened_reader(index) as reader:
-        facts = _write_file(index, name, reader, max_impact, segment)
-        if facts["max_impact"] > max_impact:
-            # Older shards do not name their greatest impact.
-            _write_file(index, name, reader, facts["max_impact"], segment)
-    if facts["postings"] < PLAIN_POSTINGS:
-        return
-    from lexvl_anserini.engines.resident.searching import ResidentPostings
-
-    # What searches need once per machine is compiled here, off their path.
-    with (index / name).open("rb") as file:
-        ResidentPostings(open_sections(file, index / name)).warm()
-
-
-def _write_file(index: Path, name: str, reader: Any, max_impact: int, segment: int) -> dict[str, int]:
-    """Writes the file for impacts as wide as this one; returns what its contents say about the postings."""
-    width = next(width for width in WIDTHS if max_impact < 1 << 8 * width)
-    segments = segments_of(index)
+    path, segments = index / name, segments_of(index)
     documents = sum(part.documents for part in (segments if segment < 0 else [segments[segment]]))
-    with (index / name).open("wb") as out:
-        writer = Writer(out)
-        facts = write_postings(writer, exported(reader, CONTENTS, segment), documents, width)
-        facts |= write_ids(writer, exported(reader, ID, segment), documents)
-        writer.finish({"commit": commit_id(index) or "", "documents": documents, "width": width, **facts})
-    return facts
+    with opened_reader(index) as reader, java_errors(f"{path}: cannot be written"):
+        ids = Exclusive(our_class("IdCoder")(documents))
+        ids.export(reader, ID, segment)
+        # Older shards do not name their greatest impact.
+        while True:
+            with slot_writer(path, documents, max_impact) as slots:
+                slots.export(reader, CONTENTS, segment)
+                most = finish_resident(path, slots, ids, documents)
+            if most <= max_impact:
+                return
+            max_impact = most
 
 
-def packers(few: bool) -> Any:
-    """The module that packs, by numpy for few postings or ids; both write the same bytes."""
-    if few:
-        return plain_packing
-    from lexvl_anserini.engines.resident import packing_kernels
+@contextmanager
+def slot_writer(path: Path, documents: int, max_impact: int) -> Iterator[Exclusive]:
+    """Yields a Java object that writes slots to a file, for impacts as wide as this one."""
+    width = next(width for width in WIDTHS if max_impact < 1 << 8 * width)
+    slots = Exclusive(our_class("SlotWriter")(str(path.absolute()), documents, width))
+    try:
+        yield slots
+    finally:
+        slots.close()
 
-    return packing_kernels
+
+def finish_resident(path: Path, slots: Exclusive, ids: Exclusive, documents: int) -> int:
+    """Adds to the slots in a file what it has beside them, for the index's last commit; returns the greatest impact.
+
+    Compiles the kernels if searches of the file will use them: once per machine, off their path.
+    """
+    with path.open("ab") as out:
+        writer, of_slots = continued(out, slots, documents)
+        facts = {**of_slots, **write_ids(writer, ids)}
+        writer.finish({"commit": commit_id(path.parent) or "", **facts})
+    if facts["postings"] >= MANY_POSTINGS:
+        from lexvl_anserini.engines.resident.searching import ResidentPostings
+
+        with path.open("rb") as file:
+            ResidentPostings(open_sections(file, path)).warm()
+    return facts["max_impact"]
 
 
-def write_postings(writer: Writer, terms: Iterable[Lists], documents: int, width: int) -> dict[str, int]:
-    """Writes the slots of all terms and the sections about them; returns what the contents say about them."""
-    slots, names = [np.zeros(1, "<i8")], [np.empty(0, "<u1")]
-    parts: dict[str, list[np.ndarray]] = {name: [np.empty(0, "<u4")] for name in Packed._fields[1:]}
-    postings = 0
-    for lists in terms:
-        room, last = _room(lists, width), np.empty(len(lists.ends), "<i8")
-        few = postings + len(lists.documents) < PLAIN_POSTINGS
-        size, count = packers(few).pack(lists, documents, width, last, room)
-        writer.write(room.octets[:size].data)
-        slots.append(slots[-1][-1] + last)
-        names.append(np.insert(lists.names, np.cumsum(lists.lengths), 0))
-        postings += len(lists.documents)
-        for name, numbers in parts.items():
-            numbers.append(getattr(room, name)[:count].copy())
+def continued(out: BinaryIO, slots: Exclusive, documents: int) -> tuple[Writer, dict[str, int]]:
+    """The writer of the rest of a file that has slots, with their sections; and what the contents say about them.
+
+    Args:
+        out: the file, opened to append.
+    """
+    size, checksum, postings, most, width = _numbers(slots.finish())
+    writer = Writer(out, size, checksum)
     writer.slots_end()
-    joined = {name: np.concatenate(numbers) for name, numbers in parts.items()}
-    writer.section("slots", np.concatenate(slots).astype(TYPES["slots"]))
-    joined["packed"] = joined["packed"][joined["kind"] == BITMAP]
-    for name, values in joined.items():
-        writer.section(name, values.astype(TYPES[name] or WIDTHS[width]))
-    writer.section("terms", np.concatenate(names))
-    columns = int(column_lengths(joined["block"], joined["kind"], documents).sum())
-    return {"postings": postings, "max_impact": int(joined["most"].max(initial=0)), "columns": columns}
+    sections = {name: np.frombuffer(_raw(slots.section(name)), TYPES[name] or WIDTHS[width]) for name in OF_SLOTS}
+    for name, numbers in sections.items():
+        writer.section(name, numbers)
+    columns = int(column_lengths(sections["block"], sections["kind"], documents).sum())
+    facts = {"documents": documents, "width": width, "postings": postings, "max_impact": most, "columns": columns}
+    return writer, facts
 
 
-def write_ids(writer: Writer, ids: Iterable[Lists], documents: int, section: str = "rank") -> dict[str, int]:
-    """Writes the order of ids, which are all in memory; returns what the contents say about them.
+def write_ids(writer: Writer, ids: Exclusive, section: str = "rank") -> dict[str, int]:
+    """Writes the order of ids; returns what the contents say about them.
 
     Args:
         section: the name of the documents' places in this order.
     """
-    chunks = [Lists(*(np.empty(0, "<i4"),) * 4, np.empty(0, "<u1")), *ids]
-    order = np.concatenate([chunk.documents for chunk in chunks])
-    rank = np.full(documents, NO_RANK, "<u4")
-    rank[order] = np.arange(len(order), dtype="<u4")
-    writer.section(section, rank)
-    # A document number for each id: of two documents with one id, both have it.
-    holders = np.concatenate([np.diff(chunk.ends, prepend=0) for chunk in chunks])
-    lengths = np.concatenate([chunk.lengths for chunk in chunks]).astype(np.int64)
-    names = np.concatenate([chunk.names for chunk in chunks])
-    coded = np.empty(len(order) * 2 * LENGTH_BYTES + int((lengths * holders).sum()), "<u1")
-    ends = np.empty(-(-len(order) // GROUP), "<i8")
-    size = packers(len(order) < PLAIN_IDS).front_code(names, lengths, holders, coded, ends)
-    writer.section("ids", coded[:size])
-    writer.section("id_ends", ends)
-    return {"ids": len(order), "longest_id": int(lengths.max(initial=0))}
+    number, longest = _numbers(ids.finish())
+    for name, part in ((section, "rank"), ("ids", "ids"), ("id_ends", "id_ends")):
+        writer.section(name, np.frombuffer(_raw(ids.section(part)), TYPES[part]))
+    return {"ids": number, "longest_id": longest}
+
+
+def put_lists(sink: Exclusive, lists: Lists) -> None:
+    """Gives a Java object that takes posting lists some that Python has."""
+    counts = np.diff(lists.ends, prepend=0)
+    columns = (counts, lists.lengths, lists.documents, lists.impacts)
+    sink.lists(*(column.astype("<i4").tobytes() for column in columns), lists.names.tobytes())
+
+
+def _raw(java: Any) -> bytes:
+    """The bytes of a Java array."""
+    raw: bytes = java.tostring()
+    return raw
+
+
+def _numbers(java: Any) -> list[int]:
+    """The int64 of a Java array of bytes."""
+    numbers: list[int] = np.frombuffer(_raw(java), "<i8").tolist()
+    return numbers
 
 
 def exported(reader: Any, field: str, segment: int = ALL_SEGMENTS) -> Iterator[Lists]:
@@ -206,12 +205,3 @@ def _ahead(make: Callable[[], bytes]) -> Iterator[bytes]:
         while True:
             raw, coming = coming.result(), pool.submit(attended)
             yield raw
-
-
-def _room(lists: Lists, width: int) -> Packed:
-    """Enough for the slots of these lists, if each posting had one of its own."""
-    postings = len(lists.documents)
-    # Bits of 1/8 byte for each document of a block, in whole 8 bytes, of which 1/8 have postings; gaps need less.
-    octets = postings * (LENGTH_BYTES + 1 + 2 * (1 + width) + max(width, LEAST_ALIGNMENT))
-    types = ("<u2", "<u1", "<u2", "<u4", "<u4")
-    return Packed(np.empty(octets, "<u1"), *(np.empty(postings, type_name) for type_name in types))
