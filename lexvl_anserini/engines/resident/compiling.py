@@ -37,9 +37,8 @@ def kernel(function: Function) -> Function:
     return cast("Function", compiled)
 
 
-@intrinsic
-def prefetch(context: Any, array: Any, place: Any) -> Any:
-    """Has a place of an array, or outside of it, read into the nearest cache, and does not wait for it."""
+def _prefetch(context: Any, array: Any, place: Any) -> Any:
+    """The types and the code of `prefetch`."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number, start = ir.IntType(32), make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -51,6 +50,10 @@ def prefetch(context: Any, array: Any, place: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, place), code
+
+
+# Has a place of an array, or outside of it, read into the nearest cache, and does not wait for it.
+prefetch = cast("Callable[[Any, Any], None]", intrinsic(_prefetch))
 
 
 class KernelCache(FunctionCache):
