@@ -422,6 +422,11 @@ def test_docstrings_and_comments_are_sentences():
         for path in (ROOT / package).rglob("*.py"):
             match = fragment.search(path.read_text(encoding="utf-8"))
             assert not match, f"{path.relative_to(ROOT)}: {match}"
+    sentence = re.compile(r"(?:^|[.:|)] |^[*\d.]+ )Of \w", re.MULTILINE)
+    for path in repository_files():
+        if path.suffix == ".md" and "fixtures" not in path.parts:
+            match = sentence.search(path.read_text(encoding="utf-8"))
+            assert not match, f"{path.relative_to(ROOT)}: {match}"
 
 
 # Words that name no thing: a manifest is `manifest`, what a search returns `hits`, what a caller chose `options`.
