@@ -21,27 +21,20 @@ if TYPE_CHECKING:
 
 
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
-    """Trains the weights of a part, then runs its line; finds what is finished."""
-    train_weights(part, place)
-    return measure_retrieval(part, place)
-
-
-def train_weights(part: RowPart, place: Workplace) -> None:
-    """Trains the weights of a row that trains its own, unless the user gives some; a finished training is found.
+    """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished.
 
     Raises:
         ArtefactError: the folder has the training of another recipe or of other data.
         MissingExtra: a package or a network that the recipe names is not installed.
     """
-    if part.system is None or not part.system.trained_on:
-        return
+    assert part.system is not None and part.system.trained_on, "`way_of` looked"
     weights, model = weights_of(part, part.system, place), trained_model(part, place)
-    if weights is None or weights.reference != str(model):
-        return
-    from lexvl_anserini.training.loop import train
+    if weights is not None and weights.reference == str(model):
+        from lexvl_anserini.training.loop import train
 
-    recipe = recipe_of(part, part.system, place)
-    train(recipe, model.parent, place.data_dir, place.device, place.overwrite, cache=model.parent.with_name("cache"))
+        recipe, cache = recipe_of(part, part.system, place), model.parent.with_name("cache")
+        train(recipe, model.parent, place.data_dir, place.device, place.overwrite, cache=cache)
+    return measure_retrieval(part, place)
 
 
 def recipe_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Recipe:
