@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,18 +16,6 @@ from lexvl_anserini.ground.installed import check_model_libraries
 
 if TYPE_CHECKING:
     from lexvl_anserini.training.recipe import Recipe
-
-
-def read_changes(settings: list[str] | None) -> dict[str, Any]:
-    """`["optimisation.steps=100"]` -> `{"optimisation.steps": 100}`; values are YAML."""
-    import yaml
-
-    from lexvl_anserini.ground.errors import UsageError
-
-    try:
-        return {key: yaml.safe_load(value) for key, value in parse_settings(settings or []).items()}
-    except yaml.YAMLError as error:
-        raise UsageError(f"--set: a value is not YAML ({str(error).splitlines()[0]})") from error
 
 
 def planned(recipe: Recipe, target: Path) -> dict[str, str | int]:
@@ -76,9 +64,9 @@ def command(
     Example: python -m lexvl_anserini.train --recipe demo-vdr --set optimisation.steps=200
     """
     check_model_libraries()
-    from lexvl_anserini.training.recipe import read_recipe
+    from lexvl_anserini.training.recipe import changes_of, read_recipe
 
-    request = read_recipe(Path(recipe), read_changes(settings))
+    request = read_recipe(Path(recipe), changes_of(parse_settings(settings or ())))
     target = Path(output) if output else Path("training") / request.name
     import torch
 

@@ -39,13 +39,12 @@ def measure_trained(part: RowPart, place: Workplace) -> Finding:
 
 def recipe_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Recipe:
     """The recipe of a row, with its changes, over the corpus that the row trains on."""
-    import yaml
-
-    from lexvl_anserini.training.recipe import read_recipe
+    from lexvl_anserini.training.recipe import changes_of, read_recipe
 
     name, *options = shlex.split(system.recipe)
     settings = (option.partition("=") for option in options if option != "--set")
     corpus = corpus_of(part._replace(data=system.trained_on), place)
-    changes = {key: yaml.safe_load(value) for key, _, value in settings}
-    changes |= {"data.corpus": corpus.name, "data.split": corpus.split}
-    return read_recipe(shipped_folder("recipes") / name, changes)
+    changes = changes_of({key: value for key, _, value in settings})
+    return read_recipe(
+        shipped_folder("recipes") / name, changes | {"data.corpus": corpus.name, "data.split": corpus.split}
+    )

@@ -306,6 +306,18 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
     return checked(content, str(path))
 
 
+def changes_of(settings: Mapping[str, str]) -> dict[str, Any]:
+    """`{"optimisation.steps": "100"}` -> `{"optimisation.steps": 100}`: values as YAML, as `read_recipe` takes them.
+
+    Raises:
+        UsageError: a value is not YAML.
+    """
+    try:
+        return {key: yaml.safe_load(value) for key, value in settings.items()}
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set: a value is not YAML ({str(error).splitlines()[0]})") from error
+
+
 def _of_the_package(name: str) -> Path:
     """The file of a recipe of the package."""
     known = {path.stem: path for path in sorted(shipped_folder("recipes").glob("*.yaml"))}

@@ -14,7 +14,7 @@ from tiny_training import COLOURS, weights_of, write_squares
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.train import planned, read_changes
+from lexvl_anserini.train import planned
 from lexvl_anserini.training.common.batches import ImageBatch, TextStore, of_one_part
 from lexvl_anserini.training.common.learner import Temperatures, objective
 from lexvl_anserini.training.common.optimiser import learning_rate_shape
@@ -24,7 +24,7 @@ from lexvl_anserini.training.images.sides import SIDES
 from lexvl_anserini.training.images.stores import Cache, PixelStore, augment, read_pixels
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, checked, read_recipe
+from lexvl_anserini.training.recipe import Augmentation, ModelSettings, Recipe, changes_of, checked, read_recipe
 from lexvl_anserini.training.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
@@ -242,9 +242,9 @@ def test_files_and_changes_that_are_no_recipe(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- a\n")
     with pytest.raises(UsageError, match="expected keys and values, found list"):
         read_recipe(tmp_path / "list.yaml")
-    assert read_changes(["optimisation.betas=[0.8, 0.9]"]) == {"optimisation.betas": [0.8, 0.9]}
+    assert changes_of({"optimisation.betas": "[0.8, 0.9]"}) == {"optimisation.betas": [0.8, 0.9]}
     with pytest.raises(UsageError, match="--set: a value is not YAML"):
-        read_changes(["optimisation.betas=[0.8"])
+        changes_of({"optimisation.betas": "[0.8"})
 
 
 @pytest.mark.parametrize("name", ["demo-dense", "demo-vdr", "photos-dense", "photos-vdr", "lexvl-mini"])

@@ -21,13 +21,12 @@ from eval.reproduction.quantities import MEANS, Quantity, parse_quantity, parts_
 from eval.reproduction.rows import Finding
 from eval.reproduction.sources import FILES
 from eval.reproduction.tables import SCALES, reproduced
-from lexvl_anserini.cli import make_app
+from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import options_of
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.train import command as train_command
-from lexvl_anserini.train import read_changes
-from lexvl_anserini.training.recipe import read_recipe
+from lexvl_anserini.training.recipe import changes_of, read_recipe
 
 PAPER = """\
 paper: A et al., B, C 2024
@@ -415,7 +414,9 @@ def test_a_recipe_of_a_row_is_read_with_its_options():
     for text, encoder in recipes.items():
         name, *options = shlex.split(text)
         parsed = typer.main.get_command(make_app(train_command)).make_context("train", ["--recipe", name, *options])
-        recipe = read_recipe(expected_folder().parent / "recipes" / name, read_changes(parsed.params["settings"]))
+        recipe = read_recipe(
+            expected_folder().parent / "recipes" / name, changes_of(parse_settings(parsed.params["settings"] or ()))
+        )
         assert recipe.model.kind == encoder
 
 
