@@ -101,7 +101,7 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
     if of_first >= FEW_JUDGED:
         return
     log.warning(
-        "%s: only %d of its %d topics and %.1f %% of their first %d documents are judged by %s; "
+        "%s: %d of its %d topics and only %.1f %% of their first %d documents are judged by %s; "
         "are these the judgements of another collection?",
         path,
         sum(topic in relevant.topics for topic in found.query_ids),
