@@ -96,13 +96,13 @@ THREE_TOPICS = "1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n2 Q0 a 1 2 s\n2 Q0 b 2 1 s\n3 Q0 a 1
     ("run", "qrels", "expected"),
     [
         # Topics 1 and 2 of 3: of the 4 documents that they have, none is judged, or one (as not relevant).
-        (THREE_TOPICS, "1 0 z 1\n2 0 z 1\n", "2 of its 3 topics and 0.0 %"),
+        (THREE_TOPICS, "1 0 z 1\n2 0 z 1\n", "2 of its 3 topics and only 0.0 %"),
         (THREE_TOPICS, "1 0 b 0\n1 0 z 1\n2 0 z 1\n", ""),
         # All topics, no document.
         (
             "1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n",
             "1 0 z 1\n",
-            "1 of its 1 topics and 0.0 % .*; are these the judgements of another",
+            "1 of its 1 topics and only 0.0 % .*; are these the judgements of another",
         ),
         ("1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n", "1 0 b 1\n", ""),
         ("1 Q0 a 1 2 s\n1 Q0 b 2 1 s\n", "1 0 b 0\n1 0 z 1\n", ""),
