@@ -125,6 +125,3 @@ if [ ! -e "$mark" ]; then
   install "$1" || refuse "lexvl-anserini[$1] cannot be installed; docs/platforms.md has the requirements"
   touch "$mark"
 fi
-
-# Cache of the numba functions of ranx: only the first evaluation compiles them.
-export NUMBA_CACHE_DIR="${NUMBA_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/lexvl-numba}"

@@ -9,7 +9,7 @@ from typing import Any
 import lexvl_anserini
 
 project = "LexVL"
-author = "The lexvl_anserini authors"
+author = "The LexVL authors"
 version = release = lexvl_anserini.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

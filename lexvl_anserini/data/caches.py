@@ -13,10 +13,14 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+import lexvl_anserini
 from lexvl_anserini.cli import Style, Verbose, print_rows, run
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.places import storage_root
+
+# Where numba keeps the compiled kernels unless $NUMBA_CACHE_DIR names a folder.
+BESIDE_KERNELS = Path(lexvl_anserini.__file__).parent / "engines" / "resident" / "__pycache__"
 
 
 class KeptPlace(NamedTuple):
@@ -46,7 +50,7 @@ def places() -> Mapping[str, KeptPlace]:
         "languages": KeptPlace(data / "languages", "vectors of terms"),
         "exports": KeptPlace(data / "exports", "ONNX graphs of encoders"),
         "storage": KeptPlace(storage_root(), "copies of indexes in storage"),
-        "kernels": KeptPlace(Path(os.environ.get("NUMBA_CACHE_DIR") or cache / "lexvl-numba"), "compiled functions"),
+        "kernels": KeptPlace(Path(os.environ.get("NUMBA_CACHE_DIR") or BESIDE_KERNELS), "compiled functions"),
         **{name: KeptPlace(Path(path).expanduser(), holds, ours=False) for name, (path, holds) in others.items()},
     }
 

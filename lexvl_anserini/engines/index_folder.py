@@ -268,7 +268,7 @@ def index_manifest(index: Path, manifest: Path | None = None) -> Manifest:
         path = path / MANIFEST
     if not path.is_file():
         raise ArtefactError(
-            f"{path}: no manifest; for an index that stock Pyserini built, name the manifest.json of its shards with "
-            "--manifest"
+            f"{path}: no manifest, so {index} is no index of ours; for an index that stock Pyserini built, name the "
+            "manifest.json of its shards with --manifest"
         )
     return Manifest.from_json(read_json(path, "manifest"), str(path))

@@ -16,11 +16,12 @@ invoke = partial(invoked, command)
 
 
 def test_caches_are_listed_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LEXVL_STORAGE", "NUMBA_CACHE_DIR", "HF_HOME", "HF_HUB_CACHE", "IR_DATASETS_HOME"):
+    for name in ("LEXVL_STORAGE", "HF_HOME", "HF_HUB_CACHE", "IR_DATASETS_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
     for place, content in (("digests.sqlite3", b"12345"), ("exports/a/graph.onnx", b"123"), ("beir/mine/x", b"1")):
         (tmp_path / "data" / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / place).write_bytes(content)

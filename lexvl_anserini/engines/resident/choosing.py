@@ -172,7 +172,7 @@ class Resident:
         if self._thread is not None:
             self._thread.join(SLOW_S)
             if self._thread.is_alive():
-                log.info("%s: waiting for its kernels, which a machine compiles once", self._index)
+                log.info("%s: loading its kernels, which are compiled at the first call", self._index)
             self._thread.join()
 
     def _load(self) -> None:
