@@ -111,7 +111,9 @@ def test_what_does_not_belong_to_the_index(index: Path, tmp_path: Path) -> None:
     with pytest.raises(ArtefactError, match="absent: no such index; build it with"):
         list(search_index(tmp_path / "absent", [Topic("q", "dog")]))
     (index / "manifest.json").unlink()
-    with pytest.raises(ArtefactError, match=r"manifest.json: no manifest; .* with --manifest"):
+    with pytest.raises(
+        ArtefactError, match=r"manifest.json: no manifest, so .* is no index of ours; .* with --manifest"
+    ):
         list(search_index(index, [Topic("q", "dog")]))
 
 
@@ -521,6 +523,10 @@ def test_queries_that_exclude_each_other_or_are_none(index: Path, tmp_path: Path
         ),
         (("--query-image", picture), "encoder 'toy' reads texts, and the query is an image; .* image-to-text"),
         ((*dog, "--where", "+dgo"), "term 'dgo' is not in the vocabulary of the index; did you mean 'dog'?"),
+        (
+            (*dog, "--where", "+title:dog"),
+            "term 'title:dog' is not in the vocabulary of the index; did you mean 'dog'?",
+        ),
         ((*dog, "--where", "(dog"), "a bracket is not closed"),
         ((*dog, "--where", "meta.year:2010"), "unknown metadata field 'meta.year'"),
         ((*dog, "--rm3", 1), "index is impact; RM3 is for BM25"),
