@@ -176,8 +176,7 @@ def _contents(file: BinaryIO, path: Path) -> FileContents | None:
 def open_sections(file: BinaryIO, path: Path, more: Mapping[str, str] = MappingProxyType({})) -> Sections:
     """Maps the file; its sections, and those of `more`, stay readable when it is closed or replaced."""
     contents = _contents(file, path)
-    if contents is None:
-        raise ArtefactError(f"{path}: of another version of the format; {REMEDY}")
+    assert contents is not None, "read_contents comes first"
     mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     arrays = {}
     for name, type_name in (*TYPES.items(), *more.items()):

@@ -34,7 +34,7 @@ from lexvl_anserini.runs.passages import by_documents
 class Slot(NamedTuple):
     """The postings of one term in one block; entries of impact 0 may come between.
 
-    documents  ascending, of the whole index; all from one to another as a slice
+    documents  ascending, of the whole index; of a column a slice
     impacts    of the width of the file
     """
 
