@@ -15,7 +15,7 @@ from scipy import sparse
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import Exclusive, our_class
 from lexvl_anserini.engines.resident.kernels import EXCLUDED, Space, reached
-from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, NUMBERS, RESIDENT, open_sections
+from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS, RESIDENT, open_sections
 from lexvl_anserini.engines.resident.packing import Lists, finish_resident, put_lists, slot_writer
 from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, steps_of
@@ -133,14 +133,17 @@ def test_no_term_and_no_document_with_a_term(tmp_path: Path) -> None:
 
 
 def test_the_three_kinds_of_slots(tmp_path: Path) -> None:
-    """1/8 of the documents: a bitmap; 1/100: gaps of one byte; 1/1000: numbers of two."""
-    rows = {name: dict.fromkeys(range(step - 1, 16_000, step), 7) for name, step in (("a", 8), ("b", 100), ("c", 1000))}
+    """1/8 of the documents: a column; 1/100: gaps of one byte; 1/1000: numbers of two."""
+    steps = {"a": 100, "b": 8, "c": 1000, "d": 1}
+    rows = {name: dict.fromkeys(range(step - 1, 16_000, step), 7) for name, step in steps.items()}
     ids = {number: f"d{number}" for number in range(16_000)}
     resident = resident_of(tmp_path, rows, ids, 16_000)
-    assert resident.postings.kind.tolist() == [BITMAP, GAPS, NUMBERS]
-    # 16,000 bits; 2,000 impacts of 3 bits in 31 groups of 64 and one of 16, each after a byte; 160 gaps and impacts.
-    packed = 31 * (1 + 24) + 1 + 6
-    assert resident.postings.place.tolist() == [0, 2000 + packed, 2000 + packed + 320]
+    assert resident.postings.kind.tolist() == [GAPS, COLUMN, NUMBERS, COLUMN]
+    # 160 gaps and impacts, up to 5 x 64; 16,000 impacts; 16 numbers of two bytes and impacts, up to 64.
+    assert resident.postings.place.tolist() == [0, 320, 16_320, 16_320 + 64]
+    assert len(resident.postings.octets) == 16_384 + 16_000 and 16_320 % 64 == 0
+    # Columns are read from the mapped file, not from a copy, at lines of the cache.
+    assert not resident.postings.impacts.flags.writeable and resident.postings.impacts.ctypes.data % 64 == 0
     for term in rows:
         assert searched(resident, [{term: 3}], 20_000)[0] == expected(rows, ids, {term: 3}, 20_000)
 

@@ -14,21 +14,21 @@ import org.apache.lucene.util.BytesRef;
  */
 public final class SlotWriter extends TermSink implements AutoCloseable {
     private static final int BLOCK = 1 << 16;
-    private static final int BITMAP = 0;
+    private static final int COLUMN = 0;
     private static final int GAPS = 1;
     private static final int NUMBERS = 2;
     /**
-     * A slot with this share of its block's documents or more is a bitmap: from here on it is the smallest form, and
-     * adding a column of all documents takes less time than adding so many postings.
+     * A slot with this share of its block's documents or more is a column: adding all documents takes less time than
+     * adding so many postings.
      */
-    private static final int BITMAP_SHARE = 8;
+    private static final int COLUMN_SHARE = 8;
     /** The greatest distance that an entry of gaps holds. */
     private static final int LARGEST_GAP = 255;
 
     private static final int LEAST_ALIGNMENT = 2;
-    private static final int PACKED_TOGETHER = 64;
-    /** More than the largest slot has: a bitmap, impacts of 32 bits, a byte for 64 of them. */
-    private static final int LARGEST_SLOT = BLOCK / 8 + 4 * BLOCK + BLOCK / PACKED_TOGETHER;
+    private static final int COLUMN_ALIGNMENT = 64;
+    /** More than the largest slot has: impacts of 32 bits behind the zeros that align them. */
+    private static final int LARGEST_SLOT = 4 * BLOCK + COLUMN_ALIGNMENT;
 
     private final OutputStream out;
     private final CRC32 checksum = new CRC32();
@@ -54,7 +54,6 @@ public final class SlotWriter extends TermSink implements AutoCloseable {
     private final Column kind = new Column(1);
     private final Column counts = new Column(2);
     private final Column greatest;
-    private final Column packed = new Column(4);
     private final Column terms = new Column(1);
 
     /**
@@ -118,7 +117,6 @@ public final class SlotWriter extends TermSink implements AutoCloseable {
             case "kind" -> kind.bytes();
             case "counts" -> counts.bytes();
             case "most" -> greatest.bytes();
-            case "packed" -> packed.bytes();
             case "terms" -> terms.bytes();
             default -> throw new IllegalArgumentException("no section of slots: " + name);
         };
@@ -146,9 +144,9 @@ public final class SlotWriter extends TermSink implements AutoCloseable {
         int length = (int) Math.min(BLOCK, documents - (long) ofBlock * BLOCK);
         int form = NUMBERS;
         int size = count;
-        if ((long) count * BITMAP_SHARE >= length) {
-            form = BITMAP;
-            putBitmap((length + 63) / 64 * 8);
+        if ((long) count * COLUMN_SHARE >= length) {
+            form = COLUMN;
+            putColumn(length * width);
         } else if (entries * (1 + width) <= count * (2 + width)) {
             form = GAPS;
             size = entries;
@@ -169,39 +167,20 @@ public final class SlotWriter extends TermSink implements AutoCloseable {
 
     /** Zeros up to the next multiple, so that the same index has the same file. */
     private void pad(int to) {
-        while (size % to != 0) {
+        while ((written + size) % to != 0) {
             octets[size++] = 0;
         }
     }
 
-    private void putBitmap(int bytes) {
-        Arrays.fill(octets, size, size + bytes, (byte) 0);
-        for (int i = 0; i < count; i++) {
-            octets[size + (local[i] >>> 3)] |= (byte) (1 << (local[i] & 7));
-        }
-        size += bytes;
+    private void putColumn(int bytes) {
+        pad(COLUMN_ALIGNMENT);
         int start = size;
-        for (int first = 0; first < count; first += PACKED_TOGETHER) {
-            int last = Math.min(first + PACKED_TOGETHER, count);
-            int all = 0;
-            for (int i = first; i < last; i++) {
-                all |= impact[i];
-            }
-            int bits = 32 - Integer.numberOfLeadingZeros(all);
-            octets[size++] = (byte) bits;
-            long waiting = 0;
-            int held = 0;
-            for (int i = first; i < last; i++) {
-                waiting |= (long) impact[i] << held;
-                for (held += bits; held >= 8; held -= 8, waiting >>>= 8) {
-                    octets[size++] = (byte) waiting;
-                }
-            }
-            if (held > 0) {
-                octets[size++] = (byte) waiting;
-            }
+        Arrays.fill(octets, start, start + bytes, (byte) 0);
+        for (int i = 0; i < count; i++) {
+            size = start + local[i] * width;
+            putImpact(impact[i]);
         }
-        packed.add(size - start);
+        size = start + bytes;
     }
 
     private void putGaps() {

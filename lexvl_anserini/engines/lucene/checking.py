@@ -116,7 +116,7 @@ def _check_resident(index: Path) -> None:
     # An older version leaves files that it does not know, when it changes an index.
     for path in map(index.joinpath, files) if files else paths:
         if not (files and is_sound(path)):
-            raise ArtefactError(f"{path}: damaged, or not of the index as it is now; {REMEDY}")
+            raise ArtefactError(f"{path}: damaged, of an older version, or not of the index as it is now; {REMEDY}")
     groups = index / APPROXIMATE
     if groups.exists() != bool(read_report(index).approximate_bytes) or groups.exists() and not is_sound(groups):
         raise ArtefactError(f"{groups}: damaged, or missing; write it again with {PREPARE}")

@@ -55,7 +55,7 @@ from lexvl_anserini.engines.lucene.writing import (
     write_lucene,
 )
 from lexvl_anserini.engines.resident.choosing import Resident, usable
-from lexvl_anserini.engines.resident.layout import REMEDY
+from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
 from lexvl_anserini.engines.verifying import Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
@@ -365,13 +365,13 @@ def open_approximate(index: Path, commit: str) -> ApproximatePostings:
     verification = Verification(index, [APPROXIMATE], {APPROXIMATE: REMEDY})
     try:
         verification.wait()
+        contents = read_contents(index, APPROXIMATE)
+        if contents is None or contents.commit != commit:
+            raise ArtefactError(f"{path}: of an older version, or not of the index as it was opened; {REMEDY}")
         with path.open("rb") as file:
-            postings = ApproximatePostings(file, path)
+            return ApproximatePostings(file, path)
     finally:
         verification.close()
-    if postings.commit != commit:
-        raise ArtefactError(f"{path}: not of the index as it was opened; {REMEDY}")
-    return postings
 
 
 # Attempts to open an index that other processes change, and the pause between two of them.

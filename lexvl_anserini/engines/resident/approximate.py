@@ -191,7 +191,6 @@ def check_vectors(sections: Sections, path: Path) -> None:
 class ApproximatePostings(ResidentPostings):
     """The groups and vectors of an open file, ready for queries; threads may call at once.
 
-    commit  id of Lucene's commit that they belong to
     reach   the share of the last hit's score that the sum of a group must have to be visited
     scored  the number of documents that were scored so far
     """
@@ -201,7 +200,6 @@ class ApproximatePostings(ResidentPostings):
     def __init__(self, file: BinaryIO, path: Path, reach: float = 1.0):
         sections = open_sections(file, path, TYPES)
         super().__init__(sections)
-        self.commit = sections.contents.commit
         self.reach, self.scored = reach, 0
         arrays = sections.arrays
         check_vectors(sections, path)

@@ -78,7 +78,7 @@ def usable(index: Path) -> dict[str, FileContents]:
             what = "an older" if resident_paths(index) else "no"
             raise ArtefactError(f"{index}: {VARIABLE} is {ALWAYS}, and the index has {what} {RESIDENT}; {REMEDY}")
         return {}
-    needed = sum((index / name).stat().st_size + of.columns * of.width for name, of in files.items())
+    needed = sum((index / name).stat().st_size for name in files)
     return files if chosen == ALWAYS or needed <= 2 * quarter_of_memory() else {}
 
 

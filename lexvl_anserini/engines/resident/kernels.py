@@ -2,7 +2,7 @@
 
 Scores are sums of weight x impact in int32, exact below 2^24. A query is answered one block of 65,536 documents after
 the other: its sums fit a core's cache. A slot is the part of a term's posting list in one block; `layout.py` describes
-its three kinds. Of a bitmap slot the kernels read the column: the impact of every document of the block, 0 for none.
+its three kinds.
 
 Skipping: `most` bounds what a slot adds to a score. A block whose bounds sum to less than the k-th score is skipped.
 Columns are added by descending bound, until the rest of the bounds leaves few documents that can reach the k-th score;
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines.resident.compiling import kernel, prefetch
-from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, GROUP, PACKED_TOGETHER
+from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, GROUP
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096
@@ -52,9 +52,7 @@ class Postings(NamedTuple):
     block     uint16 [S], kind uint8 [S], counts uint16 [S]: entries - 1
     most      [S], the greatest impact
     place     int64 [S], the first byte of the slot in `octets`
-    column    int64 [S], the first impact of a bitmap slot in `columns`; -1 for other slots
     octets    uint8, `shorts` uint16 and `impacts` the same bytes as numbers of each width
-    columns   of the type of `impacts`
     rank      uint32 [D], a document's place in the order of ids
     """
 
@@ -64,11 +62,9 @@ class Postings(NamedTuple):
     counts: np.ndarray
     most: np.ndarray
     place: np.ndarray
-    column: np.ndarray
     octets: np.ndarray
     shorts: np.ndarray
     impacts: np.ndarray
-    columns: np.ndarray
     rank: np.ndarray
 
 
@@ -87,7 +83,7 @@ class Space(NamedTuple):
     keys      int64, at least twice the hits: the best so far
     next      int64 [T], per query term its first slot that is not behind the current block
     slots     int64 [T], weights int32 [T]: those of the current block
-    columns   int64 [T], factors int32 [T], bounds int64 [T]: those of its bitmap slots
+    columns   int64 [T], the first impact of each of its columns; factors int32 [T], bounds int64 [T]: of the same
     seen      int32 [P], all -1: where passages share a place, the key of each of P places; else empty
     """
 
@@ -167,13 +163,13 @@ def search_block(
             while upto < columns and (rest > (bar >> 32) * quarters // 4 or upto % 4):
                 rest -= space.bounds[upto]
                 upto += 1
-            add_columns(postings.columns, space, done, upto, length)
+            add_columns(postings.impacts, space, done, upto, length)
             done = upto
             if done == columns:
                 break
             if within_reach(sums, length, (bar >> 32) - rest) * LOOKUP < length:
                 return collect(postings, space, done, columns, block, (bar >> 32) - rest, hits, size, bar)
-    add_columns(postings.columns, space, done, columns, length)
+    add_columns(postings.impacts, space, done, columns, length)
     if size < hits:
         bar = max(bar, np.int64(reached(space, length, hits)) << 32)
     return collect(postings, space, columns, columns, block, bar >> 32, hits, size, bar)
@@ -187,9 +183,9 @@ def add_slots(postings: Postings, present: int, space: Space) -> Any:
         slot, weight = space.slots[i], space.weights[i]
         if i + AHEAD < present:
             read_ahead(postings, space.slots[i + AHEAD])
-        if postings.kind[slot] == BITMAP:
+        if postings.kind[slot] == COLUMN:
             bound = np.int64(weight) * np.int64(postings.most[slot])
-            place_column(space, columns, postings.column[slot], weight, bound)
+            place_column(space, columns, postings.place[slot] // postings.impacts.itemsize, weight, bound)
             columns += 1
             rest += bound
         elif postings.kind[slot] == GAPS:
@@ -202,7 +198,7 @@ def add_slots(postings: Postings, present: int, space: Space) -> Any:
 @kernel
 def read_ahead(postings: Postings, slot: int) -> None:
     """Has the addresses and impacts of a slot read before they are needed."""
-    if postings.kind[slot] != BITMAP:
+    if postings.kind[slot] != COLUMN:
         place, size = postings.place[slot], np.int64(postings.counts[slot]) + 1
         for at in (place, place + LINE, place + size, place + size + LINE):
             prefetch(postings.octets, at)
@@ -359,7 +355,7 @@ def collect(
                 continue
             score = np.int64(sums[i])
             for at in range(first, last):
-                impact = postings.columns[space.columns[at] + i]
+                impact = postings.impacts[space.columns[at] + i]
                 score += np.int64(space.factors[at]) * np.int64(impact)
             keys[size] = key_of(score, ranks[i])
             size += keys[size] >= bar
@@ -461,7 +457,7 @@ def find_best(
         if present == 0 or begin(allowed, block, length, space.sums) == 0:
             continue
         columns = add_slots(postings, present, space)[0]
-        add_columns(postings.columns, space, 0, columns, length)
+        add_columns(postings.impacts, space, 0, columns, length)
         for i in range(length):
             score = space.sums[i]
             if score <= 0:
@@ -485,47 +481,6 @@ def add_up(ends: Any, best: Any, sums: Any) -> None:
     for place in range(len(sums)):
         for at in range(ends[place], ends[place + 1]):
             sums[place] += best[at]
-
-
-@kernel
-def expand(postings: Postings, queries: Queries, expanded: Any) -> None:
-    """Fills the columns of the bitmap slots of a batch's terms that are not filled yet.
-
-    Args:
-        expanded: bool [S], of the filled ones; extended.
-    """
-    for i in range(len(queries.terms)):
-        term = queries.terms[i]
-        for slot in range(postings.slots[term], postings.slots[term + 1]):
-            if postings.kind[slot] == BITMAP and not expanded[slot]:
-                expand_slot(postings, slot)
-                expanded[slot] = True
-
-
-@kernel
-def expand_slot(postings: Postings, slot: int) -> None:
-    """Fills the column of a bitmap slot."""
-    length: Any = min(BLOCK, len(postings.rank) - np.int64(postings.block[slot]) * BLOCK)
-    bitmap, column = postings.place[slot], postings.column[slot]
-    at, left = bitmap + (length + 63) // 64 * 8, np.int64(postings.counts[slot]) + 1
-    bits: Any = 0
-    waiting, held, together = np.int64(0), 0, 0
-    for document in range(length):
-        if left == 0 or not postings.octets[bitmap + document // 8] >> document % 8 & 1:
-            continue
-        if together == 0:
-            if at >= len(postings.octets):
-                return
-            bits, together = min(np.int64(postings.octets[at]), 32), PACKED_TOGETHER
-            waiting, held, at = np.int64(0), 0, at + 1
-        while held < bits:
-            # The octets of a damaged file may end before.
-            if at >= len(postings.octets):
-                return
-            waiting |= np.int64(postings.octets[at]) << held
-            held, at = held + 8, at + 1
-        postings.columns[column + document] = waiting & ((np.int64(1) << bits) - 1)
-        waiting, held, together, left = waiting >> bits, held - bits, together - 1, left - 1
 
 
 @kernel

@@ -6,18 +6,16 @@ Documents have Lucene's numbers and come in blocks of 65,536. A slot holds the p
 are in the order of terms (of their UTF-8 bytes), then of blocks, each at an even byte: the addresses of its documents,
 then its impacts. Impacts have the width of the greatest, 1, 2 or 4 bytes, and are at multiples of it, as the slots are.
 
-BITMAP   a bit for every document of the block, the lowest bit of a byte first, in whole 8 bytes; for 1/8 of them on.
-         Its impacts are packed, 64 at a time: a byte with the number of bits of the greatest, then so many bits of
-         each, the lowest first, up to a whole byte
+COLUMN   no addresses: the impact of every document of the block, 0 for none; for 1/8 of them on. It is at a multiple of
+         64 bytes, and is read where it is mapped, so that all processes that search an index share it
 GAPS     a byte a posting: the distance to the document before (the first to -1). Where it is above 255, entries of
          distance 255 and impact 0 come between
 NUMBERS  uint16 a posting, where gaps would need more space
 
 The sections follow, each at a multiple of 64 bytes: slots per term, the slots' blocks, kinds, counts and greatest
-impacts, the bytes of packed impacts of each bitmap slot, the terms, the documents' places in the order of ids, and the
-ids in this order, front-coded: in groups of 16, each id as the length of the prefix that it shares with the id before
-it in the group, the length of the rest, the rest. Then come the contents as JSON, their length (uint64), and the end of
-a file as Lucene's have it, with a CRC-32.
+impacts, the terms, the documents' places in the order of ids, and the ids in this order, front-coded: in groups of 16,
+each id as the length of the prefix that it shares with the id before it in the group, the length of the rest, the rest.
+Then come the contents as JSON, their length (uint64), and the end of a file as Lucene's have it, with a CRC-32.
 """
 
 from __future__ import annotations
@@ -37,17 +35,18 @@ from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTE
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.typed import Entry, Key, check
 
-FORMAT = "lexvl-resident/1"
+FORMAT = "lexvl-resident/2"
 
 BLOCK = 1 << 16
-BITMAP, GAPS, NUMBERS = range(3)
+COLUMN, GAPS, NUMBERS = range(3)
 
 # Ids that are coded together; of each group the first is whole.
 GROUP = 16
 
-# Slots of impacts of one byte begin at multiples of this, others at multiples of their width.
+# Slots of impacts of one byte begin at multiples of this, others at multiples of their width; columns and sections at
+# multiples of a line of the processor's cache.
 LEAST_ALIGNMENT = 2
-SECTION_ALIGNMENT = 64
+ALIGNMENT = 64
 
 # The rank of a deleted document.
 NO_RANK = 2**32 - 1
@@ -55,9 +54,6 @@ NO_RANK = 2**32 - 1
 # The part of a hit's key that holds 2^32 - 1 - rank, see `kernels.search`.
 RANKS = 2**32 - 1
 LENGTH_BYTES = 8
-
-# Impacts of a bitmap slot that are packed with one number of bits.
-PACKED_TOGETHER = 64
 
 # The type of each section; that of `most` and of the impacts is the width's.
 TYPES: Mapping[str, str] = MappingProxyType(
@@ -68,7 +64,6 @@ TYPES: Mapping[str, str] = MappingProxyType(
         "kind": "<u1",
         "counts": "<u2",
         "most": "",
-        "packed": "<u4",
         "terms": "<u1",
         "rank": "<u4",
         "ids": "<u1",
@@ -90,7 +85,6 @@ class FileContents(Entry):
     width       bytes of an impact
     ids         documents that are not deleted
     longest_id  bytes of the longest id
-    columns     numbers of all columns
     sections    place and number of bytes of each section, by name
     """
 
@@ -101,7 +95,6 @@ class FileContents(Entry):
     width: Key[int] = Key(1, required=True)
     ids: Key[int] = Key(0, required=True)
     longest_id: Key[int] = Key(0, required=True)
-    columns: Key[int] = Key(0, required=True)
     sections: Key[Mapping[str, list[int]]] = Key(MappingProxyType({}), required=True)
 
 
@@ -139,7 +132,7 @@ class Writer:
 
     def section_of(self, name: str, chunks: Iterable[np.ndarray]) -> None:
         """Appends a section from its parts."""
-        self.write(bytes(-self._size % SECTION_ALIGNMENT))
+        self.write(bytes(-self._size % ALIGNMENT))
         start = self._size
         for numbers in chunks:
             self.write(numbers.data.cast("B"))
@@ -208,11 +201,8 @@ def check_sections(sections: Sections, path: Path) -> None:
     whole = whole and len(arrays["kind"]) == len(arrays["counts"]) == len(arrays["most"]) == total
     whole = whole and bool((block.astype(np.int64) * BLOCK < documents).all()) and len(arrays["rank"]) == documents
     whole = whole and bool((arrays["kind"] <= NUMBERS).all()) and len(arrays["terms"]) >= len(slots) - 1
-    whole = whole and len(arrays["packed"]) == int((arrays["kind"] == BITMAP).sum())
-    if whole:
-        whole = int(_slot_sizes(sections).sum()) == len(arrays["octets"])
-        columns = column_lengths(block, arrays["kind"], documents)
-        whole = whole and int(columns.sum()) == contents.columns
+    if whole and total:
+        whole = int(slot_places(sections)[-1] + _slot_sizes(sections)[-1]) == len(arrays["octets"])
     rank, ends = arrays["rank"], arrays["id_ends"]
     whole = whole and len(ends) == -(-contents.ids // GROUP) and bool((np.diff(ends, prepend=0) >= 0).all())
     whole = whole and (int(ends[-1]) if len(ends) else 0) == len(arrays["ids"])
@@ -227,36 +217,22 @@ def term_numbers(sections: Sections) -> dict[str, int]:
     return {term: number for number, term in enumerate(names[: len(sections.arrays["slots"]) - 1])}
 
 
-def slot_places(sections: Sections) -> tuple[np.ndarray, np.ndarray]:
-    """Where the slots are, int64 [S]: the first byte of each, and the first number of its column, -1 without one."""
-    kind = sections.arrays["kind"]
-    columns = starts_of(column_lengths(sections.arrays["block"], kind, sections.contents.documents))
-    return starts_of(_slot_sizes(sections)), np.where(kind == BITMAP, columns, -1)
+def slot_places(sections: Sections) -> np.ndarray:
+    """The first byte of each slot, int64 [S]."""
+    sizes = _slot_sizes(sections)
+    places = np.cumsum(sizes) - sizes
+    # Each column begins at such a multiple, so what is padded before it depends on what follows the column before.
+    columns, padding = sections.arrays["kind"] == COLUMN, np.zeros_like(places)
+    padding[columns] = -np.diff(places[columns], prepend=0) % ALIGNMENT
+    return places + np.cumsum(padding)
 
 
 def _slot_sizes(sections: Sections) -> np.ndarray:
-    """The number of bytes of each slot, int64 [S]."""
+    """The number of bytes of each slot without those before a column, int64 [S]."""
     arrays, width, documents = sections.arrays, sections.contents.width, sections.contents.documents
-    block, kind, entries = arrays["block"], arrays["kind"], arrays["counts"].astype(np.int64) + 1
+    block, kind, entries = arrays["block"].astype(np.int64), arrays["kind"], arrays["counts"].astype(np.int64) + 1
     addresses = np.where(kind == GAPS, entries, 2 * entries)
-    sizes = -(-addresses // width) * width + entries * width
-    bitmaps = kind == BITMAP
-    sizes[bitmaps] = block_lengths(block[bitmaps], documents, 64) // 8 + arrays["packed"]
+    lists = -(-addresses // width) * width + entries * width
+    sizes = np.where(kind == COLUMN, np.minimum(BLOCK, documents - block * BLOCK) * width, lists)
     to = max(width, LEAST_ALIGNMENT)
     return -(-sizes // to) * to
-
-
-def column_lengths(block: np.ndarray, kind: np.ndarray, documents: int) -> np.ndarray:
-    """The length of each slot's column, int64 [S]; 0 for slots without."""
-    return np.where(kind == BITMAP, block_lengths(block, documents, SECTION_ALIGNMENT), 0)
-
-
-def block_lengths(block: np.ndarray, documents: int, multiple: int) -> np.ndarray:
-    """The number of documents of each of these blocks, rounded up to a multiple, int64."""
-    lengths = np.minimum(BLOCK, documents - block.astype(np.int64) * BLOCK)
-    return -(-lengths // multiple) * multiple
-
-
-def starts_of(sizes: np.ndarray) -> np.ndarray:
-    """Where each begins if they follow each other."""
-    return np.cumsum(sizes) - sizes

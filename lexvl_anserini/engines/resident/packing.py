@@ -25,7 +25,6 @@ from lexvl_anserini.engines.resident.layout import (
     TYPES,
     WIDTHS,
     Writer,
-    column_lengths,
     open_sections,
     read_contents,
 )
@@ -37,7 +36,7 @@ CHUNK = 1 << 22
 MANY_POSTINGS = 3 << 20
 
 # The sections about slots, in their order.
-OF_SLOTS = ("slots", "block", "kind", "counts", "most", "packed", "terms")
+OF_SLOTS = ("slots", "block", "kind", "counts", "most", "terms")
 
 # In place of the number of one segment.
 ALL_SEGMENTS = -1
@@ -142,8 +141,7 @@ def continued(out: BinaryIO, slots: Exclusive, documents: int) -> tuple[Writer, 
     sections = {name: np.frombuffer(_raw(slots.section(name)), TYPES[name] or WIDTHS[width]) for name in OF_SLOTS}
     for name, numbers in sections.items():
         writer.section(name, numbers)
-    columns = int(column_lengths(sections["block"], sections["kind"], documents).sum())
-    facts = {"documents": documents, "width": width, "postings": postings, "max_impact": most, "columns": columns}
+    facts = {"documents": documents, "width": width, "postings": postings, "max_impact": most}
     return writer, facts
 
 

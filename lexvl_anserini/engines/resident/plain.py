@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines.resident.layout import (
-    BITMAP,
     BLOCK,
+    COLUMN,
     GAPS,
     GROUP,
-    PACKED_TOGETHER,
     RANKS,
     REMEDY,
     WIDTHS,
@@ -35,11 +34,11 @@ from lexvl_anserini.runs.passages import by_documents
 class Slot(NamedTuple):
     """The postings of one term in one block; entries of impact 0 may come between.
 
-    documents  ascending, of the whole index
+    documents  ascending, of the whole index; of a column a slice
     impacts    of the width of the file
     """
 
-    documents: np.ndarray
+    documents: np.ndarray | slice
     impacts: np.ndarray
 
 
@@ -56,7 +55,7 @@ class PlainPostings:
         self.arrays, self.contents = sections.arrays, sections.contents
         self.documents = sections.contents.documents
         self.slots = self.arrays["slots"].astype(np.int64)
-        self.places, _ = slot_places(sections)
+        self.places = slot_places(sections)
         self.numbers = term_numbers(sections)
 
     def lists(
@@ -101,8 +100,9 @@ class PlainPostings:
             slot = first + int(np.searchsorted(self.arrays["block"][first:last], block))
             if slot < last and self.arrays["block"][slot] == block:
                 postings = self._slot(slot)
-                place = int(np.searchsorted(postings.documents, block * BLOCK + document))
-                if place < len(postings.documents) and postings.documents[place] == block * BLOCK + document:
+                documents = np.r_[postings.documents]
+                place = int(np.searchsorted(documents, block * BLOCK + document))
+                if place < len(documents) and documents[place] == block * BLOCK + document:
                     impacts[term] = int(postings.impacts[place])
         return {term: impact for term, impact in impacts.items() if impact}
 
@@ -135,16 +135,14 @@ class PlainPostings:
         """The postings of a slot."""
         kind, octets = int(self.arrays["kind"][slot]), self.arrays["octets"]
         place, count = int(self.places[slot]), int(self.arrays["counts"][slot]) + 1
-        first = int(self.arrays["block"][slot]) * BLOCK
-        if kind == BITMAP:
-            length = min(BLOCK, self.contents.documents - first)
-            end = place + -(-length // 64) * 8
-            bits = np.unpackbits(octets[place:end], count=length, bitorder="little")
-            return Slot(np.flatnonzero(bits) + first, unpacked(octets, end, count))
+        first, width = int(self.arrays["block"][slot]) * BLOCK, self.contents.width
+        if kind == COLUMN:
+            last = min(first + BLOCK, self.contents.documents)
+            end = place + (last - first) * width
+            return Slot(slice(first, last), octets[place:end].view(WIDTHS[width]))
         end = place + (count if kind == GAPS else 2 * count)
         addresses = octets[place:end] if kind == GAPS else octets[place:end].view("<u2")
         documents = addresses.cumsum(dtype=np.int64) - 1 if kind == GAPS else addresses.astype(np.int64)
-        width = self.contents.width
         start = -(-end // width) * width
         return Slot(documents + first, octets[start : start + count * width].view(WIDTHS[width]))
 
@@ -176,25 +174,6 @@ class PlainPostings:
             at += rest
             names.append(name)
         return names
-
-
-def unpacked(octets: np.ndarray, at: int, count: int) -> np.ndarray:
-    """The impacts of a bitmap slot, uint32 [count]: 64 at a time, packed behind a byte with their number of bits."""
-    groups, starts, widths = -(-count // PACKED_TOGETHER), [], []
-    for group in range(groups):
-        bits = int(octets[at])
-        starts.append(at + 1)
-        widths.append(bits)
-        at += 1 + -(-min(PACKED_TOGETHER, count - group * PACKED_TOGETHER) * bits // 8)
-    first, bits_of = np.array(starts), np.array(widths)
-    impacts = np.zeros((groups, PACKED_TOGETHER), np.uint32)
-    for bits in set(widths) - {0}:
-        same = np.flatnonzero(bits_of == bits)
-        # Behind a last group of fewer impacts are other bytes, or none.
-        places = np.minimum(first[same, None] + np.arange(8 * bits), len(octets) - 1)
-        digits = np.unpackbits(octets[places], axis=1, bitorder="little").reshape(len(same), PACKED_TOGETHER, bits)
-        impacts[same] = digits @ (np.uint32(1) << np.arange(bits, dtype=np.uint32))
-    return impacts.ravel()[:count]
 
 
 def _number(coded: bytes, at: int) -> tuple[int, int]:

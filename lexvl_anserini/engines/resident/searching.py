@@ -17,7 +17,6 @@ from lexvl_anserini.engines.resident.kernels import (
     Queries,
     Space,
     add_up,
-    expand,
     find_best,
     search,
     spell_lists,
@@ -62,7 +61,6 @@ class ResidentPostings:
 
     def __init__(self, sections: Sections):
         arrays, contents = sections.arrays, sections.contents
-        place, column = slot_places(sections)
         octets, width = arrays["octets"], np.dtype(WIDTHS[contents.width])
         self.postings = Postings(
             slots=arrays["slots"].astype(np.int64),
@@ -70,13 +68,10 @@ class ResidentPostings:
             kind=arrays["kind"],
             counts=arrays["counts"],
             most=arrays["most"],
-            place=place,
-            column=column,
+            place=slot_places(sections),
             octets=octets,
             shorts=octets.view("<u2"),
             impacts=octets.view(width),
-            # The system gives memory where a column is filled, not before.
-            columns=np.zeros(contents.columns, width),
             rank=arrays["rank"],
         )
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
@@ -84,7 +79,7 @@ class ResidentPostings:
         self.numbers = term_numbers(sections)
         starts = self.postings.slots[:-1]
         self.most = np.maximum.reduceat(arrays["most"], starts) if len(starts) else arrays["most"]
-        self.expanded, self.lock = np.zeros(len(place), bool), Lock()
+        self.lock = Lock()
         self.spaces: list[Space] = []
         # Per vocabulary of a model the number of each dimension's term, int64 [V]; -1 for one without postings.
         self.of_dimensions = WeakKeyDictionary[Vocabulary, np.ndarray]()
@@ -114,8 +109,6 @@ class ResidentPostings:
         """
         batch = QueryBatch.of(queries)
         terms, most_terms = self._terms(batch), max(map(len, batch.vectors), default=0)
-        with self.lock:
-            expand(self.postings, terms, self.expanded)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
         ranked_lists: list[Any] = [None] * len(batch)
         passages = self.passages if best else None
