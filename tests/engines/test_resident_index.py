@@ -371,6 +371,15 @@ def test_files_of_another_state_do_not_serve(grown: Path, shards: Path, monkeypa
     agree(grown, monkeypatch)
 
 
+def test_a_term_of_more_documents_than_a_block_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written again from Lucene's files: its postings are more than the first arrays hold."""
+    documents = [(f"d{number}", {"t1": number % 7 + 1}) for number in range(layout.BLOCK + 9)]
+    index = build_index(appended(tmp_path / "shards", documents), tmp_path / "index").path
+    (index / RESIDENT).unlink()
+    assert repair_index(index) and choosing.resident_files(index)[RESIDENT].postings == len(documents)
+    assert lists(index, "resident", monkeypatch, 9) == lists(index, "lucene", monkeypatch, 9)
+
+
 def test_an_older_index_of_several_segments(grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its one file has the documents of all segments; the next change gives each a file."""
     for path in resident_paths(grown):

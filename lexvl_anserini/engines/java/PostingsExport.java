@@ -91,7 +91,9 @@ public final class PostingsExport {
     /** Gives all terms that have postings. */
     void all(TermSink sink) throws IOException {
         for (BytesRef term = terms.next(); term != null; term = terms.next()) {
-            sink.add(documents, frequencies, 0, read(0));
+            // Reading replaces the arrays where they are too short.
+            int size = read(0);
+            sink.add(documents, frequencies, 0, size);
             sink.end(term);
         }
     }
