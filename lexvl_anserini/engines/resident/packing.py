@@ -7,7 +7,7 @@ is added here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
@@ -18,7 +18,7 @@ import numpy as np
 
 from lexvl_anserini.engines.index_folder import resident_paths
 from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader, segments_of
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, opened_reader, segments_of
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.layout import (
     RESIDENT,
@@ -58,8 +58,10 @@ class Lists(NamedTuple):
     names: np.ndarray
 
 
-def write_files(index: Path, max_impact: int, there: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Writes the files of a Lucene index, one for each segment; removes others.
+def write_files(
+    index: Path, segments: Sequence[Segment], max_impact: int, there: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Writes the files of a Lucene index, one for each of its segments; removes others.
 
     Args:
         there: the names of files that are there, by the state of the segment each was written from; they stay.
@@ -67,7 +69,7 @@ def write_files(index: Path, max_impact: int, there: Mapping[str, str]) -> list[
     Returns:
         The files for index.json; none where the one file is of the last commit.
     """
-    segments, names = segments_of(index), dict[int, str]()
+    names: dict[int, str] = {}
     for place, segment in enumerate(segments):
         # Two segments that another index gave can be one but for what is deleted.
         if segment.state in there and there[segment.state] not in names.values():
