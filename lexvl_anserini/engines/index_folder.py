@@ -23,7 +23,6 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.engines.lucene.versions import refuse_newer_line
-from lexvl_anserini.engines.verifying import links_remembered
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import new_folder, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
@@ -182,7 +181,7 @@ def changed_index(index: Path) -> Iterator[Path]:
     The files are links, not copies: an engine that never writes to a finished file, such as Lucene, may add and remove
     files. A process that has the older index open continues to read it.
     """
-    with links_remembered(index), new_folder(index) as part:
+    with new_folder(index) as part:
         for file in index.iterdir():
             if file.is_file() and not file.name.endswith((".lock", ".part")):
                 try:
