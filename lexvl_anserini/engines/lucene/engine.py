@@ -427,9 +427,10 @@ class OpenedIndex:
         self.verifications, self.resident, self._reader, self._closed = [], None, None, False
         now = manifest_there(self.index)
         self._commit = commit_id(self.index)
-        self.report, served = as_written(self.index, now), usable(self.index)
+        served = usable(self.index)
         places = sum(of.documents for of in served.values())
         self.places = places if served else int(Exclusive(self.reader).maxDoc())
+        self.report = as_written(self.index, now)
         self.documents = self.places - self.report.deleted
         if served:
             live = [file.live for file in self.report.resident_files] or [""]
