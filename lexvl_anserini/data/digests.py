@@ -62,8 +62,19 @@ class FileDigests:
 
     def once(self, path: Path, file: BinaryIO, compute: Callable[[], bytes | None]) -> bytes | None:
         """What `compute` returns for an open file (32 bytes), remembered for the state of the file; None is not."""
-        source = _Source(path, place=(-1, -1))  # of no member of an archive
-        return self._digest(source, lambda: FileState.of(os.fstat(file.fileno())), compute)
+        return self._digest(_whole(path), lambda: FileState.of(os.fstat(file.fileno())), compute)
+
+    def known(self, path: Path) -> Known | None:
+        """What `once` remembers of a file as it is now; None if nothing."""
+        state = state_of(path)
+        digest = self._memory.get(_key(_whole(path), state))
+        return None if digest is None else Known(state, digest)
+
+    def keep(self, path: Path, known: Known) -> None:
+        """Remembers this of a file of which nothing changed since but the number of its links, which has a time."""
+        state = state_of(path)
+        if state._replace(ctime_ns=known.state.ctime_ns) == known.state:
+            self._memory.put(_key(_whole(path), state), known.digest)
 
     def _digest(
         self, source: _Source, state_now: Callable[[], FileState], compute: Callable[[], bytes | None]
@@ -97,6 +108,18 @@ class _Source(NamedTuple):
     path: Path
     member: str = ""
     place: tuple[int, int] = (0, 0)
+
+
+class Known(NamedTuple):
+    """What is remembered of a file, 32 bytes, and the file's state."""
+
+    state: FileState
+    digest: bytes
+
+
+def _whole(path: Path) -> _Source:
+    """A file, and no member of an archive."""
+    return _Source(path, place=(-1, -1))
 
 
 def _source(reference: str) -> _Source:

@@ -93,19 +93,25 @@ class ResidentEntry(Entry):
 
     file    its name
     commit  id of Lucene's commit that it was written from
+    live    Lucene's file that marks those of its documents that are deleted; empty without one
     """
 
     file: Key[str] = Key("", required=True)
     commit: Key[str] = Key("", required=True)
+    live: Key[str] = Key("")
 
 
 class IndexReport(Entry):
-    """The types of index.json; an engine's own keys are in `Engine.build`."""
+    """The types of index.json; an engine's own keys are in `Engine.build`.
+
+    deleted  documents that are marked as deleted, whose postings are in the files; no other number counts them
+    """
 
     engine: Key[str] = Key("lucene")
     lucene: Key[str] = Key("")
     documents: Key[int] = Key(0)
     empty: Key[int] = Key(0)
+    deleted: Key[int] = Key(0)
     postings: Key[int] = Key(0)
     impacts: Key[int] = Key(0)
     max_impact: Key[int] = Key(0)

@@ -117,6 +117,23 @@ class Verification:
                 event.set()
 
 
+@contextmanager
+def links_remembered(index: Path) -> Iterator[None]:
+    """Around a change of an index that links its files: a link is no reason to compare a large index's file again."""
+    paths = [path for path in index.iterdir() if path.is_file()]
+    if sum(path.stat().st_size for path in paths) <= VERIFIED_BYTES:
+        yield
+        return
+    with FileDigests() as memory:
+        compared = {path: known for path in paths if (known := memory.known(path))}
+        try:
+            yield
+        finally:
+            for path, known in compared.items():
+                if path.is_file():
+                    memory.keep(path, known)
+
+
 def is_sound(path: Path) -> bool:
     """Returns True if a file has the checksum of its bytes at its end."""
     with path.open("rb") as file:

@@ -17,9 +17,11 @@ from hub_server import HubServer, serving
 
 from lexvl_anserini.doors.sharing.pull import command as pull
 from lexvl_anserini.doors.sharing.push import command as push
-from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.engines.index_folder import index_manifest, read_report
+from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.search import command as search
+from lexvl_anserini.searching.building import build_index, delete_documents
 from tests.invoking import invoked
 
 TOKEN = "hf_writes"
@@ -170,6 +172,12 @@ def test_what_is_no_whole_index_is_not_pushed(hub, built, tmp_path) -> None:
         pushed(damaged, "me/demo", "--licence", "other")
     with pytest.raises(UsageError, match="owner"):
         pushed(built, "demo", "--licence", "other")
+    marked = tmp_path / "marked"
+    shutil.copytree(built, marked)
+    delete_documents(marked, read_vectors(marked).ids[:1])
+    with pytest.raises(ArtefactError, match="^.*marked: 1 deleted documents are in its files .* would become public"):
+        pushed(marked, "me/demo", "--licence", "other")
+    assert not read_report(build_index(marked, tmp_path / "new").path).deleted
     (tmp_path / "measures.json").write_text('{"measure": 1}')
     with pytest.raises(DataError, match="what lexvl score"):
         pushed(built, "me/demo", "--licence", "other", "--measures", tmp_path / "measures.json")

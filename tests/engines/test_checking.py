@@ -130,7 +130,7 @@ def test_files_cut_gone_or_emptied(copied: Path, damage: str, monkeypatch: pytes
 
 def without(index: Path, doc_id: str) -> None:
     """Takes a document out behind the back of manifest and report."""
-    updater = our_class("IndexUpdater")(str(index), field_similarity(), creator([index]))
+    updater = our_class("IndexUpdater")(str(index), field_similarity(), creator([index]), False)
     updater.delete(f"{doc_id}\n".encode())
     updater.finish(True)
 

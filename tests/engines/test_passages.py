@@ -120,7 +120,7 @@ def test_several_blocks_and_full_rooms_for_keys(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, int]]]:
-    """An index of three segments with deletions and an empty passage, and its passages; documents have some in each."""
+    """An index of three segments with marked passages and an empty one; and its passages, of documents in each."""
     rng, folder = np.random.default_rng(3), tmp_path_factory.mktemp("passages")
     passages = {
         name: {term: int(rng.integers(1, 4)) for term in TERMS if rng.random() < 0.6}
@@ -134,7 +134,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, d
     delete_documents(index, gone)
     for number in (1, 2):
         append_index(index, shards(folder / str(number), parts[number]))
-    assert [of.documents for of in choosing.resident_files(index).values()] == [43, 8, 1]
+    assert [of.documents for of in choosing.resident_files(index).values()] == [48, 8, 1]
     return index, {name: vector for name, vector in passages.items() if name not in gone}
 
 

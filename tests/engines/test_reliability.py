@@ -28,6 +28,7 @@ from lexvl_anserini.searching.shared_terms import explained
 
 OLD: Documents = [("d1", {"a": 3, "b": 1}), ("d2", {}), ("é/😀", {"😀": 9, "a": 1})]
 NEW: Documents = [(f"n{number}", {"a": number % 5 + 1, "日本": 2}) for number in range(50)]
+FEW: Documents = [("n3", {"b": 7}), ("n4", {})]
 
 
 class Change(NamedTuple):
@@ -49,6 +50,16 @@ CHANGES = {
         lambda root: append_index(root / "index", root / "old"), dict(NEW), dict([*NEW, *OLD]), ("new", "old")
     ),
     "delete": Change(lambda root: delete_documents(root / "index", ["d1"]), dict(OLD), dict(OLD[1:]), ("old",)),
+    "delete few": Change(lambda root: delete_documents(root / "index", ["n0", "n1"]), dict(NEW), dict(NEW[2:])),
+    "delete many": Change(
+        lambda root: delete_documents(root / "index", [f"n{number}" for number in range(20)]), dict(NEW), dict(NEW[20:])
+    ),
+    "replace few": Change(
+        lambda root: append_index(root / "index", root / "few", replace=True),
+        dict(NEW),
+        dict(NEW + FEW),
+        ("new", "few"),
+    ),
 }
 
 
@@ -56,6 +67,7 @@ def prepared(root: Path, change: Change) -> Path:
     root.mkdir()
     write_shards(root / "new", NEW[:20], NEW[20:], terms=TERMS)
     shards(root / "old", OLD)
+    shards(root / "few", FEW)
     if change.before:
         build_index(root / ("new" if change.before == dict(NEW) else "old"), root / "index")
     return root
@@ -71,7 +83,7 @@ def kill_and_repeat(root: Path, change: Change, number: int) -> None:
     assert found in ({i: v for i, v in documents.items() if v} for documents in (change.before, change.after))
     change.act(root)
     expect(index, change.after)
-    assert sorted(path.name for path in root.iterdir()) == ["index", "new", "old"]
+    assert sorted(path.name for path in root.iterdir()) == ["few", "index", "new", "old"]
     assert check_index(index, [root / name for name in change.sources])["problems"] == 0
 
 
@@ -83,7 +95,15 @@ def calls_of(root: Path, change: Change) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "share"), [("build", 0.3), ("overwrite", 0.9), ("append", 0.6), ("append a few", 0.7)]
+    ("name", "share"),
+    [
+        ("build", 0.3),
+        ("overwrite", 0.9),
+        ("append", 0.6),
+        ("append a few", 0.7),
+        ("delete few", 0.8),
+        ("replace few", 0.9),
+    ],
 )
 def test_killed_and_run_again(tmp_path: Path, name: str, share: float) -> None:
     calls = calls_of(tmp_path / "whole", CHANGES[name])

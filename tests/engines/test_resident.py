@@ -19,7 +19,7 @@ from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS,
 from lexvl_anserini.engines.resident.packing import Lists, finish_resident, put_lists, slot_writer
 from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, steps_of
-from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
 
@@ -102,10 +102,10 @@ def test_impacts_of_a_document(tmp_path: Path) -> None:
     terms = ["few", "none", "gaps", "some", "all"]
     for number in (0, 3, 7, 2900, BLOCK - 1, BLOCK, BLOCK + 9, documents - 1):
         held = {term: rows[term][number] for term in terms if number in rows.get(term, {})}
-        assert plain.impacts(ids[number], terms) == held and list(plain.impacts(ids[number], terms)) == list(held)
-    for doc_id in ("", "000000", "7", "é"):
-        with pytest.raises(DataError, match=f"^no document '{doc_id}' in the index$"):
-            plain.impacts(doc_id, terms)
+        assert plain.document(ids[number]) == number and list(plain.impacts(number, terms).items()) == list(
+            held.items()
+        )
+    assert [plain.document(doc_id) for doc_id in ("", "000000", "7", "é")] == [None] * 4
 
 
 def test_a_list_outlives_the_postings_and_the_file(tmp_path: Path) -> None:

@@ -17,14 +17,23 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report, resident_bytes, resident_paths, write_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import as_reader, segments_of
+from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.engines.resident.searching import ResidentPostings
+from lexvl_anserini.exchange import ciff_writing
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Not, Term
-from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents, repair_index
+from lexvl_anserini.searching.building import (
+    append_index,
+    approximate_index,
+    build_index,
+    check_index,
+    delete_documents,
+    repair_index,
+)
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import SearchCost
 
@@ -288,23 +297,72 @@ def test_an_append_writes_the_postings_of_its_own_documents(
     assert first == ((grown / RESIDENT).read_bytes(), (grown / RESIDENT).stat().st_ino)
 
 
-def test_what_is_deleted_is_written_without_its_segment_or_those_behind_it(
+def test_deleted_documents_are_marked_until_they_add_up(
     grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A segment is written again, with those behind it, when its deleted documents are a fifth of it."""
     first = (grown / RESIDENT).stat().st_ino
+    # Seven are few before the two behind them.
     delete_documents(grown, ["d2e"])
-    assert [of.documents for of in choosing.resident_files(grown).values()] == [151, 9]
+    assert [segment[:2] for segment in segments_of(grown)] == [(151, 0), (9, 0)]
+    delete_documents(grown, ["d3e"])
+    assert [segment[:2] for segment in segments_of(grown)] == [(151, 0), (9, 1)]
+    agree(grown, monkeypatch)
+    delete_documents(grown, ["d8e", "d9e"])
+    assert [segment[:2] for segment in segments_of(grown)] == [(151, 0), (6, 0)]
+    gone = [f"d{number}" for number in range(30)]
+    delete_documents(grown, gone)
+    assert [segment[:2] for segment in segments_of(grown)] == [(151, 30), (6, 0)]
+    assert read_report(grown).deleted == 30 and read_report(grown).documents == opened(grown).documents == 127
+    assert [of.documents for of in choosing.resident_files(grown).values()] == [151, 6]
     assert (grown / RESIDENT).stat().st_ino == first
     agree(grown, monkeypatch)
-    # All documents of a segment.
-    delete_documents(grown, [f"d{number}e" for number in range(10) if number != 2])
-    assert list(choosing.resident_files(grown)) == [RESIDENT] and (grown / RESIDENT).stat().st_ino == first
-    agree(grown, monkeypatch)
-    append_index(grown, appended(tmp_path / "last", [("last", {"t1": 300})]))
-    delete_documents(grown, ["d0"])
-    assert [of.documents for of in choosing.resident_files(grown).values()] == [151]
+    delete_documents(grown, ["d30"])
+    assert [segment[:2] for segment in segments_of(grown)] == [(126, 0)] and "deleted" not in read_report(grown)
     assert (grown / RESIDENT).stat().st_ino != first
     agree(grown, monkeypatch)
+
+
+def test_an_index_with_marked_documents_is_that_of_the_others(
+    index: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts, lists, filters, vectors, near-duplicates, files for others and the approximate form are the same."""
+    new = [("d7", {"t1": 7}), ("new", {"t2": 9})]
+    most, _ = max(MANY_DOCUMENTS, key=lambda document: max(document[1].values(), default=0))
+    gone = ["d3", "d11", most]
+    delete_documents(index, gone)
+    replacing = appended(tmp_path / "more", new)
+    append_index(index, replacing, replace=True)
+    left = [(doc_id, vector) for doc_id, vector in MANY_DOCUMENTS if doc_id not in ("d7", *gone)]
+    whole = build_index(appended(tmp_path / "left", left + new), tmp_path / "whole").path
+    assert [segment[:2] for segment in segments_of(index)] == [(151, 4), (2, 0)]
+    for name in ("documents", "empty", "postings", "impacts", "max_impact", "longest_lists"):
+        assert read_report(index)[name] == read_report(whole)[name], name
+    for form, hits in product(("lucene", "resident"), (1, 7, 1000)):
+        assert lists(index, form, monkeypatch, hits) == lists(whole, form, monkeypatch, hits)
+    monkeypatch.delenv(choosing.VARIABLE)
+    assert check_index(index, [shards, replacing])["problems"] == 0
+    both = [opened(index), opened(whole)]
+    for tree in (Term("t1"), All((Term("t1"), Not(Term("t2")))), Not(Term("t3"))):
+        ours, theirs = (list(engine.search_where(MANY_QUERIES, tree, 50)) for engine in both)
+        assert ours == theirs and both[0].search_tree("q", tree, 200) == both[1].search_tree("q", tree, 200)
+    assert both[0].impacts("d7", ["t1", "t2"]) == {"t1": 7}
+    with pytest.raises(DataError, match="no document 'd3'"):
+        both[0].impacts("d3", ["t1"])
+    for engine in both:
+        engine.close()
+    ours, theirs = map(read_vectors, (index, whole))
+    assert ours.ids == theirs.ids and ours.terms == theirs.terms and (ours.impacts != theirs.impacts).nnz == 0
+    monkeypatch.setattr(ciff_writing, "_description", lambda index: "")
+    for folder in (index, whole):
+        ciff_writing.export_ciff(folder, tmp_path / f"{folder.name}.ciff")
+        approximate_index(folder)
+    assert (tmp_path / "index.ciff").read_bytes() == (tmp_path / "whole.ciff").read_bytes()
+    both = [opened(index), opened(whole)]
+    ours, theirs = (list(engine.search_approximately(MANY_QUERIES, 10, 0.5)) for engine in both)
+    assert ours == theirs
+    for engine in both:
+        engine.close()
 
 
 def test_files_of_another_state_do_not_serve(grown: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,6 +387,15 @@ def test_files_of_another_state_do_not_serve(grown: Path, shards: Path, monkeypa
     assert repair_index(grown)
     assert [*choosing.resident_files(grown)] == ["resident-1.bin", "resident-2.bin", "resident-3.bin"]
     agree(grown, monkeypatch)
+
+
+def test_a_term_of_more_documents_than_a_block_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written again from Lucene's files: its postings are more than the first arrays hold."""
+    documents = [(f"d{number}", {"t1": number % 7 + 1}) for number in range(layout.BLOCK + 9)]
+    index = build_index(appended(tmp_path / "shards", documents), tmp_path / "index").path
+    (index / RESIDENT).unlink()
+    assert repair_index(index) and choosing.resident_files(index)[RESIDENT].postings == len(documents)
+    assert lists(index, "resident", monkeypatch, 9) == lists(index, "lucene", monkeypatch, 9)
 
 
 def test_an_older_index_of_several_segments(grown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

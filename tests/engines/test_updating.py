@@ -18,13 +18,15 @@ from lucene_indexes import TERMS, expect, shards
 from shard_folders import Documents, write_described_shards, write_shards
 
 from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.jvm import environment
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import stored_texts, vector_of
+from lexvl_anserini.engines.resident.choosing import CHOICES, VARIABLE
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.clauses import Equals, Impacts, Text
+from lexvl_anserini.queries.clauses import Equals, Impacts, Not, Term, Text
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.shards.collection import check_same_meaning
 
@@ -282,15 +284,19 @@ class Changing:
 
     def compare(self, queries: Sequence[Mapping[str, int]], hits: int, index: Path | None = None) -> None:
         index = index or self.index
-        engine = LuceneEngine(index, read_manifest(index))
         oracle = Oracle([Doc(doc_id, vector) for doc_id, vector in self.documents.items()])
-        try:
-            assert engine.documents == len(self.documents)
-            found = engine.search([ImpactQuery(str(n), q) for n, q in enumerate(queries)], hits)
-            for query, documents in zip(queries, found, strict=True):
-                assert [(d.doc_id, d.score) for d in documents] == oracle.ranked(Impacts(query), hits)
-        finally:
-            engine.close()
+        for form in CHOICES:
+            with environment(**{VARIABLE: form}):
+                engine = LuceneEngine(index, read_manifest(index))
+            try:
+                assert engine.documents == len(self.documents)
+                found = engine.search([ImpactQuery(str(n), q) for n, q in enumerate(queries)], hits)
+                for query, documents in zip(queries, found, strict=True):
+                    assert [(d.doc_id, d.score) for d in documents] == oracle.ranked(Impacts(query), hits)
+                tree = Not(Term("b"))
+                assert [(d.doc_id, d.score) for d in engine.search_tree("q", tree, hits)] == oracle.ranked(tree, hits)
+            finally:
+                engine.close()
 
 
 def shards_of(folder: Path) -> set[str]:

@@ -24,7 +24,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
 from lexvl_anserini.queries.clauses import Not, Term
 from lexvl_anserini.queries.query_source import check_terms
-from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 
@@ -163,6 +163,31 @@ def test_files_that_do_not_change_are_read_once(large: Path, monkeypatch: pytest
     with pytest.raises(ArtefactError, match=r"\.doc: damaged"):
         all_lists(large)
     # A damaged file is never remembered.
+    with pytest.raises(ArtefactError, match=r"\.doc: damaged"):
+        all_lists(large)
+
+
+def test_a_change_of_an_index_has_no_other_file_compared_again(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change links the files that it leaves as they are, and a link changes one of their times."""
+    monkeypatch.setattr(digests, "RACY_NS", 0)
+    compared: list[str] = []
+    compare = verifying.compare_checksum
+
+    def counted(file: Any, stopped: Any) -> bytes | None:
+        compared.append(Path(file.name).name)
+        return compare(file, stopped)
+
+    monkeypatch.setattr(verifying, "compare_checksum", counted)
+    all_lists(large)
+    before = file_of(large, ".doc").stat()
+    compared.clear()
+    delete_documents(large, ["d7"])
+    after = file_of(large, ".doc").stat()
+    assert after.st_ino == before.st_ino and after.st_ctime_ns > before.st_ctime_ns
+    all_lists(large)
+    assert sorted(compared) == [file_of(large, ".liv").name, "segments_2"]
+    # What changed with its link is.
+    flip(file_of(large, ".doc"), 120)
     with pytest.raises(ArtefactError, match=r"\.doc: damaged"):
         all_lists(large)
 

@@ -143,6 +143,11 @@ def push_index(
     if not with_places:
         why = "which becomes public and which others do not have; index data and encoders with names of their own"
         refuse_places(str(index), manifest, read_report(index).get("sources", ()), why)
+    if deleted := read_report(index).deleted:
+        raise ArtefactError(
+            f"{index}: {deleted} deleted documents are in its files until these are written again, and would become "
+            f"public; push a new index without them: python -m lexvl_anserini.index {index} --index NEW"
+        )
     with TemporaryDirectory(prefix="lexvl-push-") as home:
         folder = Path(home) / "index"
         copy_index(index, folder)

@@ -4,15 +4,18 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.PriorityQueue;
 import java.util.Set;
 import org.apache.lucene.index.BinaryDocValues;
 import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.DocValues;
+import org.apache.lucene.index.IndexFileNames;
 import org.apache.lucene.index.IndexReader;
 import org.apache.lucene.index.LeafReader;
 import org.apache.lucene.index.LeafReaderContext;
+import org.apache.lucene.index.MultiBits;
 import org.apache.lucene.index.MultiReader;
 import org.apache.lucene.index.MultiTerms;
 import org.apache.lucene.index.PostingsEnum;
@@ -22,10 +25,12 @@ import org.apache.lucene.index.SortedDocValues;
 import org.apache.lucene.index.Terms;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.DocIdSetIterator;
+import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
+import org.apache.lucene.util.FixedBitSet;
 import org.apache.lucene.util.StringHelper;
 
-/** Questions about a whole index, each answered in one call. */
+/** Questions about a whole index, each answered in one call; documents that are marked as deleted are none of it. */
 public final class IndexCensus {
     private static final String ID = "id";
 
@@ -42,7 +47,10 @@ public final class IndexCensus {
         }
     }
 
-    /** The segments in the order of documents: "documents state" lines; one of the same state has the same content. */
+    /**
+     * The segments in the order of documents: lines "documents deleted state live", deleted documents among the first
+     * number; of one state all but what is deleted is the same. `live` is the file that says what is deleted, or "-".
+     */
     public String segments() throws IOException {
         StringBuilder lines = new StringBuilder();
         for (LeafReaderContext leaf : reader.leaves()) {
@@ -50,17 +58,74 @@ public final class IndexCensus {
                 throw new IOException("a reader of a segment that is no segment");
             }
             SegmentCommitInfo info = segment.getSegmentInfo();
-            lines.append(segment.maxDoc()).append(' ').append(StringHelper.idToString(info.info.getId()));
-            lines.append('.').append(info.getDelGen()).append('\n');
+            boolean whole = !segment.hasDeletions();
+            String live = whole ? "-" : IndexFileNames.fileNameFromGeneration(info.info.name, "liv", info.getDelGen());
+            lines.append(segment.maxDoc()).append(' ').append(segment.numDeletedDocs()).append(' ');
+            lines.append(StringHelper.idToString(info.info.getId())).append(' ').append(live).append('\n');
         }
         return lines.toString();
+    }
+
+    /** Numbers of documents, of those with terms, of postings, and the sum of frequencies, int64; of a field. */
+    public byte[] counts(String field) throws IOException {
+        long[] counts = {reader.numDocs(), 0, 0, 0};
+        for (LeafReaderContext leaf : reader.leaves()) {
+            Terms terms = leaf.reader().terms(field);
+            if (terms == null) {
+                continue;
+            }
+            counts[1] += terms.getDocCount();
+            counts[2] += terms.getSumDocFreq();
+            counts[3] += terms.getSumTotalTermFreq();
+            int[] deleted = deleted(leaf.reader().getLiveDocs(), leaf.reader().maxDoc());
+            FixedBitSet with = new FixedBitSet(deleted.length + 1);
+            TermsEnum each = deleted.length == 0 ? TermsEnum.EMPTY : terms.iterator();
+            PostingsEnum postings = null;
+            while (each.next() != null) {
+                postings = each.postings(postings, PostingsEnum.FREQS);
+                for (int i = next(postings, deleted, 0); i < deleted.length; i = next(postings, deleted, i + 1)) {
+                    with.set(i);
+                    counts[2]--;
+                    counts[3] -= postings.freq();
+                }
+            }
+            counts[1] -= with.cardinality();
+        }
+        return Bytes.of(counts);
+    }
+
+    /** The documents that are not live, ascending. */
+    private static int[] deleted(Bits live, int documents) {
+        int[] deleted = {};
+        int size = 0;
+        for (int document = 0; live != null && document < documents; document++) {
+            if (!live.get(document)) {
+                deleted = size == deleted.length ? Arrays.copyOf(deleted, Math.max(16, 2 * size)) : deleted;
+                deleted[size++] = document;
+            }
+        }
+        return Arrays.copyOf(deleted, size);
+    }
+
+    /** Advances to the first of these documents, from a place on, that has a posting; its place, their number if none. */
+    private static int next(PostingsEnum postings, int[] documents, int from) throws IOException {
+        for (int i = from; i < documents.length; i++) {
+            int at = postings.docID() < documents[i] ? postings.advance(documents[i]) : postings.docID();
+            if (at == documents[i]) {
+                return i;
+            }
+            if (at == DocIdSetIterator.NO_MORE_DOCS) {
+                break;
+            }
+        }
+        return documents.length;
     }
 
     /** An id that two documents have, or null. */
     public String duplicate() throws IOException {
         Terms ids = MultiTerms.getTerms(reader, ID);
         // In one segment the dictionary knows how many terms it has.
-        if (ids == null || ids.size() == reader.numDocs()) {
+        if (ids == null || !reader.hasDeletions() && ids.size() == reader.numDocs()) {
             return null;
         }
         // The ids of a segment that has none twice are not read, if it is the largest: the others are looked up in it.
@@ -68,19 +133,17 @@ public final class IndexCensus {
         reader.leaves().forEach(leaf -> segments.add(leaf.reader()));
         segments.sort((a, b) -> Integer.compare(b.maxDoc(), a.maxDoc()));
         Terms most = segments.get(0).terms(ID);
-        if (most == null || most.size() != segments.get(0).maxDoc()) {
-            return duplicate(ids, null);
-        }
-        IndexReader[] others = segments.subList(1, segments.size()).toArray(new IndexReader[0]);
+        boolean distinct = most != null && most.size() == segments.get(0).maxDoc();
+        IndexReader[] others = segments.subList(distinct ? 1 : 0, segments.size()).toArray(new IndexReader[0]);
         Terms rest = MultiTerms.getTerms(new MultiReader(others, false), ID);
-        return rest == null ? null : duplicate(rest, most.iterator());
-    }
-
-    /** An id that two documents have, or one and a dictionary (null for none), or null. */
-    private static String duplicate(Terms ids, TermsEnum dictionary) throws IOException {
-        TermsEnum each = ids.iterator();
+        TermsEnum each = rest == null ? TermsEnum.EMPTY : rest.iterator();
+        Dictionary[] all = dictionaries(reader);
         for (BytesRef id = each.next(); id != null; id = each.next()) {
-            if (each.docFreq() > 1 || dictionary != null && dictionary.seekExact(id)) {
+            int holders = 0;
+            for (Dictionary dictionary : all) {
+                holders += dictionary.holders(id);
+            }
+            if (holders > 1) {
                 return id.utf8ToString();
             }
         }
@@ -89,11 +152,11 @@ public final class IndexCensus {
 
     /** An id that a document of another index has too, or null. */
     public String common(DirectoryReader other) throws IOException {
-        Terms ids = MultiTerms.getTerms(other, ID);
-        TermsEnum each = ids.iterator();
-        TermsEnum[] ours = dictionaries(reader);
+        TermsEnum each = MultiTerms.getTerms(other, ID).iterator();
+        Bits live = MultiBits.getLiveDocs(other);
+        Dictionary[] ours = dictionaries(reader);
         for (BytesRef id = each.next(); id != null; id = each.next()) {
-            if (holds(ours, id)) {
+            if (holds(ours, id) && isLive(each, live)) {
                 return id.utf8ToString();
             }
         }
@@ -102,7 +165,7 @@ public final class IndexCensus {
 
     /** Which of these ids (UTF-8, a line each) no document has: lines. */
     public byte[] missing(byte[] ids) throws IOException {
-        TermsEnum[] ours = dictionaries(reader);
+        Dictionary[] ours = dictionaries(reader);
         StringBuilder missing = new StringBuilder();
         for (int from = 0, to = 0; to < ids.length; to++) {
             if (ids[to] == '\n') {
@@ -122,7 +185,11 @@ public final class IndexCensus {
         for (LeafReaderContext leaf : reader.leaves()) {
             BinaryDocValues ids = DocValues.getBinary(leaf.reader(), ID);
             SortedDocValues values = DocValues.getSorted(leaf.reader(), field);
+            Bits live = leaf.reader().getLiveDocs();
             while (values.nextDoc() != DocIdSetIterator.NO_MORE_DOCS) {
+                if (live != null && !live.get(values.docID())) {
+                    continue;
+                }
                 if (!ids.advanceExact(values.docID())) {
                     throw new IOException("document " + (leaf.docBase + values.docID()) + " has no id");
                 }
@@ -142,9 +209,16 @@ public final class IndexCensus {
         PriorityQueue<Object[]> best = new PriorityQueue<>(IndexCensus::compare);
         Terms terms = MultiTerms.getTerms(reader, field);
         TermsEnum each = terms == null ? TermsEnum.EMPTY : terms.iterator();
+        int[] deleted = deleted(MultiBits.getLiveDocs(reader), reader.maxDoc());
         for (BytesRef term = each.next(); term != null; term = each.next()) {
             int documents = each.docFreq();
             if (best.size() < lists || documents > (Integer) best.peek()[0]) {
+                PostingsEnum postings = each.postings(null, PostingsEnum.NONE);
+                for (int i = next(postings, deleted, 0); i < deleted.length; i = next(postings, deleted, i + 1)) {
+                    documents--;
+                }
+            }
+            if (documents > 0 && (best.size() < lists || documents > (Integer) best.peek()[0])) {
                 best.add(new Object[] {documents, BytesRef.deepCopyOf(term)});
                 if (best.size() > lists) {
                     best.poll();
@@ -165,17 +239,24 @@ public final class IndexCensus {
         return byDocuments != 0 ? byDocuments : ((BytesRef) b[1]).compareTo((BytesRef) a[1]);
     }
 
-    /** The greatest impact of all postings of a field, found by reading them. */
-    public int maxImpact(String field) throws IOException {
+    /**
+     * The greatest impact of all postings of a field, found by reading them.
+     *
+     * @param bound none is greater
+     */
+    public int maxImpact(String field, int bound) throws IOException {
         int most = 0;
         PostingsEnum postings = null;
         for (LeafReaderContext leaf : reader.leaves()) {
             Terms terms = leaf.reader().terms(field);
             TermsEnum each = terms == null ? TermsEnum.EMPTY : terms.iterator();
-            while (each.next() != null) {
+            Bits live = leaf.reader().getLiveDocs();
+            while (most < bound && each.next() != null) {
                 postings = each.postings(postings, PostingsEnum.FREQS);
                 while (postings.nextDoc() != DocIdSetIterator.NO_MORE_DOCS) {
-                    most = Math.max(most, postings.freq());
+                    if (postings.freq() > most && (live == null || live.get(postings.docID()))) {
+                        most = postings.freq();
+                    }
                 }
             }
         }
@@ -188,20 +269,45 @@ public final class IndexCensus {
         return text == null ? null : text.getBytes(StandardCharsets.UTF_8);
     }
 
-    private static TermsEnum[] dictionaries(IndexReader reader) throws IOException {
-        List<TermsEnum> found = new ArrayList<>();
+    /** Whether a document that has the current term is not deleted; `live` may be null. */
+    static boolean isLive(TermsEnum term, Bits live) throws IOException {
+        return holders(term, live) > 0;
+    }
+
+    private static int holders(TermsEnum term, Bits live) throws IOException {
+        if (live == null) {
+            return term.docFreq();
+        }
+        int found = 0;
+        PostingsEnum postings = term.postings(null, PostingsEnum.NONE);
+        while (postings.nextDoc() != DocIdSetIterator.NO_MORE_DOCS) {
+            found += live.get(postings.docID()) ? 1 : 0;
+        }
+        return found;
+    }
+
+    /** The ids of a segment. */
+    private record Dictionary(TermsEnum ids, Bits live) {
+        /** The number of documents with an id. */
+        int holders(BytesRef id) throws IOException {
+            return ids.seekExact(id) ? IndexCensus.holders(ids, live) : 0;
+        }
+    }
+
+    private static Dictionary[] dictionaries(IndexReader reader) throws IOException {
+        List<Dictionary> found = new ArrayList<>();
         for (LeafReaderContext leaf : reader.leaves()) {
             Terms terms = leaf.reader().terms(ID);
             if (terms != null) {
-                found.add(terms.iterator());
+                found.add(new Dictionary(terms.iterator(), leaf.reader().getLiveDocs()));
             }
         }
-        return found.toArray(new TermsEnum[0]);
+        return found.toArray(new Dictionary[0]);
     }
 
-    private static boolean holds(TermsEnum[] dictionaries, BytesRef id) throws IOException {
-        for (TermsEnum dictionary : dictionaries) {
-            if (dictionary.seekExact(id)) {
+    private static boolean holds(Dictionary[] dictionaries, BytesRef id) throws IOException {
+        for (Dictionary dictionary : dictionaries) {
+            if (dictionary.holders(id) > 0) {
                 return true;
             }
         }

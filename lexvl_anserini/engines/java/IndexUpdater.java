@@ -7,15 +7,17 @@ import java.util.List;
 import org.apache.lucene.index.DirectoryReader;
 import org.apache.lucene.index.IndexWriter;
 import org.apache.lucene.index.IndexWriterConfig;
+import org.apache.lucene.index.MultiBits;
 import org.apache.lucene.index.MultiTerms;
 import org.apache.lucene.index.Term;
 import org.apache.lucene.index.TermsEnum;
 import org.apache.lucene.search.similarities.Similarity;
 import org.apache.lucene.store.Directory;
 import org.apache.lucene.store.FSDirectory;
+import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
 
-/** Changes an index: documents deleted by id, other indexes added. Deleted documents are gone when it is finished. */
+/** Changes an index: documents deleted by id, other indexes added. */
 public final class IndexUpdater {
     private static final int BATCH = 1 << 16;
 
@@ -25,15 +27,16 @@ public final class IndexUpdater {
     /**
      * @param folder an index, or an empty folder
      * @param created major version of Lucene that counts as the creator of an index in an empty folder
+     * @param marking segments may keep some deleted documents, which statistics of Lucene count
      */
-    public IndexUpdater(String folder, Similarity similarity, int created) throws IOException {
+    public IndexUpdater(String folder, Similarity similarity, int created, boolean marking) throws IOException {
         directory = FSDirectory.open(Path.of(folder));
         IndexWriterConfig config = new IndexWriterConfig();
         config.setSimilarity(similarity);
         config.setUseCompoundFile(false);
         config.setIndexCreatedVersionMajor(created);
         config.setOpenMode(IndexWriterConfig.OpenMode.CREATE_OR_APPEND);
-        config.setMergePolicy(new TailMerges());
+        config.setMergePolicy(new TailMerges(marking));
         config.setMergeScheduler(new QuietMerges());
         writer = new IndexWriter(directory, config);
     }
@@ -55,8 +58,12 @@ public final class IndexUpdater {
         try (Directory other = FSDirectory.open(Path.of(folder));
                 DirectoryReader reader = DirectoryReader.open(other)) {
             TermsEnum each = MultiTerms.getTerms(reader, "id").iterator();
+            Bits live = MultiBits.getLiveDocs(reader);
             List<Term> terms = new ArrayList<>();
             for (BytesRef id = each.next(); id != null; id = each.next()) {
+                if (!IndexCensus.isLive(each, live)) {
+                    continue;
+                }
                 terms.add(new Term("id", BytesRef.deepCopyOf(id)));
                 if (terms.size() == BATCH) {
                     writer.deleteDocuments(terms.toArray(new Term[0]));
@@ -75,9 +82,9 @@ public final class IndexUpdater {
     }
 
     /**
-     * Writes segments with deleted documents again, because statistics count these until then.
+     * Writes the segments again that have too many deleted documents, or documents behind them.
      *
-     * @param merge leave one segment
+     * @param merge leave one segment, without deleted documents
      */
     public void finish(boolean merge) throws IOException {
         writer.forceMerge(merge ? 1 : TailMerges.BY_RULE);

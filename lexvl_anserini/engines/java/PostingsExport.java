@@ -15,7 +15,10 @@ import org.apache.lucene.search.DocIdSetIterator;
 import org.apache.lucene.util.Bits;
 import org.apache.lucene.util.BytesRef;
 
-/** A field's terms in the order of their bytes with their postings, some terms a call. Deleted documents are left out. */
+/**
+ * A field's terms in the order of their bytes with their postings, some terms a call. Those of a whole index are without
+ * deleted documents; those of a segment have them, so that they are the same whatever is deleted.
+ */
 public final class PostingsExport {
     private final TermsEnum terms;
     private final Bits live;
@@ -32,7 +35,7 @@ public final class PostingsExport {
         IndexReader from = segment < 0 ? reader : reader.leaves().get(segment).reader();
         Terms found = MultiTerms.getTerms(from, field);
         terms = found == null ? TermsEnum.EMPTY : found.iterator();
-        live = MultiBits.getLiveDocs(from);
+        live = segment < 0 ? MultiBits.getLiveDocs(from) : null;
     }
 
     /**
@@ -88,7 +91,9 @@ public final class PostingsExport {
     /** Gives all terms that have postings. */
     void all(TermSink sink) throws IOException {
         for (BytesRef term = terms.next(); term != null; term = terms.next()) {
-            sink.add(documents, frequencies, 0, read(0));
+            // Reading replaces the arrays where they are too short.
+            int size = read(0);
+            sink.add(documents, frequencies, 0, size);
             sink.end(term);
         }
     }

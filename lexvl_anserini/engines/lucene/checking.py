@@ -15,7 +15,7 @@ from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, read_report, report_digest, resident_paths
 from lexvl_anserini.engines.jvm import environment, java_errors
-from lexvl_anserini.engines.lucene.fields import census, count_index, max_impact
+from lexvl_anserini.engines.lucene.fields import census, count_index, max_impact, segments_of
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.lucene.writing import NOT_EXACT, read_impact_manifest, sources_of
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, resident_files
@@ -95,7 +95,8 @@ def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
     """Compares Lucene's statistics with index.json and the manifest, and these with their digest."""
     if (most := max_impact(index)) >= SCORE_LIMIT:
         raise ArtefactError(f"{index}: an impact of {most:,}, {NOT_EXACT}")
-    held, report = {**count_index(index), "max_impact": most}, read_report(index)
+    deleted, report = sum(segment.deleted for segment in segments_of(index)), read_report(index)
+    held = {**count_index(index), "max_impact": most, "deleted": deleted}
     if "digest" not in report:
         problems.append("no digest in index.json, which an older version wrote")
     elif report["digest"] != report_digest(report, manifest):

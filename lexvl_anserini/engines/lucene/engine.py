@@ -242,7 +242,7 @@ class LuceneSearch(ImpactEngine):
             with self.opened.reading(), java_errors("the condition cannot be searched"):
                 query = java_cast("org.apache.lucene.search.Query", self.compiler.query(condition))
                 bits = np.frombuffer(self.java.static.matching(self.java.searcher, query).tostring(), np.uint8)
-            matching = np.unpackbits(bits, count=self.documents, bitorder="little")
+            matching = np.unpackbits(bits, count=self.opened.places, bitorder="little")
         with self.filtering:
             self.filters[name] = matching
             while len(self.filters) > 1 and len(self.filters) * self.documents > FILTER_BYTES:
@@ -389,7 +389,8 @@ class OpenedIndex:
         manifest: which may have changed since it was read; the attribute is that of the opened state.
 
     report         the content of index.json
-    documents      Lucene's number of documents, deleted ones included
+    documents      their number
+    places         Lucene's number of documents, deleted ones included
     resident       the resident postings; None where they do not serve
     verifications  of the files that are open
     """
@@ -427,12 +428,16 @@ class OpenedIndex:
         now = manifest_there(self.index)
         self._commit = commit_id(self.index)
         served = usable(self.index)
-        documents = sum(of.documents for of in served.values())
-        self.documents = documents if served else int(Exclusive(self.reader).maxDoc())
+        places = sum(of.documents for of in served.values())
+        self.places = places if served else int(Exclusive(self.reader).maxDoc())
         self.report = as_written(self.index, now)
+        self.documents = self.places - self.report.deleted
         if served:
-            self.verifications = [Verification(self.index, served, dict.fromkeys(served, REMEDY))]
-            self.resident = Resident(self.index, served, *self.verifications)
+            live = [file.live for file in self.report.resident_files] or [""]
+            names = dict(zip(served, live, strict=True))
+            remedies = dict.fromkeys(served, REMEDY) | dict.fromkeys(filter(None, live), "build the index again")
+            self.verifications = [Verification(self.index, remedies, remedies)]
+            self.resident = Resident(self.index, names, *self.verifications)
         return now
 
     def _check_count(self, stock: bool) -> None:

@@ -18,6 +18,8 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import Exclusive, java_calls, java_cast, java_class, java_errors, our_class
@@ -90,22 +92,18 @@ def as_reader(reader: Any) -> Any:
     return java_cast("org.apache.lucene.index.IndexReader", reader)
 
 
-@java_calls()
 def count_index(index: Path) -> dict[str, int]:
-    """Counts of a Lucene index, from its own statistics."""
-    with opened_reader(index) as reader:
-        terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader(reader), CONTENTS)
-        documents = int(reader.maxDoc())
-        return {
-            "documents": documents,
-            "empty": documents - (int(terms.getDocCount()) if terms else 0),
-            "postings": int(terms.getSumDocFreq()) if terms else 0,
-            "impacts": int(terms.getSumTotalTermFreq()) if terms else 0,
-        }
+    """Counts of a Lucene index: from its statistics, less what its deleted documents have of them."""
+    with census(index) as whole:
+        raw = whole.counts(CONTENTS).tostring()
+    documents, with_terms, postings, impacts = np.frombuffer(raw, "<i8").tolist()
+    return {"documents": documents, "empty": documents - with_terms, "postings": postings, "impacts": impacts}
 
 
 # Posting lists that index.json names.
 LONGEST = 10
+
+LARGEST_INT = 2**31 - 1
 
 
 @contextmanager
@@ -116,23 +114,32 @@ def census(folder: Path) -> Iterator[Any]:
 
 
 class Segment(NamedTuple):
-    """A segment of Lucene: its number of documents, and a text that no other content has."""
+    """A segment of Lucene.
+
+    documents  their number, deleted ones included
+    deleted    the number of those that are marked as deleted
+    state      a text that no other content has, whatever of it is deleted
+    live       the file that marks deleted documents; "" without one
+    """
 
     documents: int
+    deleted: int
     state: str
+    live: str
 
 
 def segments_of(folder: Path) -> list[Segment]:
     """The segments of an index, in the order of its documents."""
     with census(folder) as whole:
         lines = str(whole.segments()).splitlines()
-    return [Segment(int(documents), state) for documents, state in map(str.split, lines)]
+    rows = map(str.split, lines)
+    return [Segment(int(all_of), int(deleted), state, live.strip("-")) for all_of, deleted, state, live in rows]
 
 
-def max_impact(folder: Path) -> int:
-    """The greatest impact of an index."""
+def max_impact(folder: Path, most: int | None = None) -> int:
+    """The greatest impact of an index; found sooner if it is known that none is above `most`."""
     with census(folder) as whole:
-        return int(whole.maxImpact(CONTENTS))
+        return int(whole.maxImpact(CONTENTS, LARGEST_INT if most is None else most))
 
 
 def refuse_duplicates(folder: Path) -> None:
@@ -182,7 +189,10 @@ def numbers(index: Path, key: str, kind: str) -> dict[str, Any]:
         for place in range(leaves.size()):
             leaf = leaves.get(place).reader()
             ids, held = doc_values.getBinary(leaf, ID), doc_values.getSortedNumeric(leaf, META + key)
+            live = leaf.getLiveDocs()
             while (number := held.nextDoc()) != _postings().NO_MORE_DOCS:
+                if live is not None and not live.get(number):
+                    continue
                 ids.advanceExact(number)
                 values[str(ids.binaryValue().utf8ToString())] = _number(int(held.nextValue()), kind)
     return values

@@ -1,9 +1,11 @@
 """Changing an index: appends, replaces or deletes documents, and merges indexes and shards into one index.
 
 Every change writes a new set of files, which replaces the old one whole or not at all. Both sets share the files that
-do not change, so a change costs only what it writes: added documents are a segment of their own. A segment that loses a
-document, or has few documents beside those behind it (`TailMerges.java`), is written again with all behind it, so that
-counts and statistics cover exactly the documents of the index, in the order in which they were added.
+do not change, so a change costs only what it writes: added documents are a segment of their own, and documents that are
+deleted or replaced are marked in their segment (Lucene's live documents). A segment that has few documents beside its
+deleted ones, or beside those behind it (`TailMerges.java`), is written again with all behind it, so that documents stay
+in the order in which they were added. In an index with texts no document is marked, and its segment is written again:
+BM25 scores by Lucene's statistics, which count marked documents. Counts of ours do not.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from lexvl_anserini.engines.lucene.writing import (
 )
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import resident_files
-from lexvl_anserini.engines.verifying import is_sound
+from lexvl_anserini.engines.verifying import is_sound, links_remembered
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import sole_writer, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
@@ -77,7 +79,7 @@ def merge(
     with new_index(index, sources[0], manifest) as part, java_errors(f"{index}: cannot be written"):
         fields: dict[str, str] = {}
         created = creator(filter(is_index, sources))
-        with _updater(index, part, created) as updater:
+        with _updater(index, part, created, options) as updater:
             for source, of_source in zip(sources, manifests, strict=True):
                 with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
                     fields = _joined(fields, has, source)
@@ -114,7 +116,7 @@ def append(
 
 def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> BuiltIndex:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
-    with changed_index(index) as part:
+    with links_remembered(index), changed_index(index) as part:
         before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
         options = IndexOptions(**report.options)
         manifests = [source_manifest(source) for source in new]
@@ -124,7 +126,7 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
         fields = dict(report.fields)
         created = creator([index, *filter(is_index, new)])
         with java_errors(f"{index}: cannot be written"):
-            with _updater(index, part, created) as updater:
+            with _updater(index, part, created, options) as updater:
                 for source, of_source in zip(new, manifests, strict=True):
                     with _as_index(source, of_source, part, created, options, threads, progress) as (folder, has):
                         fields = _joined(fields, has, source)
@@ -141,7 +143,8 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
                 expect_counts(f"{index} after appending", held, after.counts)
             changed = report.changed or bool(replacing) and gone > 0
             # Only a replacement can have taken the greatest impact away.
-            most = max_impact(part) if replacing or after.counts.max_impact is None else after.counts.max_impact
+            most = after.counts.max_impact
+            most = max_impact(part, _bound([before, *manifests])) if replacing or most is None else most
             after = _recounted(after, held, gone, most) if changed else after
             counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
             # In the order of appending: of two documents with one id, the last one is in the index.
@@ -170,9 +173,10 @@ def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
 def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
     """Removes documents that are in the index."""
     lines = _lines(doc_ids)
-    with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
+    with links_remembered(index), changed_index(index) as part, java_errors(f"{index}: cannot be written"):
         before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
-        with _updater(index, part, creator([index])) as updater:
+        options = IndexOptions(**report.options)
+        with _updater(index, part, creator([index]), options) as updater:
             updater.delete(lines)
             updater.finish(False)
         held = count_index(part)
@@ -180,11 +184,11 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
         expect_counts(f"{index} after deleting", held, {"documents": before.counts.documents - gone})
         if not held["documents"]:
             raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
-        after = _recounted(before, held, gone, max_impact(part))
+        after = _recounted(before, held, gone, max_impact(part, before.counts.max_impact))
         counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
         changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
         sources = sources_of(part, before)
-        finish_index(part, after, counts, IndexOptions(**report.options), sources, True, changes, there)
+        finish_index(part, after, counts, options, sources, True, changes, there)
         write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after)
 
@@ -200,7 +204,7 @@ def repair(index: Path) -> bool:
             return False
         with java_errors(f"{index}: damaged"), census(index) as whole:
             whole.checkIntegrity()
-        with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
+        with links_remembered(index), changed_index(index) as part, java_errors(f"{index}: cannot be written"):
             manifest, report = read_impact_manifest(part), read_report(part)
             counts = {**count_index(part), "max_impact": max_impact(part), "fields": report.fields}
             options, sources = IndexOptions(**report.options), sources_of(part, manifest)
@@ -216,7 +220,9 @@ def _resident_of_segments(index: Path) -> dict[str, str]:
     files, segments = resident_files(index), segments_of(index)
     if [of.documents for of in files.values()] != [segment.documents for segment in segments]:
         return {}
-    return {segment.state: name for segment, name in zip(segments, files, strict=True)}
+    # One that was written without deleted documents has not all of its segment.
+    pairs = zip(segments, files.items(), strict=True)
+    return {segment.state: name for segment, (name, of) in pairs if of.ids == of.documents}
 
 
 def _needs_no_repair(index: Path) -> bool:
@@ -242,13 +248,14 @@ def _is_whole(resident: Path) -> bool:
 
 
 @contextmanager
-def _updater(index: Path, part: Path, created: int) -> Iterator[Any]:
+def _updater(index: Path, part: Path, created: int, options: IndexOptions) -> Iterator[Any]:
     """Yields the Java updater of `part`, the new folder of an index; an exception discards its changes.
 
     `created` is the major version of Lucene that counts as the creator of the index.
     """
+    settings = (str(part.absolute()), field_similarity(), created, not options.text)
     with newer_refused(index):
-        updater = Exclusive(our_class("IndexUpdater")(str(part.absolute()), field_similarity(), created))
+        updater = Exclusive(our_class("IndexUpdater")(*settings))
     try:
         yield updater
     except BaseException:
@@ -340,6 +347,12 @@ def _digest(names: Iterable[str]) -> str:
 def _replacement(sources: Sequence[Path]) -> str:
     """A request to replace documents by those of these sources, as index.json records it."""
     return f"replace {_digest(digest for source in sources for digest in sorted(_digests([source])))}"
+
+
+def _bound(manifests: Sequence[Manifest]) -> int | None:
+    """No impact of these is greater; None where one does not know its own."""
+    known = [manifest.counts.max_impact for manifest in manifests]
+    return None if None in known else max(most for most in known if most is not None)
 
 
 def _recounted(manifest: Manifest, held: Mapping[str, int], gone: int, most: int) -> Manifest:

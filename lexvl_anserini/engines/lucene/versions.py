@@ -1,4 +1,5 @@
-"""Lucene's files, read without Java: which Lucene wrote an index, and what follows from that.
+"""Lucene's files, read without Java: which Lucene wrote an index, and what follows from that; and which documents of a
+segment are deleted.
 
 Lucene opens indexes of its own major version and of the one before; it changes them too, but never joins two that
 different major versions created.
@@ -12,7 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
 
 from lexvl_anserini.engines.jvm import LUCENE_LINES, find_jar, lucene_version
 from lexvl_anserini.ground.errors import ArtefactError
@@ -30,6 +33,11 @@ ID_BYTES = 16
 FOOTER = bytes.fromhex("c02893e8") + bytes(4)
 FOOTER_BYTES = 16
 CHECKSUM_BYTES = 8
+
+# A file that marks deleted documents: its name, and its codec. Between header and footer it has a bit for each
+# document, the lowest of a byte first, in whole 8 bytes; 1 for those that are not deleted.
+LIVE_NAME = re.compile(r"_[0-9a-z]+_[0-9a-z]+\.liv")
+LIVE_CODEC = b"Lucene90LiveDocs"
 
 # The major version of Lucene in Pyserini's jar, by the major version of Pyserini; others have the newest line.
 LINE_OF_PYSERINI = {"1": 9}
@@ -64,6 +72,18 @@ def commit_id(index: Path) -> str | None:
     data = _last_commit(index)
     start = len(MAGIC) + 1 + len(CODEC) + VERSION_BYTES
     return None if data is None else data[start : start + ID_BYTES].hex()
+
+
+def read_live(file: BinaryIO, documents: int) -> np.ndarray | None:
+    """Which documents of a segment are not deleted, uint8 [documents]; None for a file of another form."""
+    file.seek(0)
+    data, size = file.read(), -(-documents // 64) * 8
+    head = MAGIC + struct.pack("B", len(LIVE_CODEC)) + LIVE_CODEC
+    least = len(head) + VERSION_BYTES + ID_BYTES + 1
+    if not data.startswith(head) or len(data) < least or len(data) != least + data[least - 1] + size + FOOTER_BYTES:
+        return None
+    bits = np.frombuffer(data, np.uint8, size, len(data) - FOOTER_BYTES - size)
+    return np.unpackbits(bits, count=documents, bitorder="little")
 
 
 def dotted(version: Iterable[int]) -> str:

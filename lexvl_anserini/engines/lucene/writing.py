@@ -38,7 +38,15 @@ from lexvl_anserini.engines.index_folder import (
     write_report,
 )
 from lexvl_anserini.engines.jvm import Exclusive, lucene_version, our_class
-from lexvl_anserini.engines.lucene.fields import META, TEXT, field_similarity, java_map, longest_lists, text_analyzer
+from lexvl_anserini.engines.lucene.fields import (
+    META,
+    TEXT,
+    field_similarity,
+    java_map,
+    longest_lists,
+    segments_of,
+    text_analyzer,
+)
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json
@@ -283,12 +291,15 @@ def finish_index(
     `changed` is True if documents of the sources were deleted or replaced, by `changes`; `there` are files of resident
     postings by the segment that each was written from.
     """
+    segments = segments_of(part)
+    if deleted := sum(segment.deleted for segment in segments):
+        counts = {**counts, "deleted": deleted}
     # What was measured of the older one does not hold for this one.
     (part / APPROXIMATE).unlink(missing_ok=True)
     if options.resident:
         from lexvl_anserini.engines.resident.packing import write_files
 
-        files = write_files(part, counts["max_impact"], there)
+        files = write_files(part, segments, counts["max_impact"], there)
         counts = {**counts, "resident_bytes": resident_bytes(part), **({"resident_files": files} if files else {})}
     version = dotted(lucene_version())
     report = {

@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from threading import Lock, Thread
 
+import numpy as np
+
 from lexvl_anserini.engines.index_folder import RESIDENT_NAME, ResidentEntry, read_report, resident_paths
 from lexvl_anserini.engines.jvm import quarter_of_memory
-from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.lucene.versions import LIVE_NAME, commit_id, read_live
 from lexvl_anserini.engines.resident.joined import PostingLists, joined
 from lexvl_anserini.engines.resident.layout import (
     REMEDY,
@@ -61,10 +63,20 @@ def resident_files(index: Path) -> dict[str, FileContents]:
     contents_of = {}
     for file in files:
         contents = read_contents(index, file.file) if RESIDENT_NAME.fullmatch(file.file) else None
-        if contents is None or contents.commit != file.commit:
+        if contents is None or contents.commit != file.commit or not _marks_are_read(index, file.live, contents):
             return {}
         contents_of[file.file] = contents
     return contents_of
+
+
+def _marks_are_read(index: Path, live: str, contents: FileContents) -> bool:
+    """Returns True for a file that marks deleted documents in a form that this version reads, or none."""
+    if not live:
+        return True
+    if not LIVE_NAME.fullmatch(live) or not (index / live).is_file():
+        return False
+    with (index / live).open("rb") as file:
+        return read_live(file, contents.documents) is not None
 
 
 def usable(index: Path) -> dict[str, FileContents]:
@@ -86,18 +98,22 @@ class Resident:
     """The resident postings of an index, whose kernels are loaded by a thread of their own once they are worth it.
 
     Args:
-        index: one whose resident postings are `usable`; `names` are those of their files.
+        index: one whose resident postings are `usable`.
+        names: of their files, each with that of the file that marks deleted documents, "" without one.
         verification: of the index's files, these among them: nothing is read from one before it is compared.
     """
 
-    def __init__(self, index: Path, names: Iterable[str], verification: Verification):
+    def __init__(self, index: Path, names: Mapping[str, str], verification: Verification):
         self._index, self._verification, self._waits = index, verification, choice() == ALWAYS
         # Opened now, so that they stay these files if another process replaces the index.
         with ExitStack() as opening:
             self._files = {name: opening.enter_context((index / name).open("rb")) for name in names}
+            marked = {name: live for name, live in names.items() if live}
+            self._marks = {name: opening.enter_context((index / live).open("rb")) for name, live in marked.items()}
             self._closing = opening.pop_all()
         self._starting, self._reading, self._closed = Lock(), Lock(), False
         self._opened: list[Sections] | None = None
+        self._live: list[np.ndarray | None] = []
         self._thread: Thread | None = None
         self._postings: PostingLists | None = None
         self._error: BaseException | None = None
@@ -112,10 +128,21 @@ class Resident:
         """The mapped files, opened once: two threads that read one file move each other's place in it."""
         with self._reading:
             if self._opened is None:
-                for name in self._files:
-                    self._verification.wait_for(name)
-                self._opened = [open_sections(file, self._index / name) for name, file in self._files.items()]
+                for file in (*self._files.values(), *self._marks.values()):
+                    self._verification.wait_for(Path(file.name).name)
+                opened = [open_sections(file, self._index / name) for name, file in self._files.items()]
+                self._live = list(map(self._live_of, self._files, opened))
+                self._opened = opened
             return self._opened
+
+    def _live_of(self, name: str, sections: Sections) -> np.ndarray | None:
+        """Which documents of a file are not deleted, uint8 [documents]; None for all."""
+        if name not in self._marks:
+            return None
+        live = read_live(self._marks[name], sections.contents.documents)
+        if live is None:
+            raise ArtefactError(f"{self._marks[name].name}: damaged; build the index again")
+        return live
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has, in their order.
@@ -123,12 +150,11 @@ class Resident:
         Raises:
             DataError: no document has this id.
         """
-        *others, last = self.parts
-        terms = list(terms)
-        for part in others:
-            with suppress(DataError):
-                return part.impacts(doc_id, terms)
-        return last.impacts(doc_id, terms)
+        for part, live in zip(self.parts, self._live, strict=True):
+            document = part.document(doc_id)
+            if document is not None and (live is None or live[document]):
+                return part.impacts(document, terms)
+        raise DataError(f"no document {doc_id!r} in the index")
 
     def serving(self, spent_s: float) -> PostingLists:
         """The postings, with the kernels as soon as they are loaded.
@@ -147,7 +173,7 @@ class Resident:
             self._join()
         if self._error is not None:
             raise self._error
-        return self._postings or joined(self.parts)
+        return self._postings or joined(self.parts, self._live)
 
     def verified(self) -> None:
         """Waits until they are loaded, if that began."""
@@ -183,10 +209,11 @@ class Resident:
             parts = [ResidentPostings(sections) for sections in self._sections()]
             for part in parts:
                 part.warm()
+            postings = joined(parts, self._live)
         except Exception as error:  # the next query raises it
             self._error = error
             return
-        self._postings = joined(parts)
+        self._postings = postings
         seconds = time.perf_counter() - started
         level = logging.INFO if seconds > SLOW_S else logging.DEBUG
         log.log(level, "%s: resident postings ready after %.1f s", self._index, seconds)

@@ -42,12 +42,16 @@ class PostingLists(Protocol):
 
 
 class JoinedPostings:
-    """The postings of several open files, of which each has the documents that follow those of the one before."""
+    """The postings of several open files, of which each has the documents that follow those of the one before.
+
+    Args:
+        live: of each part which documents are not deleted, uint8 [documents]; None for all.
+    """
 
     name = "resident"
 
-    def __init__(self, parts: Sequence[PlainPostings] | Sequence[ResidentPostings]):
-        self.parts = parts
+    def __init__(self, parts: Sequence[PlainPostings] | Sequence[ResidentPostings], live: Sequence[np.ndarray | None]):
+        self.parts, self.live = parts, live
         self.ends = np.cumsum([0, *(part.documents for part in parts)]).tolist()
         self.documents = self.ends[-1]
 
@@ -61,6 +65,8 @@ class JoinedPostings:
     ) -> list[RankedList]:
         """One ranked list per query; as `searching.ResidentPostings.lists`."""
         batch = QueryBatch.of(queries)
+        if len(self.parts) == 1:
+            return self.parts[0].lists(batch, hits, threads, self.live[0] if allowed is None else allowed, best)
         if best > 1:
             # The best passages of a document may be in several files.
             def passages(some: Sequence[ImpactQuery], depth: int) -> list[RankedList]:
@@ -70,7 +76,9 @@ class JoinedPostings:
 
         def of_part(place: int, some: QueryBatch) -> list[RankedList]:
             documents = slice(self.ends[place], self.ends[place + 1])
-            mask, size = None if allowed is None else allowed[documents], documents.stop - documents.start
+            # No deleted document is allowed.
+            mask = self.live[place] if allowed is None else allowed[documents]
+            size = documents.stop - documents.start
             # Threads cost more than few documents.
             return self.parts[place].lists(some, min(hits, size), threads if size > BLOCK else 1, mask, best)
 
@@ -91,9 +99,11 @@ class JoinedPostings:
         return [max(impacts) for impacts in zip(*(part.max_impacts(terms) for part in self.parts), strict=True)]
 
 
-def joined(parts: Sequence[PlainPostings] | Sequence[ResidentPostings]) -> PostingLists:
-    """The postings of all files; those of one file as they are."""
-    return parts[0] if len(parts) == 1 else JoinedPostings(parts)
+def joined(
+    parts: Sequence[PlainPostings] | Sequence[ResidentPostings], live: Sequence[np.ndarray | None]
+) -> PostingLists:
+    """The postings of all files; those of one file without deleted documents as they are."""
+    return parts[0] if len(parts) == 1 and live[0] is None else JoinedPostings(parts, live)
 
 
 def best_of_passages(lists: Sequence[RankedList], hits: int) -> RankedList:

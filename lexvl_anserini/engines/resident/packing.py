@@ -7,7 +7,7 @@ is added here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
@@ -18,7 +18,7 @@ import numpy as np
 
 from lexvl_anserini.engines.index_folder import resident_paths
 from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader, segments_of
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, opened_reader, segments_of
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.layout import (
     RESIDENT,
@@ -57,8 +57,10 @@ class Lists(NamedTuple):
     names: np.ndarray
 
 
-def write_files(index: Path, max_impact: int, there: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Writes the files of a Lucene index, one for each segment; removes others.
+def write_files(
+    index: Path, segments: Sequence[Segment], max_impact: int, there: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Writes the files of a Lucene index, one for each of its segments; removes others.
 
     Args:
         there: the names of files that are there, by the state of the segment each was written from; they stay.
@@ -66,12 +68,15 @@ def write_files(index: Path, max_impact: int, there: Mapping[str, str]) -> list[
     Returns:
         The files for index.json; none where the one file is of the last commit.
     """
-    segments = segments_of(index)
-    names = {place: there[segment.state] for place, segment in enumerate(segments) if segment.state in there}
+    names: dict[int, str] = {}
+    for place, segment in enumerate(segments):
+        # Two segments that another index gave can be one but for what is deleted.
+        if segment.state in there and there[segment.state] not in names.values():
+            names[place] = there[segment.state]
     for path in resident_paths(index):
         if path.name not in names.values():
             path.unlink()
-    if len(segments) == 1 and not names:
+    if len(segments) == 1 and not names and not segments[0].deleted:
         write_resident(index, max_impact)
         return []
     # No new file is RESIDENT: older versions take that of the last commit for a file of all documents.
@@ -81,11 +86,13 @@ def write_files(index: Path, max_impact: int, there: Mapping[str, str]) -> list[
         write_resident(index, max_impact, names[place], place)
     contents = [(names[place], read_contents(index, names[place])) for place in range(len(segments))]
     files = [{"file": name, "commit": of_file.commit} for name, of_file in contents if of_file]
+    for file, segment in zip(files, segments, strict=True):
+        file |= {"live": segment.live} if segment.deleted else {}
     return [] if files == [{"file": RESIDENT, "commit": commit_id(index)}] else files
 
 
 def write_resident(index: Path, max_impact: int, name: str = RESIDENT, segment: int = ALL_SEGMENTS) -> None:
-    """Writes the file of a Lucene index, or of a segment; what had its name is lost."""
+    """Writes the file of a Lucene index, without what is deleted, or of a whole segment; what had its name is lost."""
     path, segments = index / name, segments_of(index)
     documents = sum(part.documents for part in (segments if segment < 0 else [segments[segment]]))
     with opened_reader(index) as reader, java_errors(f"{path}: cannot be written"):

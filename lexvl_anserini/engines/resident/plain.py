@@ -24,7 +24,7 @@ from lexvl_anserini.engines.resident.layout import (
     slot_places,
     term_numbers,
 )
-from lexvl_anserini.ground.errors import ArtefactError, DataError
+from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.batches import QueryBatch
 from lexvl_anserini.runs.order import RankedList
@@ -87,13 +87,9 @@ class PlainPostings:
         pairs = ((vector.values(), self.max_impacts(list(vector))) for vector in batch.vectors)
         return np.array([sum(map(mul, *pair)) for pair in pairs], np.int64)
 
-    def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
-        """The document's impact for each of `terms` that it has, in their order.
-
-        Raises:
-            DataError: no document has this id.
-        """
-        block, document = divmod(self._document(doc_id), BLOCK)
+    def impacts(self, number: int, terms: Iterable[str]) -> dict[str, int]:
+        """The impact of the document of a number for each of `terms` that it has, in their order."""
+        block, document = divmod(number, BLOCK)
         impacts: dict[str, int] = {}
         for term in terms:
             first, last = self._span(term)
@@ -146,8 +142,8 @@ class PlainPostings:
         start = -(-end // width) * width
         return Slot(documents + first, octets[start : start + count * width].view(WIDTHS[width]))
 
-    def _document(self, doc_id: str) -> int:
-        """The number of the document with an id."""
+    def document(self, doc_id: str) -> int | None:
+        """The number of the document with an id; None without one."""
         name, ends = doc_id.encode("utf-8", "surrogatepass"), self.arrays["id_ends"]
         low, high = 0, len(ends)
         while low < high:  # the last group that begins with this id or one before it
@@ -156,7 +152,7 @@ class PlainPostings:
         for place, other in enumerate(self._group(low - 1) if low else ()):
             if other == name:
                 return int(np.flatnonzero(self.arrays["rank"] == (low - 1) * GROUP + place)[0])
-        raise DataError(f"no document {doc_id!r} in the index")
+        return None
 
     def _id(self, rank: int) -> bytes:
         """The id of a rank."""
