@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -84,17 +84,9 @@ class Verification:
         self._stopped.set()
         self._thread.join()
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Around reading the index: where a damaged file makes that fail, the error is about the file."""
-        self.check()
-        try:
-            yield
-        except UsageError:
-            raise
-        except Exception:
-            self.wait()
-            raise
+    def reading(self) -> Reading:
+        """Around reading the files."""
+        return Reading([self])
 
     def _compare(self) -> None:
         try:
@@ -115,6 +107,31 @@ class Verification:
         finally:
             for event in self._compared.values():
                 event.set()
+
+
+class Reading:
+    """Around reading files: where a damaged one makes that fail, the error is about the file.
+
+    Args:
+        verifications: of the files, and of those that are opened meanwhile.
+    """
+
+    def __init__(self, verifications: Sequence[Verification]):
+        self.verifications = verifications
+
+    def __enter__(self) -> Reading:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raises ArtefactError if a file is known to be damaged."""
+        for verification in self.verifications:
+            verification.check()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, UsageError):
+            for verification in self.verifications:
+                verification.wait()
 
 
 def is_sound(path: Path) -> bool:

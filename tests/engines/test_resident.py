@@ -14,7 +14,7 @@ from scipy import sparse
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import Exclusive, our_class
-from lexvl_anserini.engines.resident.kernels import EXCLUDED, Space, reached
+from lexvl_anserini.engines.resident.kernels import EXCLUDED, TERM, Space, reached
 from lexvl_anserini.engines.resident.layout import BITMAP, BLOCK, GAPS, NUMBERS, RESIDENT, open_sections
 from lexvl_anserini.engines.resident.packing import Lists, finish_resident, put_lists, slot_writer
 from lexvl_anserini.engines.resident.plain import PlainPostings
@@ -132,15 +132,22 @@ def test_no_term_and_no_document_with_a_term(tmp_path: Path) -> None:
     resident.warm()
 
 
+def kinds(resident: ResidentPostings) -> list[int]:
+    """The kinds of all slots."""
+    columns: np.ndarray = resident.postings.slots["column"]
+    kinds: list[int] = np.where(columns >= 0, BITMAP, -columns).tolist()
+    return kinds
+
+
 def test_the_three_kinds_of_slots(tmp_path: Path) -> None:
     """1/8 of the documents: a bitmap; 1/100: gaps of one byte; 1/1000: numbers of two."""
     rows = {name: dict.fromkeys(range(step - 1, 16_000, step), 7) for name, step in (("a", 8), ("b", 100), ("c", 1000))}
     ids = {number: f"d{number}" for number in range(16_000)}
     resident = resident_of(tmp_path, rows, ids, 16_000)
-    assert resident.postings.kind.tolist() == [BITMAP, GAPS, NUMBERS]
+    assert kinds(resident) == [BITMAP, GAPS, NUMBERS]
     # 16,000 bits; 2,000 impacts of 3 bits in 31 groups of 64 and one of 16, each after a byte; 160 gaps and impacts.
     packed = 31 * (1 + 24) + 1 + 6
-    assert resident.postings.place.tolist() == [0, 2000 + packed, 2000 + packed + 320]
+    assert resident.postings.slots["place"].tolist() == [0, 2000 + packed, 2000 + packed + 320]
     for term in rows:
         assert searched(resident, [{term: 3}], 20_000)[0] == expected(rows, ids, {term: 3}, 20_000)
 
@@ -151,9 +158,9 @@ def test_gaps_beyond_a_byte_have_entries_without_impact(tmp_path: Path) -> None:
     rows = {"a": {number: 1 + place for place, number in enumerate(numbers)}}
     ids = {number: f"{number:04}" for number in range(10_000)}
     resident = resident_of(tmp_path, rows, ids, 10_000)
-    assert resident.postings.kind.tolist() == [GAPS]
+    assert kinds(resident) == [GAPS]
     # Between 1990 and 3000 lie 3 entries, between 3255 and 3511 one, between 3511 and 9000 21.
-    assert resident.postings.counts.tolist() == [204 + 3 + 1 + 21 - 1]
+    assert resident.postings.slots["count"].tolist() == [204 + 3 + 1 + 21 - 1]
     assert searched(resident, [{"a": 2}], 10_000)[0] == expected(rows, ids, {"a": 2}, 10_000)
 
 
@@ -269,8 +276,7 @@ def test_several_blocks_equal_exact_search(tmp_path: Path, seed: int, largest: i
 )
 def test_a_bar_before_any_hit_is_known(hits: int, seen: int, bar: tuple[int, int]) -> None:
     sums = np.array([3, 0, 7, 5, EXCLUDED, 3, 9], np.int32)
-    empty = np.zeros(0, np.int64)
-    space = Space(sums, empty, empty, empty, empty, empty, empty, empty, np.full(seen, -1, np.int32))
+    space = Space(sums, np.zeros(0, np.int64), np.zeros(0, TERM), np.full(seen, -1, np.int32))
     # The last sum is of no document.
     least = int(reached(space, 6, hits))
     assert bar[0] <= least <= bar[1]
