@@ -51,9 +51,7 @@ SLOT = np.dtype([("place", "i8"), ("column", "i8"), ("most", "u4"), ("count", "u
 
 # Of each term of a query: its first slot that is not behind the current block. Of each slot of the current block, which
 # may be of another term: its number and weight. Of each of the block's columns: its first impact, weight and bound.
-TERM = np.dtype(
-    [("next", "i8"), ("slot", "i8"), ("weight", "i4"), ("factor", "i4"), ("column", "i8"), ("bound", "i8")]
-)
+TERM = np.dtype([("next", "i8"), ("slot", "i8"), ("weight", "i4"), ("factor", "i4"), ("column", "i8"), ("bound", "i8")])
 
 
 class Postings(NamedTuple):
@@ -267,52 +265,42 @@ def first_impact(postings: Postings, end: Any) -> Any:
 
 @kernel
 def add_columns(table: Any, space: Space, first: int, last: int, length: int) -> None:
-    """Adds the products of the columns first..last of a block to its sums, four columns at a time."""
+    """Adds the products of the columns first..last of a block to its sums, eight columns at a time."""
     terms = space.terms
     for low in range(0, length, STRIP):
         high = min(low + STRIP, length)
         at = first
-        while at + 4 <= last:
-            for ahead in range(at + 4, min(at + 8, last)):
+        while at + 8 <= last:
+            for ahead in range(at + 8, min(at + 16, last)):
                 for line in range(low, min(low + LINES * LINE, high), LINE):
                     prefetch(table, terms[ahead].column + line)
-            a, b, c, d = terms[at], terms[at + 1], terms[at + 2], terms[at + 3]
-            add_four(
-                table,
-                (a.column, b.column, c.column, d.column),
-                (a.factor, b.factor, c.factor, d.factor),
-                space.sums,
-                low,
-                high,
-            )
+            (columns, factors), (others, further) = four(terms, at), four(terms, at + 4)
+            add_some(table, columns + others, factors + further, space.sums, low, high)
+            at += 8
+        if at + 4 <= last:
+            columns, factors = four(terms, at)
+            add_some(table, columns, factors, space.sums, low, high)
             at += 4
         while at < last:
-            add_one(table, terms[at].column, terms[at].factor, space.sums, low, high)
+            add_some(table, (terms[at].column,), (terms[at].factor,), space.sums, low, high)
             at += 1
 
 
 @kernel
-def add_four(table: Any, columns: Any, factors: Any, sums: Any, low: int, high: int) -> None:
-    """Adds four columns to the sums of the documents low..high."""
-    a, b = np.uint64(columns[0]), np.uint64(columns[1])
-    c, d = np.uint64(columns[2]), np.uint64(columns[3])
-    v, w, x, y = factors
-    for i in range(low, high):
-        at = np.uint64(i)
-        sums[at] += (
-            v * np.int32(table[a + at])
-            + w * np.int32(table[b + at])
-            + x * np.int32(table[c + at])
-            + y * np.int32(table[d + at])
-        )
+def four(terms: Any, at: int) -> Any:
+    """Four columns, and their weights."""
+    a, b, c, d = terms[at], terms[at + 1], terms[at + 2], terms[at + 3]
+    return (a.column, b.column, c.column, d.column), (a.factor, b.factor, c.factor, d.factor)
 
 
 @kernel
-def add_one(table: Any, column: Any, factor: Any, sums: Any, low: int, high: int) -> None:
-    """Adds one column to the sums of the documents low..high."""
-    first = np.uint64(column)
+def add_some(table: Any, columns: Any, factors: Any, sums: Any, low: int, high: int) -> None:
+    """Adds columns, a tuple whose length the compiler knows, to the sums of the documents low..high."""
     for i in range(low, high):
-        sums[np.uint64(i)] += factor * np.int32(table[first + np.uint64(i)])
+        at, total = np.uint64(i), np.int32(0)
+        for n in range(len(columns)):
+            total += factors[n] * np.int32(table[np.uint64(columns[n]) + at])
+        sums[at] += total
 
 
 @kernel

@@ -46,6 +46,9 @@ STEP = 32
 # Room for keys of hits that are not the best in the end: it is sorted out each time it is full.
 LEAST_KEYS = 1024
 
+# Columns of so many numbers are filled when the kernels are loaded, and not looked at by each query.
+FEW_COLUMNS = 1 << 23
+
 # Where no filter excludes documents.
 ALL_DOCUMENTS = np.zeros(0, np.uint8)
 
@@ -84,9 +87,10 @@ class ResidentPostings:
         self.numbers = term_numbers(sections)
         # The number of a term that the index does not have, behind those of its terms.
         self.absent = len(starts) - 1
-        # Per term its greatest impact, and whether its columns are filled.
+        # Per term its greatest impact, and whether its columns are filled; whether those of all are.
         self.most, self.filled = np.zeros(len(starts), np.int64), np.zeros(len(starts), bool)
         self.most[:-1] = np.maximum.reduceat(arrays["most"], starts[:-1]) if self.absent else 0
+        self.whole = False
         self.spaces: list[Space] = []
         # Per vocabulary of a model the number of each dimension's term, int64 [V].
         self.of_dimensions = WeakKeyDictionary[Vocabulary, np.ndarray]()
@@ -97,7 +101,10 @@ class ResidentPostings:
         return grouped(self.postings, self.ids, self.id_ends, self.longest_id, self.ids_there)
 
     def warm(self) -> None:
-        """Loads or compiles the kernels, which their first call does."""
+        """Loads or compiles the kernels, which their first call does, and fills few columns."""
+        if len(self.postings.columns) <= FEW_COLUMNS:
+            self._fill(np.arange(self.absent))
+            self.whole = True
         self.lists([ImpactQuery("", dict.fromkeys(islice(self.numbers, 1), 1))], 1, 1)
 
     def lists(
@@ -116,7 +123,7 @@ class ResidentPostings:
         """
         batch = QueryBatch.of(queries)
         terms, most_terms = self._terms(batch), max(map(len, batch.vectors), default=0)
-        if not self.filled[terms.terms].all():
+        if not self.whole:
             self._fill(terms.terms)
         allowed = ALL_DOCUMENTS if allowed is None else allowed
         ranked_lists: list[Any] = [None] * len(batch)
@@ -150,9 +157,10 @@ class ResidentPostings:
 
     def _fill(self, terms: np.ndarray) -> None:
         """Fills the columns of terms. Threads may do so at once: all write the same."""
-        new = np.unique(terms[~self.filled[terms]])
-        expand(self.postings, new)
-        self.filled[new] = True
+        if not self.filled[terms].all():
+            new = np.unique(terms[~self.filled[terms]])
+            expand(self.postings, new)
+            self.filled[new] = True
 
     def _terms(self, batch: QueryBatch) -> Queries:
         """The queries' terms by their numbers."""
@@ -194,7 +202,10 @@ class ResidentPostings:
 
     def _maxima(self, passages: Grouped | None, terms: Queries, allowed: np.ndarray, hits: int, space: Space) -> Hits:
         """The hits of some queries by their own scores; of passages of one document the best."""
-        return maxima_of(passages or self, terms, allowed, hits, space)
+        queries, postings = len(terms.ends) - 1, (passages or self).postings
+        keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
+        most = search(postings, terms, allowed, hits, space, keys, counts)
+        return hits_of(keys[:, :most], counts)
 
     def _space(self, hits: int, terms: int, documents: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
@@ -216,16 +227,6 @@ def space_fits(space: Space, hits: int, terms: int, documents: int) -> bool:
 # The places of the hits of some queries, int64 [queries, n], best first; their scores, float64 [queries, n]; and how
 # many there are, int64 [queries]. A place is that in the order of ids.
 Hits = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def maxima_of(
-    searched: ResidentPostings | Grouped, terms: Queries, allowed: np.ndarray, hits: int, space: Space
-) -> Hits:
-    """The hits of some queries by their own scores; of passages of one document the best."""
-    queries = len(terms.ends) - 1
-    keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
-    most = search(searched.postings, terms, allowed, hits, space, keys, counts)
-    return hits_of(keys[:, :most], counts)
 
 
 def hits_of(keys: np.ndarray, counts: np.ndarray) -> Hits:
