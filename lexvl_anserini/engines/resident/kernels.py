@@ -26,8 +26,9 @@ STRIP = 4096
 # Sums of which the greatest is compared with the bar before each is.
 CHUNK = 256
 
-# Slots are read into the cache so many slots before they are added.
-AHEAD = 4
+# Slots are read into the cache so many slots before they are added: of their addresses and of their impacts so many
+# bytes.
+AHEAD, AHEAD_BYTES = 4, 256
 
 # Bytes of a line of the cache, and lines of a column that are read before it is added: then the processor goes on.
 LINE, LINES = 64, 8
@@ -198,8 +199,9 @@ def read_ahead(postings: Postings, slot: Any) -> None:
     """Has the addresses and impacts of a slot read before they are needed."""
     if slot.column < 0:
         place, size = slot.place, np.int64(slot.count) + 1
-        for at in (place, place + LINE, place + size, place + size + LINE):
+        for at in range(place, place + min(size, AHEAD_BYTES) + LINE, LINE):
             prefetch(postings.octets, at)
+            prefetch(postings.octets, at + size)
 
 
 @kernel
