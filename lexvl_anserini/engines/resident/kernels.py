@@ -45,13 +45,12 @@ EXCLUDED = -(1 << 30)
 # Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
 SORTED = 64
 
-
 # What the kernels know of a slot, side by side in memory: the first byte in `octets`; the first impact of a bitmap slot
-# in `columns`, else less than 0, the kind; the greatest impact; entries - 1.
+# in `columns`, of others the kind, negative; the greatest impact; entries - 1.
 SLOT = np.dtype([("place", "i8"), ("column", "i8"), ("most", "u4"), ("count", "u2"), ("block", "u2")])
 
-# Of each term of a query: its first slot that is not behind the current block. Of each slot of the current block, which
-# may be of another term: its number and weight. Of each of the block's columns: its first impact, weight and bound.
+# Three lists side by side: a query's terms, each with its first slot that is not behind the current block; the slots of
+# the current block, with weights; and the columns among these, with their first impacts, weights and bounds.
 TERM = np.dtype([("next", "i8"), ("slot", "i8"), ("weight", "i4"), ("factor", "i4"), ("column", "i8"), ("bound", "i8")])
 
 
