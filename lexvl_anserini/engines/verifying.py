@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from hashlib import sha256
@@ -84,17 +84,9 @@ class Verification:
         self._stopped.set()
         self._thread.join()
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Around reading the index: where a damaged file makes that fail, the error is about the file."""
-        self.check()
-        try:
-            yield
-        except UsageError:
-            raise
-        except Exception:
-            self.wait()
-            raise
+    def reading(self) -> Reading:
+        """Around reading the files."""
+        return Reading([self])
 
     def _compare(self) -> None:
         try:
@@ -132,6 +124,31 @@ def links_remembered(index: Path) -> Iterator[None]:
             for path, known in compared.items():
                 if path.is_file():
                     memory.keep(path, known)
+
+
+class Reading:
+    """Around reading files: where a damaged one makes that fail, the error is about the file.
+
+    Args:
+        verifications: of the files, and of those that are opened meanwhile.
+    """
+
+    def __init__(self, verifications: Sequence[Verification]):
+        self.verifications = verifications
+
+    def __enter__(self) -> Reading:
+        self.check()
+        return self
+
+    def check(self) -> None:
+        """Raises ArtefactError if a file is known to be damaged."""
+        for verification in self.verifications:
+            verification.check()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, UsageError):
+            for verification in self.verifications:
+                verification.wait()
 
 
 def is_sound(path: Path) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
@@ -50,6 +51,11 @@ class QueryBatch:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def bounds(self, max_impacts: Callable[[Sequence[str]], Sequence[int]]) -> np.ndarray:
+        """An upper bound of each query's scores, float64 [Q], exact below 2^53, by the greatest impact of each term."""
+        pairs = ((vector.values(), max_impacts(list(vector))) for vector in self.vectors)
+        return np.array([sum(map(mul, *pair)) for pair in pairs], np.float64)
 
     def largest_sum(self) -> int:
         """The largest sum of a query's weights."""

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.jvm import Exclusive, our_class
-from lexvl_anserini.engines.resident.kernels import EXCLUDED, Space, reached
+from lexvl_anserini.engines.resident.kernels import EXCLUDED, TERM, Space, reached
 from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, NUMBERS, RESIDENT, open_sections
 from lexvl_anserini.engines.resident.packing import Lists, finish_resident, put_lists, slot_writer
 from lexvl_anserini.engines.resident.plain import PlainPostings
@@ -132,15 +132,22 @@ def test_no_term_and_no_document_with_a_term(tmp_path: Path) -> None:
     resident.warm()
 
 
+def kinds(resident: ResidentPostings) -> list[int]:
+    """The kinds of all slots."""
+    columns: np.ndarray = resident.postings.slots["column"]
+    kinds: list[int] = np.where(columns >= 0, COLUMN, -columns).tolist()
+    return kinds
+
+
 def test_the_three_kinds_of_slots(tmp_path: Path) -> None:
     """1/8 of the documents: a column; 1/100: gaps of one byte; 1/1000: numbers of two."""
     steps = {"a": 100, "b": 8, "c": 1000, "d": 1}
     rows = {name: dict.fromkeys(range(step - 1, 16_000, step), 7) for name, step in steps.items()}
     ids = {number: f"d{number}" for number in range(16_000)}
     resident = resident_of(tmp_path, rows, ids, 16_000)
-    assert resident.postings.kind.tolist() == [GAPS, COLUMN, NUMBERS, COLUMN]
+    assert kinds(resident) == [GAPS, COLUMN, NUMBERS, COLUMN]
     # 160 gaps and impacts, up to 5 x 64; 16,000 impacts; 16 numbers of two bytes and impacts, up to 64.
-    assert resident.postings.place.tolist() == [0, 320, 16_320, 16_320 + 64]
+    assert resident.postings.slots["place"].tolist() == [0, 320, 16_320, 16_320 + 64]
     assert len(resident.postings.octets) == 16_384 + 16_000 and 16_320 % 64 == 0
     # Columns are read from the mapped file, not from a copy, at lines of the cache.
     assert not resident.postings.impacts.flags.writeable and resident.postings.impacts.ctypes.data % 64 == 0
@@ -154,9 +161,9 @@ def test_gaps_beyond_a_byte_have_entries_without_impact(tmp_path: Path) -> None:
     rows = {"a": {number: 1 + place for place, number in enumerate(numbers)}}
     ids = {number: f"{number:04}" for number in range(10_000)}
     resident = resident_of(tmp_path, rows, ids, 10_000)
-    assert resident.postings.kind.tolist() == [GAPS]
+    assert kinds(resident) == [GAPS]
     # Between 1990 and 3000 lie 3 entries, between 3255 and 3511 one, between 3511 and 9000 21.
-    assert resident.postings.counts.tolist() == [204 + 3 + 1 + 21 - 1]
+    assert resident.postings.slots["count"].tolist() == [204 + 3 + 1 + 21 - 1]
     assert searched(resident, [{"a": 2}], 10_000)[0] == expected(rows, ids, {"a": 2}, 10_000)
 
 
@@ -272,8 +279,7 @@ def test_several_blocks_equal_exact_search(tmp_path: Path, seed: int, largest: i
 )
 def test_a_bar_before_any_hit_is_known(hits: int, seen: int, bar: tuple[int, int]) -> None:
     sums = np.array([3, 0, 7, 5, EXCLUDED, 3, 9], np.int32)
-    empty = np.zeros(0, np.int64)
-    space = Space(sums, empty, empty, empty, empty, empty, empty, empty, np.full(seen, -1, np.int32))
+    space = Space(sums, np.zeros(0, np.int64), np.zeros(0, TERM), np.full(seen, -1, np.int32))
     # The last sum is of no document.
     least = int(reached(space, 6, hits))
     assert bar[0] <= least <= bar[1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import fields
 from functools import cached_property
 from math import ceil
@@ -56,7 +56,7 @@ from lexvl_anserini.engines.lucene.writing import (
 )
 from lexvl_anserini.engines.resident.choosing import Resident, usable
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
-from lexvl_anserini.engines.verifying import Verification
+from lexvl_anserini.engines.verifying import Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
@@ -172,13 +172,11 @@ class LuceneSearch(ImpactEngine):
         return self._reading(self.batches.over(ready).search(queries, hits, threads))
 
     def _reading(self, lists: Iterator[RankedList]) -> Iterator[RankedList]:
-        """The lists, each taken while the files are compared."""
-        while True:
-            with self.opened.reading():
-                documents = next(lists, None)
-            if documents is None:
-                return
-            yield documents
+        """The lists, each checked while the files are compared."""
+        with self.opened.reading() as reading:
+            for documents in lists:
+                reading.check()
+                yield documents
 
     def served(self) -> Mapping[str, int]:
         """The number of queries that each form of the postings has answered; trees are Lucene's."""
@@ -485,13 +483,9 @@ class OpenedIndex:
         """Lucene's postings."""
         return self.java.postings
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Around reading the index: where a damaged file makes that fail, the error is about the file."""
-        with ExitStack() as readings:
-            for verification in self.verifications:
-                readings.enter_context(verification.reading())
-            yield
+    def reading(self) -> Reading:
+        """Around reading the index."""
+        return Reading(self.verifications)
 
     def verified(self) -> None:
         """Waits until all files that were opened are compared with their checksums."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from struct import Struct
 from threading import Lock
 from time import perf_counter
@@ -91,12 +91,11 @@ class BatchSearcher:
         stream = iter(queries)
         size = max(1, min(BATCH_QUERIES, BATCH_HITS // min(hits, self.documents)))
         # Batches grow, so that the first lists are returned early.
-        for step in chain((2**i for i in range(size.bit_length()) if 2**i < size), repeat(size)):
-            batch = list(islice(stream, step))
-            if not batch:
-                return
+        step = 1
+        while batch := list(islice(stream, step)):
             for part in _limited(batch):
                 yield from self._lists(part, min(hits, self.documents), threads, allowed, best)
+            step = min(2 * step, size)
 
     def bound(self, vector: Mapping[str, float]) -> float:
         """The highest score that any document could reach: sum over terms of weight x greatest impact.
@@ -151,11 +150,12 @@ class BatchSearcher:
         """Refuses (ArtefactError) a query whose score could reach 2^24."""
         if self.max_impact is not None and batch.largest_sum() * self.max_impact < SCORE_LIMIT:
             return
-        for query_id, vector in zip(batch.query_ids, batch.vectors, strict=True):
-            if (most := self.bound(vector)) >= SCORE_LIMIT:
+        form = self.resident() or self.lucene()
+        for query_id, most in zip(batch.query_ids, form.bounds(batch).tolist(), strict=True):
+            if most >= SCORE_LIMIT:
                 bits = bits_over(most)
                 remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
-                raise inexact_score(query_id, most, remedy)
+                raise inexact_score(query_id, int(most), remedy)
 
     def count(self, form: str, queries: int) -> None:
         """Notes that a form of the postings has answered queries."""
@@ -196,6 +196,10 @@ class LucenePostings:
                 raw = self.static.maxImpacts(self.java, numbers.tobytes()).tostring()
         impacts: list[int] = np.frombuffer(raw, "<i4").tolist()
         return impacts
+
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, float64 [queries]."""
+        return batch.bounds(self.max_impacts)
 
     def _know(self, terms: Iterable[str]) -> None:
         """Numbers the terms; looks new ones up in the index."""

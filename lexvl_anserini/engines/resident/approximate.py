@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
@@ -200,7 +201,7 @@ class ApproximatePostings(ResidentPostings):
     def __init__(self, file: BinaryIO, path: Path, reach: float = 1.0):
         sections = open_sections(file, path, TYPES)
         super().__init__(sections)
-        self.reach, self.scored = reach, 0
+        self.reach, self.scored, self.counting = reach, 0, Lock()
         arrays = sections.arrays
         check_vectors(sections, path)
         terms, postings = arrays["vector_terms"], len(arrays["vector_impacts"])
@@ -211,7 +212,7 @@ class ApproximatePostings(ResidentPostings):
             DocumentVectors(arrays["starts"], terms, arrays["vector_impacts"]),
         )
         # A term's number, whatever the file says, is inside: the kernel takes its lowest bits.
-        self.width = 1 << max(len(self.numbers) - 1, 1).bit_length()
+        self.width = 1 << max(self.absent, 1).bit_length()
         self.weights: list[np.ndarray] = []
 
     def at(self, reach: float) -> ApproximatePostings:
@@ -229,7 +230,7 @@ class ApproximatePostings(ResidentPostings):
     def _maxima(self, passages: Any, terms: Queries, allowed: np.ndarray, hits: int, space: Space) -> Hits:
         queries, most = len(terms.ends) - 1, self._groups(hits)
         sums, visitable = np.zeros((queries, most), np.int64), np.zeros(queries, np.int64)
-        search(self.postings, terms, (0, queries), ALL_DOCUMENTS, most, space, sums.reshape(-1), visitable)
+        search(self.postings, terms, ALL_DOCUMENTS, most, space, sums, visitable)
         # Sums are greater than 0, which fills the rows.
         sums.sort(axis=1)
         try:
@@ -239,9 +240,9 @@ class ApproximatePostings(ResidentPostings):
         keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
         scored = visit(self.grouped, terms, sums, visitable, self.reach, hits, weights, space.keys, keys, counts)
         self.weights.append(weights)
-        with self.lock:
+        with self.counting:
             self.scored += scored
-        return hits_of(keys, counts)
+        return hits_of(keys[:, : int(counts.max())], counts)
 
     def _groups(self, hits: int) -> int:
         """The number of groups that a query can visit."""

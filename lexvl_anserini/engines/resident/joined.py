@@ -40,6 +40,9 @@ class PostingLists(Protocol):
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
 
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, float64 [queries]."""
+
 
 class JoinedPostings:
     """The postings of several open files, of which each has the documents that follow those of the one before.
@@ -97,6 +100,10 @@ class JoinedPostings:
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
         return [max(impacts) for impacts in zip(*(part.max_impacts(terms) for part in self.parts), strict=True)]
+
+    def bounds(self, batch: QueryBatch) -> np.ndarray:
+        """An upper bound of the score of any document for each query, float64 [queries]."""
+        return batch.bounds(self.max_impacts)
 
 
 def joined(

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines.resident.compiling import kernel, prefetch
-from lexvl_anserini.engines.resident.layout import BLOCK, COLUMN, GAPS, GROUP
+from lexvl_anserini.engines.resident.layout import BLOCK, GAPS, GROUP
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096
@@ -26,8 +26,9 @@ STRIP = 4096
 # Sums of which the greatest is compared with the bar before each is.
 CHUNK = 256
 
-# Slots are read into the cache so many slots before they are added.
-AHEAD = 4
+# Slots are read into the cache so many slots before they are added: of their addresses and of their impacts so many
+# bytes.
+AHEAD, AHEAD_BYTES = 4, 256
 
 # Bytes of a line of the cache, and lines of a column that are read before it is added: then the processor goes on.
 LINE, LINES = 64, 8
@@ -44,24 +45,27 @@ EXCLUDED = -(1 << 30)
 # Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
 SORTED = 64
 
+# What the kernels know of a slot, side by side in memory: the first byte in `octets`; the first impact of a bitmap slot
+# in `columns`, of others the kind, negative; the greatest impact; entries - 1.
+SLOT = np.dtype([("place", "i8"), ("column", "i8"), ("most", "u4"), ("count", "u2"), ("block", "u2")])
+
+# Three lists side by side: a query's terms, each with its first slot that is not behind the current block; the slots of
+# the current block, with weights; and the columns among these, with their first impacts, weights and bounds.
+TERM = np.dtype([("next", "i8"), ("slot", "i8"), ("weight", "i4"), ("factor", "i4"), ("column", "i8"), ("bound", "i8")])
+
 
 class Postings(NamedTuple):
     """The arrays of an open file; S slots, V terms, D documents.
 
-    slots     int64 [V + 1], the slots of term t are slots[t]..slots[t + 1], by ascending block
-    block     uint16 [S], kind uint8 [S], counts uint16 [S]: entries - 1
-    most      [S], the greatest impact
-    place     int64 [S], the first byte of the slot in `octets`
+    starts    int64 [V + 2], the slots of term t are starts[t]..starts[t + 1], by ascending block; of term V, which
+              stands for all that the index does not have, there are none
+    slots     `SLOT` [S]
     octets    uint8, `shorts` uint16 and `impacts` the same bytes as numbers of each width
     rank      uint32 [D], a document's place in the order of ids
     """
 
+    starts: np.ndarray
     slots: np.ndarray
-    block: np.ndarray
-    kind: np.ndarray
-    counts: np.ndarray
-    most: np.ndarray
-    place: np.ndarray
     octets: np.ndarray
     shorts: np.ndarray
     impacts: np.ndarray
@@ -69,7 +73,7 @@ class Postings(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """A batch: the terms (int64) and weights (int32) of query q are ends[q]..ends[q + 1]; terms that exist only."""
+    """A batch: the terms and weights (int64) of query q are ends[q]..ends[q + 1]."""
 
     ends: np.ndarray
     terms: np.ndarray
@@ -81,40 +85,31 @@ class Space(NamedTuple):
 
     sums      int32 [BLOCK]
     keys      int64, at least twice the hits: the best so far
-    next      int64 [T], per query term its first slot that is not behind the current block
-    slots     int64 [T], weights int32 [T]: those of the current block
-    columns   int64 [T], the first impact of each of its columns; factors int32 [T], bounds int64 [T]: of the same
+    terms     `TERM` [T]
     seen      int32 [P], all -1: where passages share a place, the key of each of P places; else empty
     """
 
     sums: np.ndarray
     keys: np.ndarray
-    next: np.ndarray
-    slots: np.ndarray
-    weights: np.ndarray
-    columns: np.ndarray
-    factors: np.ndarray
-    bounds: np.ndarray
+    terms: np.ndarray
     seen: np.ndarray
 
 
 @kernel
-def search(
-    postings: Postings, queries: Queries, span: Any, allowed: Any, hits: int, space: Space, best: Any, counts: Any
-) -> None:
-    """Answers the queries span[0]..span[1].
+def search(postings: Postings, queries: Queries, allowed: Any, hits: int, space: Space, best: Any, counts: Any) -> Any:
+    """Answers queries; returns the greatest number of hits of one.
 
     Args:
         allowed: uint8 [D], 1 for the documents that can be hits; empty if all can.
-        best: int64 [queries x hits]; receives the keys of query q from q * hits on, in any order. A key is the score
-            x 2^32 + 2^32 - 1 - rank of the document, so that keys order as hits do. With `space.seen`, documents of
-            one rank are passages, of which the best one counts.
+        best: int64 [queries, hits]; receives the keys of each query, in any order. A key is the score x 2^32 + 2^32 -
+            1 - rank of the document, so that keys order as hits do. With `space.seen`, documents of one rank are
+            passages, of which the best one counts.
         counts: int64 [queries]; receives the number of hits.
     """
-    documents = len(postings.rank)
-    for q in range(span[0], span[1]):
+    documents, most = len(postings.rank), 0
+    for q in range(len(counts)):
         for i in range(queries.ends[q], queries.ends[q + 1]):
-            space.next[i - queries.ends[q]] = postings.slots[queries.terms[i]]
+            space.terms[i - queries.ends[q]].next = postings.starts[queries.terms[i]]
         # The least score of a hit is 1.
         size, bar = 0, np.int64(1) << 32
         for block in range((documents + BLOCK - 1) // BLOCK):
@@ -122,8 +117,9 @@ def search(
             if bound >= bar >> 32:
                 size, bar = search_block(postings, present, block, allowed, space, hits, size, bar)
         for i in range(size):
-            best[q * hits + i] = space.keys[i]
-        counts[q] = size
+            best[q, i] = space.keys[i]
+        counts[q], most = size, max(most, size)
+    return most
 
 
 @kernel
@@ -132,12 +128,12 @@ def enter(postings: Postings, queries: Queries, q: int, block: int, space: Space
     start = queries.ends[q]
     present, bound = 0, np.int64(0)
     for i in range(start, queries.ends[q + 1]):
-        slot = space.next[i - start]
-        if slot < postings.slots[queries.terms[i] + 1] and postings.block[slot] == block:
-            space.next[i - start] = slot + 1
-            space.slots[present] = slot
-            space.weights[present] = queries.weights[i]
-            bound += np.int64(queries.weights[i]) * np.int64(postings.most[slot])
+        slot = space.terms[i - start].next
+        if slot < postings.starts[queries.terms[i] + 1] and postings.slots[slot].block == block:
+            space.terms[i - start].next = slot + 1
+            space.terms[present].slot = slot
+            space.terms[present].weight = queries.weights[i]
+            bound += queries.weights[i] * np.int64(postings.slots[slot].most)
             present += 1
     return present, bound
 
@@ -161,7 +157,7 @@ def search_block(
         for quarters in (3, 2, 1):
             upto = done
             while upto < columns and (rest > (bar >> 32) * quarters // 4 or upto % 4):
-                rest -= space.bounds[upto]
+                rest -= space.terms[upto].bound
                 upto += 1
             add_columns(postings.impacts, space, done, upto, length)
             done = upto
@@ -180,15 +176,15 @@ def add_slots(postings: Postings, present: int, space: Space) -> Any:
     """Adds the products of the slots that are no columns; returns the number of columns and the sum of their bounds."""
     columns, rest = 0, np.int64(0)
     for i in range(present):
-        slot, weight = space.slots[i], space.weights[i]
+        slot, weight = postings.slots[space.terms[i].slot], space.terms[i].weight
         if i + AHEAD < present:
-            read_ahead(postings, space.slots[i + AHEAD])
-        if postings.kind[slot] == COLUMN:
-            bound = np.int64(weight) * np.int64(postings.most[slot])
-            place_column(space, columns, postings.place[slot] // postings.impacts.itemsize, weight, bound)
+            read_ahead(postings, postings.slots[space.terms[i + AHEAD].slot])
+        if slot.column >= 0:
+            bound = np.int64(weight) * np.int64(slot.most)
+            place_column(space.terms, columns, slot.column, weight, bound)
             columns += 1
             rest += bound
-        elif postings.kind[slot] == GAPS:
+        elif slot.column == -GAPS:
             add_gaps(postings, slot, weight, space.sums)
         else:
             add_numbers(postings, slot, weight, space.sums)
@@ -196,12 +192,13 @@ def add_slots(postings: Postings, present: int, space: Space) -> Any:
 
 
 @kernel
-def read_ahead(postings: Postings, slot: int) -> None:
+def read_ahead(postings: Postings, slot: Any) -> None:
     """Has the addresses and impacts of a slot read before they are needed."""
-    if postings.kind[slot] != COLUMN:
-        place, size = postings.place[slot], np.int64(postings.counts[slot]) + 1
-        for at in (place, place + LINE, place + size, place + size + LINE):
+    if slot.column < 0:
+        place, size = slot.place, np.int64(slot.count) + 1
+        for at in range(place, place + min(size, AHEAD_BYTES) + LINE, LINE):
             prefetch(postings.octets, at)
+            prefetch(postings.octets, at + size)
 
 
 @kernel
@@ -220,24 +217,24 @@ def begin(allowed: Any, block: int, length: int, sums: Any) -> Any:
 
 
 @kernel
-def place_column(space: Space, columns: int, column: Any, weight: Any, bound: Any) -> None:
+def place_column(terms: Any, columns: int, column: Any, weight: Any, bound: Any) -> None:
     """Puts a column among those before it, by descending bound."""
     at = columns
-    while at > 0 and columns < SORTED and space.bounds[at - 1] < bound:
-        space.columns[at] = space.columns[at - 1]
-        space.factors[at] = space.factors[at - 1]
-        space.bounds[at] = space.bounds[at - 1]
+    while at > 0 and columns < SORTED and terms[at - 1].bound < bound:
+        terms[at].column = terms[at - 1].column
+        terms[at].factor = terms[at - 1].factor
+        terms[at].bound = terms[at - 1].bound
         at -= 1
-    space.columns[at] = column
-    space.factors[at] = weight
-    space.bounds[at] = bound
+    terms[at].column = column
+    terms[at].factor = weight
+    terms[at].bound = bound
 
 
 @kernel
-def add_gaps(postings: Postings, slot: int, weight: Any, sums: Any) -> None:
+def add_gaps(postings: Postings, slot: Any, weight: Any, sums: Any) -> None:
     """Adds the products of a slot of gaps."""
-    count = np.uint64(postings.counts[slot]) + np.uint64(1)
-    gaps = np.uint64(postings.place[slot])
+    count = np.uint64(slot.count) + np.uint64(1)
+    gaps = np.uint64(slot.place)
     impacts = first_impact(postings, gaps + count)
     document = np.int64(-1)
     for i in range(count):
@@ -248,11 +245,11 @@ def add_gaps(postings: Postings, slot: int, weight: Any, sums: Any) -> None:
 
 
 @kernel
-def add_numbers(postings: Postings, slot: int, weight: Any, sums: Any) -> None:
+def add_numbers(postings: Postings, slot: Any, weight: Any, sums: Any) -> None:
     """Adds the products of a slot of numbers."""
-    count = np.uint64(postings.counts[slot]) + np.uint64(1)
-    numbers = np.uint64(postings.place[slot]) >> np.uint64(1)
-    impacts = first_impact(postings, np.uint64(postings.place[slot]) + count + count)
+    count = np.uint64(slot.count) + np.uint64(1)
+    numbers = np.uint64(slot.place) >> np.uint64(1)
+    impacts = first_impact(postings, np.uint64(slot.place) + count + count)
     for i in range(count):
         document = np.uint64(postings.shorts[numbers + np.uint64(i)])
         sums[document] += weight * np.int32(postings.impacts[impacts + np.uint64(i)])
@@ -267,51 +264,42 @@ def first_impact(postings: Postings, end: Any) -> Any:
 
 @kernel
 def add_columns(table: Any, space: Space, first: int, last: int, length: int) -> None:
-    """Adds the products of the columns first..last of a block to its sums, four columns at a time."""
-    columns, factors = space.columns, space.factors
+    """Adds the products of the columns first..last of a block to its sums, eight columns at a time."""
+    terms = space.terms
     for low in range(0, length, STRIP):
         high = min(low + STRIP, length)
         at = first
-        while at + 4 <= last:
-            for column in columns[at + 4 : min(at + 8, last)]:
+        while at + 8 <= last:
+            for ahead in range(at + 8, min(at + 16, last)):
                 for line in range(low, min(low + LINES * LINE, high), LINE):
-                    prefetch(table, column + line)
-            add_four(
-                table,
-                (columns[at], columns[at + 1], columns[at + 2], columns[at + 3]),
-                (factors[at], factors[at + 1], factors[at + 2], factors[at + 3]),
-                space.sums,
-                low,
-                high,
-            )
+                    prefetch(table, terms[ahead].column + line)
+            (columns, factors), (others, further) = four(terms, at), four(terms, at + 4)
+            add_some(table, columns + others, factors + further, space.sums, low, high)
+            at += 8
+        if at + 4 <= last:
+            columns, factors = four(terms, at)
+            add_some(table, columns, factors, space.sums, low, high)
             at += 4
         while at < last:
-            add_one(table, columns[at], factors[at], space.sums, low, high)
+            add_some(table, (terms[at].column,), (terms[at].factor,), space.sums, low, high)
             at += 1
 
 
 @kernel
-def add_four(table: Any, columns: Any, factors: Any, sums: Any, low: int, high: int) -> None:
-    """Adds four columns to the sums of the documents low..high."""
-    a, b = np.uint64(columns[0]), np.uint64(columns[1])
-    c, d = np.uint64(columns[2]), np.uint64(columns[3])
-    v, w, x, y = factors
-    for i in range(low, high):
-        at = np.uint64(i)
-        sums[at] += (
-            v * np.int32(table[a + at])
-            + w * np.int32(table[b + at])
-            + x * np.int32(table[c + at])
-            + y * np.int32(table[d + at])
-        )
+def four(terms: Any, at: int) -> Any:
+    """Four columns, and their weights."""
+    a, b, c, d = terms[at], terms[at + 1], terms[at + 2], terms[at + 3]
+    return (a.column, b.column, c.column, d.column), (a.factor, b.factor, c.factor, d.factor)
 
 
 @kernel
-def add_one(table: Any, column: Any, factor: Any, sums: Any, low: int, high: int) -> None:
-    """Adds one column to the sums of the documents low..high."""
-    first = np.uint64(column)
+def add_some(table: Any, columns: Any, factors: Any, sums: Any, low: int, high: int) -> None:
+    """Adds columns, a tuple whose length the compiler knows, to the sums of the documents low..high."""
     for i in range(low, high):
-        sums[np.uint64(i)] += factor * np.int32(table[first + np.uint64(i)])
+        at, total = np.uint64(i), np.int32(0)
+        for n in range(len(columns)):
+            total += factors[n] * np.int32(table[np.uint64(columns[n]) + at])
+        sums[at] += total
 
 
 @kernel
@@ -355,8 +343,8 @@ def collect(
                 continue
             score = np.int64(sums[i])
             for at in range(first, last):
-                impact = postings.impacts[space.columns[at] + i]
-                score += np.int64(space.factors[at]) * np.int64(impact)
+                impact = postings.impacts[space.terms[at].column + i]
+                score += np.int64(space.terms[at].factor) * np.int64(impact)
             keys[size] = key_of(score, ranks[i])
             size += keys[size] >= bar
     return keep_best(space, hits, size, bar)
@@ -450,7 +438,7 @@ def find_best(
     """
     documents = len(postings.rank)
     for i in range(queries.ends[q], queries.ends[q + 1]):
-        space.next[i - queries.ends[q]] = postings.slots[queries.terms[i]]
+        space.terms[i - queries.ends[q]].next = postings.starts[queries.terms[i]]
     for block in range((documents + BLOCK - 1) // BLOCK):
         length = min(BLOCK, documents - block * BLOCK)
         present = enter(postings, queries, q, block, space)[0]

@@ -7,7 +7,6 @@ milliseconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -83,9 +82,8 @@ class PlainPostings:
         return [int(self.arrays["most"][first:last].max(initial=0)) for first, last in spans]
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
-        """An upper bound of the score of any document for each query, int64 [queries]."""
-        pairs = ((vector.values(), self.max_impacts(list(vector))) for vector in batch.vectors)
-        return np.array([sum(map(mul, *pair)) for pair in pairs], np.int64)
+        """An upper bound of the score of any document for each query, float64 [queries]."""
+        return batch.bounds(self.max_impacts)
 
     def impacts(self, number: int, terms: Iterable[str]) -> dict[str, int]:
         """The impact of the document of a number for each of `terms` that it has, in their order."""

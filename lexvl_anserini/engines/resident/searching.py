@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import islice, pairwise, repeat
-from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from lexvl_anserini.engines.resident.kernels import (
+    SLOT,
+    TERM,
     Postings,
     Queries,
     Space,
@@ -23,6 +24,7 @@ from lexvl_anserini.engines.resident.kernels import (
 )
 from lexvl_anserini.engines.resident.layout import (
     BLOCK,
+    COLUMN,
     RANKS,
     REMEDY,
     WIDTHS,
@@ -62,13 +64,13 @@ class ResidentPostings:
     def __init__(self, sections: Sections):
         arrays, contents = sections.arrays, sections.contents
         octets, width = arrays["octets"], np.dtype(WIDTHS[contents.width])
+        starts, kind, slots = arrays["slots"].astype(np.int64), arrays["kind"], np.empty(len(arrays["kind"]), SLOT)
+        slots["place"] = slot_places(sections)
+        slots["column"] = np.where(kind == COLUMN, slots["place"] // width.itemsize, -kind.astype(np.int64))
+        slots["most"], slots["count"], slots["block"] = arrays["most"], arrays["counts"], arrays["block"]
         self.postings = Postings(
-            slots=arrays["slots"].astype(np.int64),
-            block=arrays["block"],
-            kind=arrays["kind"],
-            counts=arrays["counts"],
-            most=arrays["most"],
-            place=slot_places(sections),
+            starts=np.append(starts, starts[-1]),
+            slots=slots,
             octets=octets,
             shorts=octets.view("<u2"),
             impacts=octets.view(width),
@@ -77,11 +79,13 @@ class ResidentPostings:
         self.ids, self.id_ends, self.longest_id = arrays["ids"], arrays["id_ends"], contents.longest_id
         self.ids_there, self.documents = contents.ids, contents.documents
         self.numbers = term_numbers(sections)
-        starts = self.postings.slots[:-1]
-        self.most = np.maximum.reduceat(arrays["most"], starts) if len(starts) else arrays["most"]
-        self.lock = Lock()
+        # The number of a term that the index does not have, behind those of its terms.
+        self.absent = len(starts) - 1
+        # Per term its greatest impact.
+        self.most = np.zeros(len(starts), np.int64)
+        self.most[:-1] = np.maximum.reduceat(arrays["most"], starts[:-1]) if self.absent else 0
         self.spaces: list[Space] = []
-        # Per vocabulary of a model the number of each dimension's term, int64 [V]; -1 for one without postings.
+        # Per vocabulary of a model the number of each dimension's term, int64 [V].
         self.of_dimensions = WeakKeyDictionary[Vocabulary, np.ndarray]()
 
     @cached_property
@@ -116,7 +120,8 @@ class ResidentPostings:
 
         def work() -> None:
             for first, last in steps:
-                columns = self._columns(terms, most_terms, (first, last), allowed, hits, passages, best)
+                some = Queries(terms.ends[first : last + 1], terms.terms, terms.weights)
+                columns = self._columns(some, most_terms, allowed, hits, passages, best)
                 ranked_lists[first:last] = map(RankedList, batch.query_ids[first:last], *columns)
 
         if threads == 1 or len(batch) == 1:
@@ -129,52 +134,36 @@ class ResidentPostings:
 
     def max_impacts(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
-        numbers = map(self.numbers.get, terms, repeat(-1))
-        return [0 if number < 0 else int(self.most[number]) for number in numbers]
+        impacts: list[int] = self.most[self._look_up(terms)].tolist()
+        return impacts
 
     def bounds(self, batch: QueryBatch) -> np.ndarray:
-        """An upper bound of the score of any document for each query, int64 [queries]."""
-        terms = self._terms(batch)
-        ends = np.cumsum(terms.weights * self.most[terms.terms].astype(np.int64))
-        sums: np.ndarray = np.diff(np.concatenate([[0], ends])[terms.ends])
-        return sums
+        """An upper bound of the score of any document for each query, float64 [queries]."""
+        ends, terms, weights = self._terms(batch)
+        queries = np.repeat(np.arange(len(batch)), np.diff(ends))
+        return np.bincount(queries, weights * self.most[terms].astype(np.float64), len(batch))
 
     def _terms(self, batch: QueryBatch) -> Queries:
-        """The queries' terms that the index has."""
-        ends, weights = batch.ends, batch.weights.astype(np.int32)
-        terms = together([*map(self._numbers, batch.vectors)], NO_TERM)
-        there = terms >= 0
-        if not there.all():
-            ends = np.concatenate([[0], np.cumsum(there)])[ends]
-            terms, weights = terms[there], weights[there]
-        return Queries(ends, terms, weights)
+        """The queries' terms by their numbers."""
+        return Queries(batch.ends, together([*map(self._numbers, batch.vectors)], NO_TERM), batch.weights)
 
     def _numbers(self, vector: Mapping[str, int]) -> np.ndarray:
-        """The number of each term of a query, int64 [n]; -1 for one that the index does not have."""
+        """The number of each term of a query, int64 [n]."""
         if not isinstance(vector, TermWeights):
-            return np.array(list(map(self.numbers.get, vector, repeat(-1))), np.int64)
+            return self._look_up(vector)
         numbers = self.of_dimensions.get(vector.vocabulary)
         if numbers is None:
-            terms = vector.vocabulary.terms
-            numbers = np.fromiter(map(self.numbers.get, terms, repeat(-1)), np.int64, len(terms))
-            self.of_dimensions[vector.vocabulary] = numbers
+            numbers = self.of_dimensions[vector.vocabulary] = self._look_up(vector.vocabulary.terms)
         return numbers[vector.dimensions]
 
+    def _look_up(self, terms: Collection[str]) -> np.ndarray:
+        """The number of each of these terms, int64 [n]; `absent` for one that the index does not have."""
+        return np.fromiter(map(self.numbers.get, terms, repeat(self.absent)), np.int64, len(terms))
+
     def _columns(
-        self,
-        terms: Queries,
-        most_terms: int,
-        span: tuple[int, int],
-        allowed: np.ndarray,
-        hits: int,
-        passages: Grouped | None,
-        best: int,
+        self, terms: Queries, most_terms: int, allowed: np.ndarray, hits: int, passages: Grouped | None, best: int
     ) -> tuple[list[bytes], list[np.ndarray]]:
-        """Ids and scores of the lists of queries span[0] to span[1], by this thread alone; most of it without Python's
-        lock.
-        """
-        first, last = span
-        terms = terms._replace(ends=terms.ends[first : last + 1])
+        """Ids and scores of the lists of some queries, by this thread alone; most of it without Python's lock."""
         space = self._space(hits, most_terms, len(passages.sizes) if passages and best == 1 else 0)
         if passages and best > 1:
             places, scores, counts = sums_of(passages, terms, best, allowed, hits, space)
@@ -183,18 +172,21 @@ class ResidentPostings:
         self.spaces.append(space)
         # Rows that are not filled have places beyond all.
         ranks, stop = (passages.passage.take(places, mode="clip"), STOP) if passages else (places, 0)
-        sizes, ends = counts.tolist(), np.zeros(len(counts) + 1, np.int64)
-        spelt = np.empty(sum(sizes) * (self.longest_id + 1), np.uint8)
+        ends = np.zeros(len(counts) + 1, np.int64)
+        spelt = np.empty(scores.size * (self.longest_id + 1), np.uint8)
         if not spell_lists(self.ids, self.id_ends, ranks, counts, stop, spelt, ends):
             raise ArtefactError(f"resident postings are damaged, an id cannot be read; {REMEDY}")
-        ids = spelt[: ends[-1]].tobytes()
+        ids, bounds = spelt[: ends[-1]].tobytes(), ends.tolist()
         # Copies, so that a list that is kept does not keep those of other queries.
-        of_lists = [row[:size].copy() for row, size in zip(scores, sizes, strict=True)]
-        return [ids[start:end] for start, end in pairwise(ends.tolist())], of_lists
+        of_lists = [row[:size].copy() for row, size in zip(scores, counts.tolist(), strict=True)]
+        return [ids[start:end] for start, end in pairwise(bounds)], of_lists
 
     def _maxima(self, passages: Grouped | None, terms: Queries, allowed: np.ndarray, hits: int, space: Space) -> Hits:
         """The hits of some queries by their own scores; of passages of one document the best."""
-        return maxima_of(passages or self, terms, allowed, hits, space)
+        queries, postings = len(terms.ends) - 1, (passages or self).postings
+        keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
+        most = search(postings, terms, allowed, hits, space, keys, counts)
+        return hits_of(keys[:, :most], counts)
 
     def _space(self, hits: int, terms: int, documents: int) -> Space:
         """One thread's arrays, those of an earlier call if they are large enough."""
@@ -204,15 +196,13 @@ class ResidentPostings:
             space = None
         if space is not None and space_fits(space, hits, terms, documents):
             return space
-        keys = np.empty(max(4 * hits, LEAST_KEYS), np.int64)
-        wide, narrow = np.zeros((4, terms), np.int64), np.zeros((2, terms), np.int32)
-        seen = np.full(documents, -1, np.int32)
-        return Space(np.empty(BLOCK, np.int32), keys, wide[0], wide[1], narrow[0], wide[2], narrow[1], wide[3], seen)
+        keys, seen = np.empty(max(4 * hits, LEAST_KEYS), np.int64), np.full(documents, -1, np.int32)
+        return Space(np.empty(BLOCK, np.int32), keys, np.empty(terms, TERM), seen)
 
 
 def space_fits(space: Space, hits: int, terms: int, documents: int) -> bool:
     """Whether arrays are large enough, and made for the same number of documents in passages."""
-    return len(space.next) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents
+    return len(space.terms) >= terms and len(space.keys) >= 2 * hits and len(space.seen) == documents
 
 
 # The places of the hits of some queries, int64 [queries, n], best first; their scores, float64 [queries, n]; and how
@@ -220,20 +210,9 @@ def space_fits(space: Space, hits: int, terms: int, documents: int) -> bool:
 Hits = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def maxima_of(
-    searched: ResidentPostings | Grouped, terms: Queries, allowed: np.ndarray, hits: int, space: Space
-) -> Hits:
-    """The hits of some queries by their own scores; of passages of one document the best."""
-    queries = len(terms.ends) - 1
-    keys, counts = np.zeros((queries, hits), np.int64), np.zeros(queries, np.int64)
-    search(searched.postings, terms, (0, queries), allowed, hits, space, keys.reshape(-1), counts)
-    return hits_of(keys, counts)
-
-
 def hits_of(keys: np.ndarray, counts: np.ndarray) -> Hits:
-    """The hits of queries by their keys, int64 [queries, hits], in any order; each has `counts` of them."""
+    """The hits of queries by their keys, int64 [queries, n], in any order; each has `counts` of them."""
     # Keys of hits are greater than 0, which fills the rows.
-    keys = keys[:, : int(counts.max())]
     keys.sort(axis=1)
     best = keys[:, ::-1]
     return RANKS - (best & RANKS), (best >> 32).astype(np.float64), counts
