@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lexvl_anserini.engines import class_archive
-from lexvl_anserini.engines.class_archive import DETACHED, MAKER, archive_name, archive_option
+from lexvl_anserini.engines.class_archive import DETACHED, MAKER, MAPPED, archive_name, archive_option
 
 CONTENT = b"classes"
 
@@ -64,7 +64,7 @@ def test_only_a_whole_archive_of_these_jars_that_nobody_else_can_write_is_taken(
     data: Path, runtime: tuple[Path, list[Path]], commands: list[list[str]]
 ) -> None:
     path = put(data, runtime)
-    assert archive_option(*runtime) == [f"-XX:SharedArchiveFile={path}", "-Xlog:cds=off"]
+    assert archive_option(*runtime) == [f"-XX:SharedArchiveFile={path}", *MAPPED]
     for content in (b"", CONTENT[:-1], b"classer"):
         put(data, runtime, content)
         assert archive_option(*runtime) == []
