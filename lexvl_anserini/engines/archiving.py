@@ -19,7 +19,7 @@ from lexvl_anserini.engines.jvm import OUR_JAR, find_jar, find_java, heap_option
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import JavaError
 from lexvl_anserini.ground.files import exclusive, file_sha256, sync_path, write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Manifest
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, EncoderRef, Manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
 from lexvl_anserini.queries.clauses import All, Not, Term
@@ -50,9 +50,9 @@ def make_archive() -> Path:
         name = archive_name(home, jars)
         target = folder / f"{name}-{zlib.crc32(archive.read_bytes()):08x}.jsa"
         archive.replace(target)
-    for path in folder.glob(f"{name.partition('-')[0]}-*"):
-        if path != target:
-            path.unlink(missing_ok=True)
+    for other in folder.glob(f"{name.partition('-')[0]}-*"):
+        if other != target:
+            other.unlink(missing_ok=True)
     return target
 
 
@@ -79,9 +79,9 @@ def rehearse(folder: Path) -> None:
     entry = {"name": SHARD, **counts, "bytes": (shards / SHARD).stat().st_size, "sha256": file_sha256(shards / SHARD)}
     manifest = Manifest(
         kind="impact",
-        encoder={"name": "rehearsal", "options": {}, "checkpoint": None, "checkpoint_digest": None},
-        corpus={"name": "rehearsal", "split": "test", "data_dir": None},
-        counts=counts,
+        encoder=EncoderRef({"name": "rehearsal", "options": {}, "checkpoint": None, "checkpoint_digest": None}),
+        corpus=EncodedCorpus({"name": "rehearsal", "split": "test", "data_dir": None}),
+        counts=Counts(counts),
         vocabulary={"size": len(vocabulary), "digest": vocabulary.digest},
         shards=(entry,),
     )

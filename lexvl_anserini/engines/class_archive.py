@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.ground.places import data_root
 
 # Java options by which a user decides about archives.
 OF_USERS = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:+AutoCreateSharedArchive")
