@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -11,7 +12,6 @@ from lexvl_anserini.data.lines import LinePlace
 from lexvl_anserini.data.passages import splitting
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.places import data_root as data_root
 from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
 from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS, resolve
 from lexvl_anserini.ground.typed import check_type
@@ -86,6 +86,11 @@ def begun(dataset: Dataset) -> Dataset:
         return started.pop() if started else dataset.documents()
 
     return replace(dataset, documents=documents)
+
+
+def data_root(data_dir: str | None) -> Path:
+    """The folder of all datasets: the argument, else $LEXVL_DATA, else ~/.cache/lexvl."""
+    return Path(data_dir or os.environ.get("LEXVL_DATA") or "~/.cache/lexvl").expanduser()
 
 
 def load_dataset(

@@ -21,8 +21,6 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from lexvl_anserini.ground.places import data_root
-
 # Java options by which a user decides about archives.
 OF_USERS = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:+AutoCreateSharedArchive")
 
@@ -41,8 +39,8 @@ DETACHED = 'nice -n 19 "$@" </dev/null >/dev/null 2>&1 &'
 
 
 def archive_folder() -> Path:
-    """The folder of archives."""
-    return data_root(None).absolute() / "java"
+    """The folder of archives: `java` in $LEXVL_DATA, else in ~/.cache/lexvl."""
+    return Path(os.environ.get("LEXVL_DATA") or "~/.cache/lexvl").expanduser().absolute() / "java"
 
 
 def archive_option(home: Path, jars: Sequence[Path]) -> list[str]:
@@ -52,7 +50,7 @@ def archive_option(home: Path, jars: Sequence[Path]) -> list[str]:
         if (archive := sound_archive(archive_folder(), name)) is not None:
             return [f"-XX:SharedArchiveFile={archive}", *MAPPED]
         request(archive_folder() / f"{name}.wanted")
-    except OSError:
+    except (OSError, RuntimeError):  # no folder, or no home of this user
         pass
     return []
 

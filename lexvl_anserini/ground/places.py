@@ -29,11 +29,6 @@ class StoredPath(PosixPath):
         return (place, (url,)) if url else (Path, (str(self),))
 
 
-def data_root(data_dir: str | None) -> Path:
-    """The folder of all datasets: the argument, else $LEXVL_DATA, else ~/.cache/lexvl."""
-    return Path(data_dir or os.environ.get("LEXVL_DATA") or "~/.cache/lexvl").expanduser()
-
-
 def storage_root() -> Path:
     """The folder of local copies: `$LEXVL_STORAGE`, else ~/.cache/lexvl/storage."""
     return Path(os.environ.get("LEXVL_STORAGE") or "~/.cache/lexvl/storage").expanduser().absolute()
