@@ -36,7 +36,7 @@ def make_archive() -> Path:
         JavaError: this runtime makes no archive.
     """
     home, jars, folder = find_java().home, (find_jar(), OUR_JAR), archive_folder()
-    # Of several makers the first one works.
+    # The first of several makers works.
     with exclusive(folder), TemporaryDirectory(prefix="making-", dir=folder) as work:
         classes, archive = Path(work) / "classes", Path(work) / "archive"
         environ = {**os.environ, "LEXVL_JAVA_OPTIONS": f"-Xshare:off -XX:DumpLoadedClassList={classes}"}
