@@ -6,7 +6,9 @@ stdout.
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import inspect
 import logging
 import os
@@ -379,6 +381,8 @@ class CommandGroup(TyperGroup):
 
 def guarded(app: Callable[[], Any]) -> None:
     """Calls `app` and exits the process with the exit code of its outcome."""
+    # Else Python looks for garbage among all objects of torch while it ends, for most of a second.
+    atexit.register(gc.freeze)
     verbose = "--verbose" in sys.argv
     set_up_logging(verbose)
     quiet_libraries()

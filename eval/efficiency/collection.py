@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -18,7 +18,10 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
 
 from .processes import run_once
-from .suite import Options
+
+if TYPE_CHECKING:
+    # With the modules of reports, which no system that is measured needs.
+    from .suite import Options
 
 QUERY_COUNT = 200
 

@@ -49,6 +49,7 @@ def places() -> Mapping[str, KeptPlace]:
         "pages": KeptPlace(data / "pages.sqlite3", "words of pages"),
         "languages": KeptPlace(data / "languages", "vectors of terms"),
         "exports": KeptPlace(data / "exports", "ONNX graphs of encoders"),
+        "java": KeptPlace(data / "java", "classes of Java as it maps them"),
         "storage": KeptPlace(storage_root(), "copies of indexes in storage"),
         "kernels": KeptPlace(Path(os.environ.get("NUMBA_CACHE_DIR") or BESIDE_KERNELS), "compiled functions"),
         **{name: KeptPlace(Path(path).expanduser(), holds, ours=False) for name, (path, holds) in others.items()},

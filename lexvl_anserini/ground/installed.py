@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +22,8 @@ MODEL_LIBRARIES = ("torch", "transformers")
 
 def version_of(package: str) -> str | None:
     """The version of an installed package; None if it is not installed, or has no metadata."""
+    from importlib.metadata import PackageNotFoundError, version  # with thirty modules of mail and sockets
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -51,6 +52,8 @@ def shipped_folder(name: str) -> Path:
 
 def declared_versions() -> dict[str, SpecifierSet]:
     """The versions of each package that ours declares to need; nothing in a checkout that is not installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     from packaging.requirements import Requirement
 
     try:
@@ -61,6 +64,8 @@ def declared_versions() -> dict[str, SpecifierSet]:
 
 def unmet_requirements(extra: str = "") -> list[str]:
     """What ours needs, or an extra of it, and is not installed in a fitting version: `fastapi>=0.120`."""
+    from importlib.metadata import requires
+
     from packaging.requirements import Requirement
 
     unmet: list[str] = []
@@ -81,6 +86,8 @@ def unmet_requirements(extra: str = "") -> list[str]:
 
 def extra_names() -> list[str]:
     """The extras of ours."""
+    from importlib.metadata import metadata
+
     return sorted(metadata(OURS).get_all("Provides-Extra") or ())
 
 

@@ -255,3 +255,20 @@ def test_no_room_for_standard_output_is_one_line(capsys):
         guarded(full)
     assert ended.value.code == 1
     assert capsys.readouterr().err.startswith("error: standard output: the disk is full")
+
+
+def test_the_end_of_a_command_looks_for_no_garbage() -> None:
+    """A cycle that the command leaves is not collected; Python alone would, and `__del__` would print."""
+    code = """
+import gc
+from lexvl_anserini.cli import guarded
+class Cycle:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        print("collected")
+gc.disable()
+guarded(Cycle)
+print("done")
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "done\n"
