@@ -22,6 +22,7 @@ from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, st
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
+from lexvl_anserini.queries.batches import QueryBatch
 
 
 def lists_of(rows: Mapping[str, Mapping[int, int]], some: int = 3) -> Iterator[Lists]:
@@ -90,6 +91,9 @@ def test_a_collection_by_hand(tmp_path: Path) -> None:
     assert searched(resident, [{"dog": 5, "sea": 2}], 1) == [[("a", 1, 15.0)]]
     assert searched(resident, [{}, {"cat": 9}, {"été😀": 2, "cat": 1}], 5) == [[], [], [("c", 1, 510.0)]]
     assert resident.max_impacts(["sea", "cat", "été😀"]) == [5, 0, 255]
+    batch = QueryBatch([ImpactQuery("q", {}), ImpactQuery("r", {"cat": 9}), ImpactQuery("s", {"dog": 5, "sea": 2})])
+    for form in (resident, resident.plain):  # type: ignore[attr-defined]
+        assert form.bounds(batch).tolist() == [0, 0, 5 * 3 + 2 * 5]
 
 
 def test_impacts_of_a_document(tmp_path: Path) -> None:
