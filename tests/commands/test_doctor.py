@@ -27,7 +27,7 @@ REQUIRES = [
 def declared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What ours declares to need, to be changed."""
     lines = list(REQUIRES)
-    monkeypatch.setattr(installed, "requires", lambda name: lines)
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
     versions = {"numpy": "2.1", "fastapi": "0.120", "lexvl-anserini": "0.3"}
     for module in (installed, doctor):
         monkeypatch.setattr(module, "version_of", versions.get)
@@ -85,8 +85,8 @@ def test_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> No
     def absent(name: str) -> list[str]:
         raise PackageNotFoundError(name)
 
-    for module, name in ((installed, "requires"), (installed, "metadata")):
-        monkeypatch.setattr(module, name, absent)
+    for name in ("requires", "metadata"):
+        monkeypatch.setattr(f"importlib.metadata.{name}", absent)
     monkeypatch.setattr(doctor, "CHECKS", {"lexvl-anserini": doctor.of_packages})
     status, shown = invoke()
     assert status == 0
