@@ -274,14 +274,14 @@ def placed(state: Path, index: Path, random: Random, damage: bool) -> None:
 
 def test_indexes_that_change(rounds: Rounds, states: dict[str, Path]) -> None:
     """Every answer is of a whole state that was there; after the last change, the answers are of the last state."""
-    question = {"index": "index", "text": "red blue green"}
+    question = {"index": "changing", "text": "red blue green"}
     hits: dict[str, Any] = {}
     for name, index in states.items():
         with running(index) as client:
             hits[name] = client.post("/api/search", {**question, "index": index.name})[1]["hits"]
     before = resources()
     for _seed, draw, home in rounds:
-        index = home / "index"
+        index = home / "changing"
         placed(states["one"], index, draw, damage=False)
         there, bad = ["one"], []
         with running(index) as client:
