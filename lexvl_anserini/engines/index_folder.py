@@ -9,7 +9,6 @@ INDEX/
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -172,23 +171,6 @@ def new_index(index: Path, shards: Path, manifest: Manifest) -> Iterator[Path]:
         if (shards / VOCABULARY).is_file():
             shutil.copyfile(shards / VOCABULARY, part / VOCABULARY)
         write_json(part / MANIFEST, manifest.to_json())
-
-
-@contextmanager
-def changed_index(index: Path) -> Iterator[Path]:
-    """Yields `INDEX.part` with the index's own files, to be changed; it replaces the index, or nothing changes.
-
-    The files are links, not copies: an engine that never writes to a finished file, such as Lucene, may add and remove
-    files. A process that has the older index open continues to read it.
-    """
-    with new_folder(index) as part:
-        for file in index.iterdir():
-            if file.is_file() and not file.name.endswith((".lock", ".part")):
-                try:
-                    os.link(file, part / file.name)
-                except OSError:  # a file system without links
-                    shutil.copyfile(file, part / file.name)
-        yield part
 
 
 def write_report(index: Path, report: Mapping[str, Any], manifest: Manifest | None = None) -> None:

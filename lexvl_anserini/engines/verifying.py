@@ -3,12 +3,13 @@
 Every file of Lucene ends with a checksum of its bytes, which Lucene compares when it merges, not when it searches. The
 files of a small index are compared before its first answer; those of a large one beside the first searches, whose
 command waits for the result before it calls them finished. What was compared is remembered outside the index until
-the file system says that the file changed.
+the file system says that the file changed. `changed_index` carries it over to the files that a change leaves.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,7 +23,7 @@ from typing import BinaryIO
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.engines.lucene.versions import CHECKSUM_BYTES, FOOTER, FOOTER_BYTES
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import file_sha256, new_folder
 
 # Up to this size all checksums are compared before the first answer, which takes some tenths of a second at most.
 VERIFIED_BYTES = 1 << 30
@@ -110,7 +111,24 @@ class Verification:
 
 
 @contextmanager
-def links_remembered(index: Path) -> Iterator[None]:
+def changed_index(index: Path) -> Iterator[Path]:
+    """Yields `INDEX.part` with the index's own files, to be changed; it replaces the index, or nothing changes.
+
+    The files are links, not copies: an engine that never writes to a finished file, such as Lucene, may add and remove
+    files. A process that has the older index open continues to read it.
+    """
+    with _links_remembered(index), new_folder(index) as part:
+        for file in index.iterdir():
+            if file.is_file() and not file.name.endswith((".lock", ".part")):
+                try:
+                    os.link(file, part / file.name)
+                except OSError:  # a file system without links
+                    shutil.copyfile(file, part / file.name)
+        yield part
+
+
+@contextmanager
+def _links_remembered(index: Path) -> Iterator[None]:
     """Around a change of an index that links its files: a link is no reason to compare a large index's file again."""
     paths = [path for path in index.iterdir() if path.is_file()]
     if sum(path.stat().st_size for path in paths) <= VERIFIED_BYTES:

@@ -8,13 +8,14 @@ from typing import Any
 
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.engines.index_folder import RESIDENT, changed_index, is_index
+from lexvl_anserini.engines.index_folder import RESIDENT, is_index
 from lexvl_anserini.engines.jvm import java_errors
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.engines.lucene.fields import census, opened_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.choosing import resident_files
 from lexvl_anserini.engines.resident.packing import write_resident
+from lexvl_anserini.engines.verifying import changed_index
 from lexvl_anserini.exchange.ciff_writing import Census, take_census
 from lexvl_anserini.exchange.importing import ImportSettings, columns_of, of_integers
 from lexvl_anserini.ground.claims import Claim, claim

@@ -11,10 +11,10 @@ import numpy as np
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.approximation import MEASURED_HITS, REACHES, mean_recall
 from lexvl_anserini.engines.engine import ImpactEngine
-from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, changed_index, read_report, write_report
+from lexvl_anserini.engines.index_folder import APPROXIMATE, BuiltIndex, read_report, write_report
 from lexvl_anserini.engines.lucene.writing import source_manifest
 from lexvl_anserini.engines.opening import verified
-from lexvl_anserini.engines.verifying import links_remembered
+from lexvl_anserini.engines.verifying import changed_index
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import sole_writer
 from lexvl_anserini.ground.manifest import Manifest
@@ -49,7 +49,7 @@ def approximate(
         raise UsageError(f"{len(queries):,} queries to measure with, at most {MOST_QUERIES:,}; give some of them")
     jvm.start()
     manifest = source_manifest(index)
-    with sole_writer(index, folder=True), links_remembered(index), changed_index(index) as part:
+    with sole_writer(index, folder=True), changed_index(index) as part:
         # In a changed index the name is a link to the file of the older one.
         (part / APPROXIMATE).unlink(missing_ok=True)
         write_approximate(part)

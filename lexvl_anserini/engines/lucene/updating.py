@@ -22,7 +22,6 @@ from typing import Any
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
-    changed_index,
     is_index,
     new_index,
     read_report,
@@ -50,7 +49,7 @@ from lexvl_anserini.engines.lucene.writing import (
 )
 from lexvl_anserini.engines.resident import layout
 from lexvl_anserini.engines.resident.choosing import resident_files
-from lexvl_anserini.engines.verifying import is_sound, links_remembered
+from lexvl_anserini.engines.verifying import changed_index, is_sound
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import sole_writer, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
@@ -116,7 +115,7 @@ def append(
 
 def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: int, progress: Progress) -> BuiltIndex:
     """Adds the documents of folders of which the index lacks some; `replacing` is the request if they may replace."""
-    with links_remembered(index), changed_index(index) as part:
+    with changed_index(index) as part:
         before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
         options = IndexOptions(**report.options)
         manifests = [source_manifest(source) for source in new]
@@ -173,7 +172,7 @@ def delete(index: Path, doc_ids: Iterable[str]) -> BuiltIndex:
 def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
     """Removes documents that are in the index."""
     lines = _lines(doc_ids)
-    with links_remembered(index), changed_index(index) as part, java_errors(f"{index}: cannot be written"):
+    with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
         before, report, there = read_impact_manifest(part), read_report(part), _resident_of_segments(index)
         options = IndexOptions(**report.options)
         with _updater(index, part, creator([index]), options) as updater:
@@ -204,7 +203,7 @@ def repair(index: Path) -> bool:
             return False
         with java_errors(f"{index}: damaged"), census(index) as whole:
             whole.checkIntegrity()
-        with links_remembered(index), changed_index(index) as part, java_errors(f"{index}: cannot be written"):
+        with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
             manifest, report = read_impact_manifest(part), read_report(part)
             counts = {**count_index(part), "max_impact": max_impact(part), "fields": report.fields}
             options, sources = IndexOptions(**report.options), sources_of(part, manifest)
