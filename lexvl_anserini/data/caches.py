@@ -16,6 +16,7 @@ import typer
 import lexvl_anserini
 from lexvl_anserini.cli import Style, Verbose, print_rows, run
 from lexvl_anserini.data.dataset import data_root
+from lexvl_anserini.engines.class_archive import archive_folder
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.places import storage_root
 
@@ -49,7 +50,7 @@ def places() -> Mapping[str, KeptPlace]:
         "pages": KeptPlace(data / "pages.sqlite3", "words of pages"),
         "languages": KeptPlace(data / "languages", "vectors of terms"),
         "exports": KeptPlace(data / "exports", "ONNX graphs of encoders"),
-        "java": KeptPlace(data / "java", "classes of Java as it maps them"),
+        "java": KeptPlace(archive_folder(), "classes of Java as it maps them"),
         "storage": KeptPlace(storage_root(), "copies of indexes in storage"),
         "kernels": KeptPlace(Path(os.environ.get("NUMBA_CACHE_DIR") or BESIDE_KERNELS), "compiled functions"),
         **{name: KeptPlace(Path(path).expanduser(), holds, ours=False) for name, (path, holds) in others.items()},

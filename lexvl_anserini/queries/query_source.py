@@ -247,8 +247,9 @@ def check_terms(clause: Clause, vocabulary: Path | None, manifest: Manifest) -> 
 def check_known(clause: Clause, known: Sequence[str]) -> None:
     """Refuses terms that are not among those of a vocabulary."""
     for term in sorted(set(terms_of(clause)).difference(known)):
-        near = [name for name in known if name.partition(":")[2] == term]  # of an index of several fields
-        near = near or [name for name in (term.partition(":")[2],) if name in known]
+        # The term with a field, in an index of several; without one, in an index of one.
+        bare = term.partition(":")[2]
+        near = [name for name in known if name.partition(":")[2] == term or name == bare]
         near = near or get_close_matches(term.lower(), known, n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise UsageError(f"term {term!r} is not in the vocabulary of the index{hint}")

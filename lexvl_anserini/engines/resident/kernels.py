@@ -45,8 +45,8 @@ EXCLUDED = -(1 << 30)
 # Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
 SORTED = 64
 
-# What the kernels know of a slot, side by side in memory: the first byte in `octets`; the first impact of a bitmap slot
-# in `columns`, of others the kind, negative; the greatest impact; entries - 1.
+# What the kernels know of a slot, side by side in memory: the first byte in `octets`; of a column the first impact in
+# `impacts`, of others the kind, negative; the greatest impact; entries - 1.
 SLOT = np.dtype([("place", "i8"), ("column", "i8"), ("most", "u4"), ("count", "u2"), ("block", "u2")])
 
 # Three lists side by side: a query's terms, each with its first slot that is not behind the current block; the slots of
