@@ -47,8 +47,8 @@ REASONS = {
 }
 
 INTRODUCTION = """\
-A cell has what this project measured, what is published, the difference and the verdict, or why it has no value. A
-click on it shows the command of its row and what that needs; the next click copies the command.
+A cell has what this project measured, what is published, or computed from what is, the difference and the verdict, or
+why it has no value. A click on it shows the command of its row and what that needs; the next click copies the command.
 [Reproducing tables](../reproduction.md) explains verdicts and options.
 """
 
@@ -132,8 +132,9 @@ def cell_html(cell: PublishedCell, kind: str, recorded: RecordedCell | None, wit
     """A cell: a button where a command measures it, else a text."""
     published = "–" if cell.value is None else f"{cell.bound}{cell.value:.{cell.decimals}f}"
     lines = [f"<i>{heading(cell)}</i>"] if with_heading else []
-    # This project's own numbers are in no paper.
-    word = "stated" if cell.tolerance or cell.bound == ">" else "published"
+    # This project's own numbers are in no paper, and some are computed from published files.
+    own, word = cell.tolerance or cell.bound == ">", "computed" if cell.status == "derived" else "published"
+    word = "stated" if own else word
     if recorded:
         difference = "" if cell.value is None else number_text(cell.decimals, recorded.measured - cell.value, "+z")
         lines += [f"<b>{number_text(cell.decimals, recorded.measured)}</b>"]

@@ -37,6 +37,7 @@ from lexvl_anserini.ground.errors import (
 )
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
+from lexvl_anserini.ground.progress import waiting
 from lexvl_anserini.ground.registry import AUTO, RUNTIME_HOMES, TORCH, door, resolve
 from lexvl_anserini.ground.typed import check_type, plain
 
@@ -145,7 +146,8 @@ def load_encoder(
     check_type("runtime", runtime, str, "a name, such as 'torch'")
     card_of(name)
     load = resolve("runtime", runtime, RUNTIME_HOMES)
-    encoder: Encoder = load(name, *places, device, options)
+    with waiting(f"loads {name}"):
+        encoder: Encoder = load(name, *places, device, options)
     return encoder
 
 

@@ -28,6 +28,7 @@ from lexvl_anserini.engines.class_archive import OF_USERS, archive_option
 from lexvl_anserini.ground.errors import ArtefactError, JavaError
 from lexvl_anserini.ground.files import quoted_number
 from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.progress import waiting
 
 # Our own classes, compiled from the sources beside it (engines/lucene/jar.py).
 OUR_JAR = Path(__file__).parent / "java" / "lexvl.jar"
@@ -183,7 +184,8 @@ def start() -> None:
     if _Started.pid is None:
         with _Started.lock:
             if _Started.pid is None:
-                _start()
+                with waiting("starts Java"):
+                    _start()
     attend()
 
 

@@ -2,6 +2,8 @@
 
 with progress_bar("encode", len(documents)) as advance:
 write_impacts(dataset, model, folder, progress=advance)
+
+A step without items, such as a start of Java, has a line on a terminal while it lasts.
 """
 
 from __future__ import annotations
@@ -11,11 +13,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
+
+log = logging.getLogger("lexvl_anserini")
 
 Progress = Callable[[int], None]
 
 # Seconds between two lines of the log.
 LOG_EVERY_S = 10.0
+
+
+# Steps that last, in all threads, and the lock of their line.
+_steps: list[str] = []
+_line = Lock()
+
+# Terminal codes: clear the line; go back to its begin, so that the next output overwrites it.
+CLEAR, BACK = "\x1b[2K", "\r"
 
 
 def silent(_: int) -> None:
@@ -42,7 +55,6 @@ def progress_bar(label: str, total: int | None, unit: str = "documents") -> Iter
             yield lambda n: bar.advance(task, n)
         return
 
-    log = logging.getLogger("lexvl_anserini")
     started = last = time.monotonic()
     done = 0
 
@@ -55,3 +67,24 @@ def progress_bar(label: str, total: int | None, unit: str = "documents") -> Iter
             log.info("%s: %d%s %s, %.0f s", label, done, f" of {total}" if total else "", unit, now - started)
 
     yield advance
+
+
+@contextmanager
+def waiting(step: str) -> Iterator[None]:
+    """Names a step on the terminal of a command until it ends; elsewhere, and in a program's own process, nothing."""
+    if not (log.isEnabledFor(logging.INFO) and sys.stderr.isatty()):
+        yield
+        return
+    _draw(_steps.append, step)
+    try:
+        yield
+    finally:
+        _draw(_steps.remove, step)
+
+
+def _draw(change: Callable[[str], None], step: str) -> None:
+    """Changes the steps and draws their line."""
+    with _line:
+        change(step)
+        sys.stderr.write(f"{CLEAR}{', '.join(_steps)}{' ...' * bool(_steps)}{BACK}")
+        sys.stderr.flush()

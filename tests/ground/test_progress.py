@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import logging
 import sys
+from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -25,6 +27,25 @@ def test_lines_of_the_log_where_there_is_no_terminal(monkeypatch, caplog):
         advance(3)
         advance(4)
     assert [record.getMessage() for record in caplog.records] == ["encode: 5 of 9 texts, 11 s"]
+
+
+def test_a_terminal_names_the_steps_that_last(monkeypatch, caplog):
+    terminal = StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    caplog.set_level(logging.WARNING, "lexvl_anserini")  # a program that is no command of ours
+    with progress.waiting("starts Java"):
+        pass
+    assert terminal.getvalue() == ""
+    caplog.set_level(logging.INFO, "lexvl_anserini")
+    with suppress(ValueError), progress.waiting("starts Java"), progress.waiting("loads vdr"):
+        raise ValueError
+    lines = terminal.getvalue().replace(progress.CLEAR, "").split(progress.BACK)
+    assert lines == ["starts Java ...", "starts Java, loads vdr ...", "starts Java ...", "", ""]
+    monkeypatch.setattr(terminal, "isatty", lambda: False)
+    with progress.waiting("starts Java"):
+        pass
+    assert terminal.getvalue().endswith(progress.CLEAR + progress.BACK)
 
 
 def test_a_bar_in_a_notebook(monkeypatch):
