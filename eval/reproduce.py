@@ -25,6 +25,7 @@ from .reproduction.record import write_record
 from .reproduction.rows import Workplace, assignments, rows_of
 from .reproduction.tables import (
     DIFFERS,
+    FAILED,
     SKIPPED,
     ReproducedCell,
     cell_table,
@@ -146,7 +147,9 @@ class OutcomeOptions:
             write_record(self.record, cells)
 
     def check(self, cells: Sequence[ReproducedCell]) -> None:
-        """Raises LexvlError for verdicts that the user does not accept."""
+        """Raises LexvlError for parts that failed, and for verdicts that the user does not accept."""
+        if failed := [cell for cell in cells if cell.verdict == FAILED]:
+            raise LexvlError(f"{len(failed)} of {len(cells)} cells: their systems failed ({failed[0].reason})")
         refused = (SKIPPED, DIFFERS) if self.strict else (DIFFERS,) if self.agreeing else ()
         if failed := [cell for cell in cells if cell.verdict in refused]:
             what, option = ("are skipped or differ", "--strict") if self.strict else ("differ", "--agreeing")
@@ -166,7 +169,7 @@ def command(
 ) -> None:
     """Reproduce tables of papers: encode, index, search, measure; print measured and published values with verdicts.
 
-    Rows whose weights or data are missing are named and skipped. A second call finds finished rows.
+    Rows whose weights or data are missing are named and skipped; the exit code is 1 if a system fails. A second call finds finished rows.
 
     Example: python -m eval.reproduce vdr-table4 --dry-run
     """
@@ -180,8 +183,10 @@ def command(
         sys.stdout.write(planned(plans, output_format, with_needs=not selection.every))
         return
     rows = [row for table in tables for row in rows_of(table, selection.rows) if row.is_ours]
-    cells = [cell for row_cells in reproduced_rows(rows, workplace) for cell in row_cells]
-    outcome.write(cells)
+    cells: list[ReproducedCell] = []
+    for of_row in reproduced_rows(rows, workplace):
+        cells += of_row
+        outcome.write(cells)  # a call of hours that ends at a later row has the rows before
     sys.stdout.write(render(cell_table(cells), cells, output_format))
     log.info("%s", summary(cells))
     outcome.check(cells)

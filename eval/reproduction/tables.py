@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from lexvl_anserini.ground.errors import CheckpointError, DataError, MissingExtra
+from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, MissingExtra, UsageError
 
 from ..report.render import MISSING, PLAIN, Column, FieldColumn, Table
 from .matrix import TablePlan, way_of
@@ -23,6 +23,7 @@ from .sources import UNCONFIRMED
 log = logging.getLogger(__name__)
 
 AGREES, DIFFERS, UNCOMPARED, SKIPPED, UNMEASURED = "agrees", "differs", "not compared", "skipped", "not measured"
+FAILED = "failed"
 UNPRINTED = "drawn without a number"
 FETCHED = "downloaded when the rest is here"
 OTHERS, LATER = "a system of other people", "not measured by this version"
@@ -136,7 +137,7 @@ class ReproducedCell(NamedTuple):
     measured    in the unit of the published number; None if it was not measured
     published   None for what the source draws without a number
     difference  measured - published
-    verdict     agrees, differs, not compared, skipped or not measured
+    verdict     agrees, differs, not compared, skipped, failed or not measured
     reason      why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
     bound       < or > where the source says only that the value is below or above the published one; else empty
     model       the digest of the checkpoint that was measured; empty where none is loaded
@@ -197,6 +198,11 @@ def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | 
         names = [need.name for need in lacking if need.kind == kind]
         missing.update(names)
         return Unmeasured(SKIPPED, f"missing: {', '.join(names)}" if names else str(error))
+    except UsageError:
+        raise  # of the command: no other row fares better
+    except LexvlError as error:
+        log.error("%s: failed, %s", part.name, error)
+        return Unmeasured(FAILED, str(error))
     log.info("%s: %.1f s", part.name, time.perf_counter() - started)
     return finding
 

@@ -38,7 +38,7 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.registry import import_home
 from lexvl_anserini.runs.trec import read_run
 
@@ -496,6 +496,60 @@ def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
     assert [(cell.measured, cell.model) for cell in read_record(record).values()] == [(5.0, ""), (2.5, "")]
     own_tables(tmp_path, monkeypatch, ratios=">4 >2.4")
     assert call("own-speeds", "--output", tmp_path / "out", "--agreeing")[0] == 0
+
+
+TWO = """\
+paper: A
+tables:
+  speeds:
+    title: ratios
+    unit: x
+    columns: ["speed stock / ours: batch of queries, CPU, [k=10]"]
+    rows: {ORDER}
+    systems:
+      good: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
+      bad: {suite: {documents: 200, shape: splade, system: [ours, stock], repeats: 2}}
+"""
+
+
+def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...], error: BaseException) -> None:
+    """A table of two rows in an order: `good` has the ratio 5, and `bad` raises the error."""
+
+    def measure(options):
+        if options.documents == [200]:
+            raise error
+        answers = {
+            (name, "batch", 10): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
+            for name, seconds in (("stock", 2.0), ("ours", 0.4))
+        }
+        return Report(ratios=ratios_of(answers, (10,), 1), machine={"load_average": [0, 0, 0]})
+
+    monkeypatch.setattr("eval.efficiency.search.measure", measure)
+    (folder / "two.yaml").write_text(TWO.replace("ORDER", ", ".join(f"{name}: '>4'" for name in order)))
+    tables = {table.name: table for table in read_tables(folder / "two.yaml")}
+    monkeypatch.setattr("eval.reproduce.published_tables", lambda: tables)
+
+
+@pytest.mark.parametrize("order", [("good", "bad"), ("bad", "good")])
+def test_a_system_that_fails_costs_its_own_cells(order, tmp_path, monkeypatch):
+    """The other row is measured and recorded; the exit code is 1 without any option."""
+    failing_speeds(tmp_path, monkeypatch, order, ArtefactError("worker ours: ended"))
+    record, results = tmp_path / "record.json", tmp_path / "cells.jsonl"
+    code, text, said = call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)
+    assert (code, said) == (1, "1 of 2 cells: their systems failed (worker ours: ended)")
+    assert text.count("agrees") == 1 and text.count("failed (worker ours: ended)") == 1
+    assert [cell.measured for cell in read_record(record).values()] == [5.0]
+    assert [json.loads(line)["verdict"] for line in results.read_text().splitlines()] == [
+        {"good": "agrees", "bad": "failed"}[name] for name in order
+    ]
+
+
+def test_an_end_at_a_later_row_keeps_the_rows_before(tmp_path, monkeypatch):
+    failing_speeds(tmp_path, monkeypatch, ("good", "bad"), KeyboardInterrupt())
+    record, results = tmp_path / "record.json", tmp_path / "cells.jsonl"
+    assert call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)[0] != 0
+    assert [cell.measured for cell in read_record(record).values()] == [5.0]
+    assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [5.0]
 
 
 def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
