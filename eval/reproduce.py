@@ -169,7 +169,8 @@ def command(
 ) -> None:
     """Reproduce tables of papers: encode, index, search, measure; print measured and published values with verdicts.
 
-    Rows whose weights or data are missing are named and skipped; the exit code is 1 if a system fails. A second call finds finished rows.
+    Rows whose weights or data are missing are named and skipped; the exit code is 1 if a system fails. A second call
+    finds finished rows.
 
     Example: python -m eval.reproduce vdr-table4 --dry-run
     """

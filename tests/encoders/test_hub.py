@@ -191,6 +191,26 @@ def test_files_of_another_listing_of_the_same_commit(hub, true_digest):
     (folder / "added_tokens.json").unlink()
 
 
+def test_a_folder_in_the_place_of_a_file(hub):
+    """Two servers call one name a file and a folder: what either left does not end a download from the other."""
+    snapshot, blob = hub.cache / "snapshot", hub.cache / "blob"
+    (snapshot / "a/b").mkdir(parents=True)
+    blob.write_bytes(b"{}")
+    for name in ("config.json", "a/b/x.json", "model.safetensors", "vocab.txt", "README.md"):
+        (snapshot / name).symlink_to(blob)
+    listed = {"config.json/x.json", "a", "model.safetensors/y.json", "vocab.txt"}
+    for _ in range(2):
+        hub_module.remove_others(snapshot, listed, weights=False)
+        assert {path.name for path in snapshot.iterdir()} == {"vocab.txt", "README.md"}
+    blob.unlink()
+    hub_module.remove_others(snapshot, {"vocab.txt/z.json"}, weights=True)
+    assert {path.name for path in snapshot.iterdir()} == {"README.md"}
+    (snapshot / "config.json").write_bytes(b"the user's")
+    with pytest.raises(CheckpointError, match="move the file away"):
+        hub_module.remove_others(snapshot, {"config.json/x.json"}, weights=True)
+    assert (snapshot / "config.json").read_bytes() == b"the user's"
+
+
 def test_another_commit_than_the_one_named(hub):
     hub.sha = OTHER
     assert f"tiny/splade@{SHA}: the hub answers with another commit" in refused(f"tiny/splade@{SHA}")

@@ -120,6 +120,7 @@ def download(name: str, revision: str | None, listing: Listing, weights: bool) -
     with disk_errors(storage):
         make_folder(storage / "blobs")
         with exclusive(storage / "blobs", wait=True):
+            remove_others(snapshot, {file.name for file in listing.files}, weights)
             if not all((snapshot / file.name).is_file() for file in listing.files):
                 snapshot_download(
                     name,
@@ -128,7 +129,6 @@ def download(name: str, revision: str | None, listing: Listing, weights: bool) -
                 )
             for file in listing.files:
                 check_file(f"{name}@{listing.commit}", snapshot, file.name, file.digest)
-            remove_others(snapshot, {file.name for file in listing.files}, weights)
             reference = storage / "refs" / (revision or MAIN)
             if revision != listing.commit and not (reference.is_file() and reference.read_text() == listing.commit):
                 with atomic_write(reference) as out:
@@ -156,12 +156,21 @@ def remove(path: Path) -> None:
 
 
 def remove_others(snapshot: Path, listed: Collection[str], weights: bool) -> None:
-    """Removes links that the listing does not have, as another server's listing of the same commit leaves them."""
-    for name in model_files(names_in(snapshot), weights):
-        if name not in listed and not (snapshot / name).is_symlink():
+    """Removes links that the listing does not have, as another server's listing of the same commit leaves them.
+
+    These are files of a model, and what has the place of a listed file or of its folders.
+    """
+    folders = {folder for name in listed for folder in folders_of(name)}
+    links = (path for path in snapshot.rglob("*") if path.is_symlink() or path.is_file())
+    others = {path.relative_to(snapshot).as_posix() for path in links}.difference(listed)
+    blocking = {name for name in others if name in folders or any(map(listed.__contains__, folders_of(name)))}
+    for name in {*model_files(others, weights)} | blocking:
+        if not (snapshot / name).is_symlink():
             raise CheckpointError(f"{snapshot / name}: not in the hub's listing of this model; move the file away")
-        if name not in listed:
-            (snapshot / name).unlink()
+        (snapshot / name).unlink()
+    for folder in sorted((path for path in snapshot.rglob("*/") if path.is_dir()), reverse=True):
+        if folder.relative_to(snapshot).as_posix() not in folders and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def names_in(folder: Path) -> Iterator[str]:
