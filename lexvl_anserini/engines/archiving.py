@@ -27,9 +27,12 @@ from lexvl_anserini.queries.clauses import All, Not, Term
 SHARD = "docs/shard-00000.jsonl"
 TIMEOUT_S = 600
 
+# Archives that stay, the newest: environments and checkouts that are gone leave theirs.
+ARCHIVES = 8
+
 
 def make_archive() -> Path:
-    """Makes the archive of the runtime and the jars that commands use here, and removes those of their older states.
+    """Makes the archive of the runtime and the jars that commands use here, and removes old ones.
 
     Raises:
         ArtefactError: another process makes one.
@@ -50,10 +53,15 @@ def make_archive() -> Path:
         name = archive_name(home, jars)
         target = folder / f"{name}-{zlib.crc32(archive.read_bytes()):08x}.jsa"
         archive.replace(target)
-    for other in folder.glob(f"{name.partition('-')[0]}-*"):
-        if other != target:
-            other.unlink(missing_ok=True)
+    remove_old(folder, target)
     return target
+
+
+def remove_old(folder: Path, target: Path) -> None:
+    """Removes what is of older states of the target's runtime and jars, and all but the `ARCHIVES` newest archives."""
+    by_age = sorted(folder.glob("*.jsa"), key=lambda path: path.stat().st_mtime)
+    for other in {*folder.glob(f"{target.name.partition('-')[0]}-*"), *by_age[:-ARCHIVES]} - {target}:
+        other.unlink(missing_ok=True)
 
 
 def _run(command: list[str], environ: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lexvl_anserini.engines import class_archive
+from lexvl_anserini.engines.archiving import remove_old
 from lexvl_anserini.engines.class_archive import DETACHED, MAKER, MAPPED, archive_name, archive_option
 
 CONTENT = b"classes"
@@ -46,6 +47,18 @@ def put(data: Path, runtime: tuple[Path, list[Path]], content: bytes = CONTENT) 
     path.write_bytes(content)
     path.chmod(0o600)
     return path
+
+
+def test_old_archives_go(tmp_path: Path) -> None:
+    """Those of another state of the same runtime, and the oldest of others; a mark of a first start is no archive."""
+    for number in range(10):
+        (tmp_path / f"{number}-state-0.jsa").touch()
+        os.utime(tmp_path / f"{number}-state-0.jsa", (number, number))
+    for name in ("7-other-0.jsa", "7-other.wanted", "3-state.wanted"):
+        (tmp_path / name).touch()
+    remove_old(tmp_path, tmp_path / "7-state-0.jsa")
+    left = {f"{number}-state-0.jsa" for number in range(3, 10)}
+    assert {path.name for path in tmp_path.iterdir()} == left | {"3-state.wanted"}
 
 
 def test_the_second_start_has_an_archive_made_and_no_other_of_that_day(
