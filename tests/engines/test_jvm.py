@@ -123,7 +123,8 @@ def test_named_runtime_that_is_too_old_or_does_not_run(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "1.8.0_392")
     assert "is Java 8, expected >= 21" in python(START, LEXVL_JAVA_HOME=str(old)).stdout
     broken = fake_java(tmp_path / "broken", "21.0.1", script="echo out of luck >&2; exit 3")
-    assert "out of luck\nalive" in python(START, LEXVL_JAVA_HOME=str(broken)).stdout
+    child = python(START, LEXVL_JAVA_HOME=str(broken), LEXVL_DATA=str(tmp_path))  # notes a start of this runtime there
+    assert "out of luck\nalive" in child.stdout
 
 
 GOOD_JAVA = f"import os\nos.environ['JAVA_HOME'] = {str(jvm.find_java().home)!r}\n"
