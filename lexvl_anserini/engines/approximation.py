@@ -37,7 +37,7 @@ def mean_recall(exact: Sequence[Exact], scores: Sequence[np.ndarray]) -> float:
         for (count, least), of_query in zip(exact, scores, strict=True)
         if count
     ]
-    return sum(shares) / len(shares) if shares else 1.0
+    return float(sum(shares) / len(shares)) if shares else 1.0
 
 
 def check_recall(recall: float) -> None:

@@ -134,6 +134,12 @@ def recall_of(exact: Sequence[RankedList], lists: Sequence[RankedList], hits: in
     )
 
 
+def test_a_recall_is_a_number_of_python() -> None:
+    """One of two hits, all of one, and a query without hits: .75, which is written as JSON."""
+    recall = mean_recall([(2, 5), (1, 4), (0, np.inf)], [np.array([7, 3]), np.array([4]), np.array([1])])
+    assert type(recall) is float and recall == 0.75
+
+
 def test_every_score_is_the_dot_product_and_lists_have_their_order(built: tuple[Path, Path]) -> None:
     _, index = built
     queries, vectors = queries_of(40), dict(DOCUMENTS)
