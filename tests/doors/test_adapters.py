@@ -284,6 +284,27 @@ class TestMTEB:
         with pytest.raises(UsageError, match="give the task a name"):
             task_of(replace(judged, name="--"))
 
+    def test_a_title_and_a_text_stay_two(self, model, monkeypatch):
+        """MTEB joins them for encoders that read one text; ours get what `encode` gives them."""
+        from lexvl_anserini.doors.adapters.mteb_task import task_of
+
+        documents = [Document("d1", "a dog", "runs"), Document("d2", None, "a cat"), Document("d3", "a boat", None)]
+        qrels = [Qrel(topic.query_id, "d1", 1) for topic in TOPICS]
+        data = replace(
+            DATASET, documents=lambda: iter(documents), topics=lambda: iter(TOPICS), qrels=lambda: iter(qrels)
+        )
+        indexed = []
+
+        def index(model, documents, batch_size):
+            indexed.extend(documents)
+            return IndexedCorpus(model, indexed, batch_size=batch_size)
+
+        monkeypatch.setattr("lexvl_anserini.doors.adapters.mteb_search.IndexedCorpus", index)
+        self.evaluated(model, task_of(data))
+        assert [document[:3] for document in indexed] == [
+            ("d1", "a dog", "runs"), ("d2", None, "a cat"), ("d3", "a boat", "")
+        ]  # fmt: skip
+
     def test_our_datasets_of_pictures_are_tasks(self):
         from lexvl_anserini import load_dataset, load_encoder
         from lexvl_anserini.doors.adapters.mteb_task import task_of

@@ -69,8 +69,9 @@ class MTEBSearch:
         """
         batch_size = int((others.get("encode_kwargs") or {}).get("batch_size", 32))
         ids, rows = [str(doc_id) for doc_id in corpus["id"]], self._rows(corpus, task_metadata, "document", batch_size)
+        # `text` has the title and the body of a document, which some encoders read as two texts.
         documents = (
-            Document(doc_id, text=row.get("text"), image=row.get("image"))
+            Document(doc_id, row.get("title") or None, row.get("body", row.get("text")), row.get("image"))
             for doc_id, row in zip(ids, rows, strict=True)
         )
         self.corpus = IndexedCorpus(self.model, documents, batch_size=batch_size)
@@ -107,7 +108,7 @@ class MTEBSearch:
         return by_query(lists)
 
     def _rows(self, dataset: Any, task_metadata: Any, side: str, batch_size: int) -> Iterator[dict[str, Any]]:
-        """The text and the image of each row, as MTEB's own encoders get them."""
+        """The texts and the image of each row, as MTEB's own encoders get them."""
         # MTEB's own wrappers import it too; a test fails where a new version moves it.
         from mteb._create_dataloaders import create_dataloader
         from mteb.types import PromptType
@@ -117,7 +118,7 @@ class MTEBSearch:
             dataset, task_metadata=task_metadata, prompt_type=PromptType(side), batch_size=batch_size
         )
         for batch in batches:
-            columns = {key: batch[key] for key in ("text", "image") if key in batch}
+            columns = {key: batch[key] for key in ("title", "body", "text", "image") if key in batch}
             for values in zip(*columns.values(), strict=True):
                 row = dict(zip(columns, values, strict=True))
                 if row.get("image") is not None:
