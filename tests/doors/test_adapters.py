@@ -117,6 +117,9 @@ def test_pyterrier_experiments(index, model, tmp_path):
     qrels = pd.DataFrame({"qid": ["1", "2"], "docno": ["d3", "d3"], "label": [1, 1]})
     table = pt.Experiment([PyTerrierRetriever(index.path)], topics.astype({"qid": str}), qrels, ["recip_rank"])
     assert table["recip_rank"].tolist() == [0.5]
+    record = {"docno": 7, "text": "runs", "title": "a dog", "url": "a blank", "empty": ""}
+    fields = PyTerrierIndexer(model, tmp_path / "made", ("title", "text", "url", "empty", "none"))
+    assert fields.document(record)[:3] == ("7", "a dog", "runs a blank")
     made = PyTerrierIndexer(model, tmp_path / "made").index(
         {"docno": doc_id, "text": text} for doc_id, text in TEXTS.items()
     )

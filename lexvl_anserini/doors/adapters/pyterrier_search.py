@@ -63,7 +63,7 @@ class PyTerrierIndexer(pt.Indexer):
     Args:
         model: encodes documents.
         folder: gets the shards and the index; PyTerrierRetriever(indexer.index(...)) searches it.
-        fields: of a document, joined with blanks.
+        fields: of a document: `title` is its title, the others are its text, joined with blanks.
     """
 
     def __init__(self, model: Encoder, folder: Path | str, fields: Iterable[str] = ("title", "text")):
@@ -71,10 +71,9 @@ class PyTerrierIndexer(pt.Indexer):
 
     def index(self, iter: Iterable[Mapping[str, Any]], **ignored: Any) -> Index:
         """The index of documents with a `docno`; the name and the further arguments are those of PyTerrier."""
-        read = (
-            Document(
-                str(record["docno"]), text=" ".join(str(record[field]) for field in self.fields if record.get(field))
-            )
-            for record in iter
-        )
-        return IndexedCorpus(self.model, read, self.folder).index
+        return IndexedCorpus(self.model, map(self.document, iter), self.folder).index
+
+    def document(self, record: Mapping[str, Any]) -> Document:
+        """A document of PyTerrier as one of ours."""
+        texts = {field: str(record[field]) for field in self.fields if record.get(field)}
+        return Document(str(record["docno"]), texts.pop("title", None), " ".join(texts.values()))
