@@ -211,6 +211,21 @@ def test_a_folder_in_the_place_of_a_file(hub):
     assert (snapshot / "config.json").read_bytes() == b"the user's"
 
 
+def test_weights_in_another_form_stay(hub):
+    """Another program downloaded them into the cache that it shares with us."""
+    snapshot, blob = hub.cache / "snapshot", hub.cache / "blob"
+    snapshot.mkdir(parents=True)
+    blob.write_bytes(b"{}")
+    for name in ("model.safetensors", "pytorch_model.bin", "tf_model.h5", "config.json"):
+        (snapshot / name).symlink_to(blob)
+    for listed in ({"model.safetensors", "config.json"}, {"model.safetensors", "config.json", "vocab.txt"}):
+        hub_module.remove_others(snapshot, listed, weights=True)
+        assert len(list(snapshot.iterdir())) == 4
+    (snapshot / "model.safetensors").unlink()  # listed, and not yet here
+    hub_module.remove_others(snapshot, {"model.safetensors", "config.json"}, weights=True)
+    assert {path.name for path in snapshot.iterdir()} == {"pytorch_model.bin", "tf_model.h5", "config.json"}
+
+
 def test_another_commit_than_the_one_named(hub):
     hub.sha = OTHER
     assert f"tiny/splade@{SHA}: the hub answers with another commit" in refused(f"tiny/splade@{SHA}")

@@ -158,13 +158,14 @@ def remove(path: Path) -> None:
 def remove_others(snapshot: Path, listed: Collection[str], weights: bool) -> None:
     """Removes links that the listing does not have, as another server's listing of the same commit leaves them.
 
-    These are files of a model, and what has the place of a listed file or of its folders.
+    These are files that a model would be loaded from, and what has the place of a listed file or of its folders.
+    Weights in another form than the listed ones are other programs'.
     """
     folders = {folder for name in listed for folder in folders_of(name)}
     links = (path for path in snapshot.rglob("*") if path.is_symlink() or path.is_file())
-    others = {path.relative_to(snapshot).as_posix() for path in links}.difference(listed)
-    blocking = {name for name in others if name in folders or any(map(listed.__contains__, folders_of(name)))}
-    for name in {*model_files(others, weights)} | blocking:
+    names = {path.relative_to(snapshot).as_posix() for path in links}
+    blocking = {name for name in names if name in folders or any(map(listed.__contains__, folders_of(name)))}
+    for name in blocking.union(model_files(names.union(listed), weights)).intersection(names).difference(listed):
         if not (snapshot / name).is_symlink():
             raise CheckpointError(f"{snapshot / name}: not in the hub's listing of this model; move the file away")
         (snapshot / name).unlink()
