@@ -34,10 +34,10 @@ def test_every_block_runs(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{block}\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}"
         printed.append(done.stdout)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     hits = [line.split() for line in printed[4].splitlines()]
     assert len(hits) == 3 and all(doc_id.startswith("test-") and float(score) > 0 for doc_id, score in hits)
     # Both evaluators find the same two values.
-    stock = re.findall(r"\tall\t(\S+)", printed[6])
-    [ours] = [line.split()[2:] for line in printed[6].splitlines() if line.startswith("ours.trec ")]
+    stock = re.findall(r"\tall\t(\S+)", printed[7])
+    [ours] = [line.split()[2:] for line in printed[7].splitlines() if line.startswith("ours.trec ")]
     assert len(stock) == 2 and stock == ours
