@@ -138,13 +138,13 @@ class OutcomeOptions:
         bool, typer.Option("--agreeing", help="Exit 1 if a cell differs; skipped rows are no failure.")
     ] = False
 
-    def write(self, cells: Sequence[ReproducedCell]) -> None:
-        """Writes the files."""
+    def write(self, cells: Sequence[ReproducedCell], fresh: Sequence[ReproducedCell]) -> None:
+        """Writes the cells so far as results, and adds the fresh ones to the record."""
         if self.results:
             with atomic_write(self.results) as out:
                 out.writelines(orjson.dumps(cell._asdict()) + b"\n" for cell in cells)
         if self.record:
-            write_record(self.record, cells)
+            write_record(self.record, fresh)
 
     def check(self, cells: Sequence[ReproducedCell]) -> None:
         """Raises LexvlError for parts that failed, and for verdicts that the user does not accept."""
@@ -187,7 +187,9 @@ def command(
     cells: list[ReproducedCell] = []
     for of_row in reproduced_rows(rows, workplace):
         cells += of_row
-        outcome.write(cells)  # a call of hours that ends at a later row has the rows before
+        outcome.write(cells, of_row)  # a call of hours that ends at a later row has the rows before
+    if not rows:
+        outcome.write(cells, cells)
     sys.stdout.write(render(cell_table(cells), cells, output_format))
     log.info("%s", summary(cells))
     outcome.check(cells)

@@ -552,6 +552,13 @@ def test_an_end_at_a_later_row_keeps_the_rows_before(tmp_path, monkeypatch):
     assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [5.0]
 
 
+def test_a_table_of_other_systems_has_empty_results(tmp_path):
+    results = tmp_path / "cells.jsonl"
+    others = next(table for table in TABLES.values() if rows_of(table) and not any(r.is_ours for r in rows_of(table)))
+    assert call(others.name, "--output", tmp_path / "out", "--results", results)[0] == 0
+    assert results.read_bytes() == b""
+
+
 def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("eval.efficiency.processes.STATUS", tmp_path / "none")
     own_tables(tmp_path, monkeypatch)
