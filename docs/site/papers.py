@@ -133,8 +133,8 @@ def cell_html(cell: PublishedCell, kind: str, recorded: RecordedCell | None, wit
     published = "–" if cell.value is None else f"{cell.bound}{cell.value:.{cell.decimals}f}"
     lines = [f"<i>{heading(cell)}</i>"] if with_heading else []
     # This project's own numbers are in no paper, and some are computed from published files.
-    own, word = cell.tolerance or cell.bound == ">", "computed" if cell.status == "derived" else "published"
-    word = "stated" if own else word
+    own = cell.tolerance or cell.bound == ">"
+    word = "stated" if own else "computed" if cell.status == "derived" else "published"
     if recorded:
         difference = "" if cell.value is None else number_text(cell.decimals, recorded.measured - cell.value, "+z")
         lines += [f"<b>{number_text(cell.decimals, recorded.measured)}</b>"]

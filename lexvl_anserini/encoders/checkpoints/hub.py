@@ -162,16 +162,16 @@ def remove_others(snapshot: Path, listed: Collection[str], weights: bool) -> Non
     Weights in another form than the listed ones are other programs'.
     """
     folders = {folder for name in listed for folder in folders_of(name)}
-    links = (path for path in snapshot.rglob("*") if path.is_symlink() or path.is_file())
-    names = {path.relative_to(snapshot).as_posix() for path in links}
+    paths = sorted(snapshot.rglob("*"), reverse=True)
+    names = {path.relative_to(snapshot).as_posix() for path in paths if path.is_symlink() or path.is_file()}
     blocking = {name for name in names if name in folders or any(map(listed.__contains__, folders_of(name)))}
     for name in blocking.union(model_files(names.union(listed), weights)).intersection(names).difference(listed):
         if not (snapshot / name).is_symlink():
             raise CheckpointError(f"{snapshot / name}: not in the hub's listing of this model; move the file away")
         (snapshot / name).unlink()
-    for folder in sorted((path for path in snapshot.rglob("*/") if path.is_dir()), reverse=True):
-        if folder.relative_to(snapshot).as_posix() not in folders and not any(folder.iterdir()):
-            folder.rmdir()
+    for path in paths:  # what is in a folder comes before it
+        if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
+            path.rmdir()
 
 
 def names_in(folder: Path) -> Iterator[str]:
