@@ -22,7 +22,7 @@ from lexvl_anserini.engines.analysis import analyzer_of
 from lexvl_anserini.engines.engine import EngineOptions, TextEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, read_report, write_report
 from lexvl_anserini.engines.jvm import captured_stdout, java_calls, java_class, java_errors, lucene_version
-from lexvl_anserini.engines.lucene.fields import close, commit_files, count_index, opened_reader
+from lexvl_anserini.engines.lucene.fields import close, commit_files, opened_reader, whole_index
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted, newer_refused
 from lexvl_anserini.engines.lucene.writing import as_written, manifest_there
 from lexvl_anserini.engines.verifying import Verification
@@ -106,8 +106,8 @@ class BM25Engine(TextEngine):
                     _arguments(shards, part, manifest, threads, options)
                 )
                 complaint = next((line for line in printed().splitlines() if " ERROR " in line), "no reason given")
-            with java_errors(f"{index}: Anserini wrote no index ({complaint})"):
-                held = count_index(part)
+            with java_errors(f"{index}: Anserini wrote no index ({complaint})"), whole_index(part) as whole:
+                held = whole.counts()
             if held["documents"] != counts["documents"] - counts["empty"]:
                 raise ArtefactError(
                     f"{index}: Anserini indexed {held['documents']} of {counts['documents']} documents, of which "

@@ -25,7 +25,7 @@ from lexvl_anserini.engines.engine import EngineOptions
 from lexvl_anserini.engines.index_folder import BuiltIndex, folder_bytes, new_index, write_report
 from lexvl_anserini.engines.jvm import java_calls, java_errors, lucene_version
 from lexvl_anserini.engines.lucene.engine import LuceneSearch
-from lexvl_anserini.engines.lucene.fields import count_index
+from lexvl_anserini.engines.lucene.fields import whole_index
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -110,8 +110,8 @@ class PyseriniEngine(LuceneSearch):
         prepare()
         with new_index(index, shards, manifest) as part:
             complaint = run_stock(shards, part, threads)
-            with java_errors(f"{index}: stock Pyserini wrote no index ({complaint})"):
-                written = count_index(part)
+            with java_errors(f"{index}: stock Pyserini wrote no index ({complaint})"), whole_index(part) as whole:
+                written = whole.counts()
             expected = {**counts, "documents": counts["documents"] - counts["empty"], "empty": 0}
             expect_counts(f"{index} after stock Pyserini ({complaint})", written, expected)
             report = {"engine": "pyserini", "lucene": dotted(lucene_version()), **counts}

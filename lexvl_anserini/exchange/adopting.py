@@ -11,7 +11,7 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, is_index
 from lexvl_anserini.engines.jvm import java_errors
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import census, opened_reader
+from lexvl_anserini.engines.lucene.fields import opened_reader, whole_index
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.choosing import resident_files
 from lexvl_anserini.engines.resident.packing import write_resident
@@ -51,11 +51,11 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
             return stored
     jvm.start()
     with java_errors(f"{index}: damaged, or no Lucene index of Anserini"):
-        with census(index) as whole:
-            whole.checkIntegrity()
+        with whole_index(index) as whole:
+            whole.check_integrity()
             twice = whole.duplicate()
         if twice is not None:
-            raise ArtefactError(f"{index}: document id {str(twice)!r} occurs twice; ids must be distinct")
+            raise ArtefactError(f"{index}: document id {twice!r} occurs twice; ids must be distinct")
         with opened_reader(index) as reader:
             facts = take_census(index, reader)
     manifest, vocabulary = _described(index, facts, settings)

@@ -16,7 +16,7 @@ import numpy as np
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, census, opened_reader
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader, whole_index
 from lexvl_anserini.engines.lucene.vectors import names_of
 from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.packing import Lists, exported
@@ -109,8 +109,8 @@ def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Pr
     _check_index(index)
     refuse_existing(output, overwrite)
     jvm.start()
-    with java_errors(f"{index}: cannot be read as a Lucene index"), census(index) as whole:
-        whole.checkIntegrity()
+    with java_errors(f"{index}: cannot be read as a Lucene index"), whole_index(index) as whole:
+        whole.check_integrity()
     with opened_reader(index) as reader:
         facts = take_census(index, reader)
         if (longest := int(facts.lengths.max())) > LONGEST_DOCUMENT:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -278,8 +278,8 @@ class ManifestFile:
             object.__setattr__(self, name, entry(getattr(self, name)))
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dictionary for `files.write_json`."""
-        return asdict(self)
+        """The fields by name, for `files.write_json`; the values are those of the manifest, not copies."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:

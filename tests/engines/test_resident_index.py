@@ -16,7 +16,7 @@ from shard_folders import write_shards
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report, resident_bytes, resident_paths, write_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
-from lexvl_anserini.engines.lucene.fields import as_reader, segments_of
+from lexvl_anserini.engines.lucene.fields import Segment, as_reader, whole_index
 from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident
@@ -43,6 +43,11 @@ MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
 @pytest.fixture(autouse=True)
 def default_postings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(choosing.VARIABLE, raising=False)
+
+
+def segments_of(index: Path) -> list[Segment]:
+    with whole_index(index) as whole:
+        return whole.segments()
 
 
 @pytest.fixture

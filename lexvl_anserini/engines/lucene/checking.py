@@ -15,7 +15,7 @@ from lexvl_anserini.engines.approximation import PREPARE
 from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.engines.index_folder import APPROXIMATE, RESIDENT, read_report, report_digest, resident_paths
 from lexvl_anserini.engines.jvm import environment, java_errors
-from lexvl_anserini.engines.lucene.fields import census, count_index, max_impact, segments_of
+from lexvl_anserini.engines.lucene.fields import WholeIndex, whole_index
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.lucene.writing import NOT_EXACT, read_impact_manifest, sources_of
 from lexvl_anserini.engines.resident.choosing import ALWAYS, NEVER, VARIABLE, resident_files
@@ -57,12 +57,11 @@ def check_index(index: Path, shards: Sequence[Path], opened: Open, progress: Pro
     problems: list[str] = []
     manifest = read_impact_manifest(index)
     _check_vocabulary(index, manifest, problems)
-    with java_errors(f"{index}: damaged"), census(index) as whole:
-        whole.checkIntegrity()
-        twice = whole.duplicate()
-    if twice is not None:
-        problems.append(f"document id {str(twice)!r} occurs twice")
-    _check_counts(index, manifest, problems)
+    with java_errors(f"{index}: damaged"), whole_index(index) as whole:
+        whole.check_integrity()
+        if (twice := whole.duplicate()) is not None:
+            problems.append(f"document id {twice!r} occurs twice")
+        _check_counts(index, whole, manifest, problems)
     sources = [(folder, read_impact_manifest(folder)) for folder in shards]
     for folder, source in sources:
         _check_source(index, manifest, folder, source, problems)
@@ -91,12 +90,12 @@ def _check_vocabulary(folder: Path, manifest: Manifest, problems: list[str]) -> 
         problems.append(str(error))
 
 
-def _check_counts(index: Path, manifest: Manifest, problems: list[str]) -> None:
+def _check_counts(index: Path, whole: WholeIndex, manifest: Manifest, problems: list[str]) -> None:
     """Compares Lucene's statistics with index.json and the manifest, and these with their digest."""
-    if (most := max_impact(index)) >= SCORE_LIMIT:
+    if (most := whole.max_impact()) >= SCORE_LIMIT:
         raise ArtefactError(f"{index}: an impact of {most:,}, {NOT_EXACT}")
-    deleted, report = sum(segment.deleted for segment in segments_of(index)), read_report(index)
-    held = {**count_index(index), "max_impact": most, "deleted": deleted}
+    deleted, report = sum(segment.deleted for segment in whole.segments()), read_report(index)
+    held = {**whole.counts(), "max_impact": most, "deleted": deleted}
     if "digest" not in report:
         problems.append("no digest in index.json, which an older version wrote")
     elif report["digest"] != report_digest(report, manifest):
@@ -149,15 +148,14 @@ def _check_documents(
     seen, missing, first = 0, 0, ""
     # The index holds a replaced document's version of the later shards.
     superseded: set[str] = set()
-    with census(index) as whole:
+    with whole_index(index) as whole:
         for folder, source in reversed(sources):
             documents = read_impacts(folder, source, read_vocabulary(folder, source))
             while batch := list(islice(documents, ID_BATCH)):
                 new = [document for document in batch if document.doc_id not in superseded]
                 if changed:
                     superseded.update(document.doc_id for document in new)
-                lines = "".join(f"{document.doc_id}\n" for document in new).encode()
-                gone = set(whole.missing(lines).tostring().decode().split("\n")[:-1])
+                gone = set(whole.missing(document.doc_id for document in new))
                 first, missing = first or min(gone, default=""), missing + len(gone)
                 for document in new:
                     if document.doc_id in gone:
@@ -170,8 +168,8 @@ def _check_documents(
                 progress(len(batch))
     if missing and not changed:
         problems.append(f"{missing} documents of the shards are not in the index, the first is {first!r}")
-    whole = {entry["shards"] for entry in sources_of(index, manifest)} <= {source_digest(of) for _, of in sources}
-    if whole and seen != manifest.counts.documents:
+    complete = {entry["shards"] for entry in sources_of(index, manifest)} <= {source_digest(of) for _, of in sources}
+    if complete and seen != manifest.counts.documents:
         problems.append(f"{manifest.counts['documents']} documents in the index, {seen} of them in the shards")
     # The scores of every form of the postings.
     for form in (ALWAYS, NEVER) if resident_files(index) else (NEVER,):

@@ -32,15 +32,13 @@ from lexvl_anserini.engines.lucene.fields import (
     as_reader,
     close,
     commit_files,
-    count_index,
     field_similarity,
     impacts_of,
     keywords,
     open_reader,
-    refuse_duplicates,
-    segments_of,
     stored_texts,
     vector_of,
+    whole_index,
 )
 from lexvl_anserini.engines.lucene.searching import BatchSearcher, LucenePostings
 from lexvl_anserini.engines.lucene.updating import append, delete, merge, repair
@@ -307,12 +305,12 @@ class LuceneEngine(LuceneSearch, ChangingEngine):
             expect_counts(str(shards), total, manifest.counts)
             if not counts["documents"]:
                 raise ArtefactError(f"{shards}: no document; nothing to index")
-            refuse_duplicates(part)
-            held = count_index(part)
-            expect_counts(f"{index} after writing", held, counts)
-            [segment] = segments_of(part)
-            there = {segment.state: RESIDENT} if options.resident else {}
-            finish_index(part, manifest, counts, options, sources_of(shards, manifest), there=there)
+            with whole_index(part) as whole:
+                whole.refuse_duplicates()
+                expect_counts(f"{index} after writing", whole.counts(), counts)
+                [segment] = whole.segments()
+                there = {segment.state: RESIDENT} if options.resident else {}
+                finish_index(part, whole, manifest, counts, options, sources_of(shards, manifest), there=there)
         return BuiltIndex(index, manifest)
 
     @staticmethod

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,25 +93,10 @@ def as_reader(reader: Any) -> Any:
     return java_cast("org.apache.lucene.index.IndexReader", reader)
 
 
-def count_index(index: Path) -> dict[str, int]:
-    """Counts of a Lucene index: from its statistics, less what its deleted documents have of them."""
-    with census(index) as whole:
-        raw = whole.counts(CONTENTS).tostring()
-    documents, with_terms, postings, impacts = np.frombuffer(raw, "<i8").tolist()
-    return {"documents": documents, "empty": documents - with_terms, "postings": postings, "impacts": impacts}
-
-
 # Posting lists that index.json names.
 LONGEST = 10
 
 LARGEST_INT = 2**31 - 1
-
-
-@contextmanager
-def census(folder: Path) -> Iterator[Any]:
-    """Yields a Java object that counts and compares over a whole index."""
-    with opened_reader(folder) as reader:
-        yield Exclusive(our_class("IndexCensus")(reader))
 
 
 class Segment(NamedTuple):
@@ -128,33 +114,62 @@ class Segment(NamedTuple):
     live: str
 
 
-def segments_of(folder: Path) -> list[Segment]:
-    """The segments of an index, in the order of its documents."""
-    with census(folder) as whole:
-        lines = str(whole.segments()).splitlines()
-    rows = map(str.split, lines)
-    return [Segment(int(all_of), int(deleted), state, live.strip("-")) for all_of, deleted, state, live in rows]
+@dataclass(frozen=True)
+class WholeIndex:
+    """Questions about an open index; deleted documents are none of it. `java` is the `IndexCensus` that answers."""
+
+    java: Any
+
+    def check_integrity(self) -> None:
+        """Reads every file and compares checksums; Java raises for one that is damaged."""
+        self.java.checkIntegrity()
+
+    def counts(self) -> dict[str, int]:
+        """Numbers of documents, of empty ones and of postings, and the sum of impacts, by Lucene's statistics."""
+        raw = self.java.counts(CONTENTS).tostring()
+        documents, with_terms, postings, impacts = np.frombuffer(raw, "<i8").tolist()
+        return {"documents": documents, "empty": documents - with_terms, "postings": postings, "impacts": impacts}
+
+    def segments(self) -> list[Segment]:
+        """The segments, in the order of their documents."""
+        rows = map(str.split, str(self.java.segments()).splitlines())
+        return [Segment(int(all_of), int(deleted), state, live.strip("-")) for all_of, deleted, state, live in rows]
+
+    def max_impact(self, most: int | None = None) -> int:
+        """The greatest impact; found sooner if it is known that none is above `most`."""
+        return int(self.java.maxImpact(CONTENTS, LARGEST_INT if most is None else most))
+
+    def duplicate(self) -> str | None:
+        """An id that two documents have; None if each has its own."""
+        twice = self.java.duplicate()
+        return None if twice is None else str(twice)
+
+    def refuse_duplicates(self) -> None:
+        """Raises ArtefactError if two documents have one id."""
+        if (twice := self.duplicate()) is not None:
+            raise ArtefactError(f"document id {twice!r} occurs twice in the shards; ids must be distinct")
+
+    def common(self, other: Any) -> str | None:
+        """An id that a document of another reader has too; None if there is none."""
+        common = self.java.common(other)
+        return None if common is None else str(common)
+
+    def missing(self, doc_ids: Iterable[str]) -> list[str]:
+        """Those of the ids that no document has, in their order."""
+        lines = "".join(f"{doc_id}\n" for doc_id in doc_ids).encode()
+        return self.java.missing(lines).tostring().decode().split("\n")[:-1]
+
+    def longest_lists(self) -> list[list[Any]]:
+        """The terms of the most documents: [documents, term], the largest number first."""
+        lines = self.java.longest(CONTENTS, LONGEST).tostring().decode().splitlines()
+        return [[int(documents), term] for documents, term in (line.split(" ", 1) for line in lines)]
 
 
-def max_impact(folder: Path, most: int | None = None) -> int:
-    """The greatest impact of an index; found sooner if it is known that none is above `most`."""
-    with census(folder) as whole:
-        return int(whole.maxImpact(CONTENTS, LARGEST_INT if most is None else most))
-
-
-def refuse_duplicates(folder: Path) -> None:
-    """Raises ArtefactError if two documents of an index have one id."""
-    with census(folder) as whole:
-        twice = whole.duplicate()
-    if twice is not None:
-        raise ArtefactError(f"document id {str(twice)!r} occurs twice in the shards; ids must be distinct")
-
-
-def longest_lists(folder: Path) -> list[list[Any]]:
-    """The terms of the most documents: [documents, term], the largest number first."""
-    with census(folder) as whole:
-        lines = whole.longest(CONTENTS, LONGEST).tostring().decode().splitlines()
-    return [[int(documents), term] for documents, term in (line.split(" ", 1) for line in lines)]
+@contextmanager
+def whole_index(folder: Path) -> Iterator[WholeIndex]:
+    """Yields the open index of a folder."""
+    with opened_reader(folder) as reader:
+        yield WholeIndex(Exclusive(our_class("IndexCensus")(reader)))
 
 
 def keywords(index: Path, key: str) -> dict[str, str]:
@@ -163,8 +178,8 @@ def keywords(index: Path, key: str) -> dict[str, str]:
     Documents without the key are absent.
     """
     jvm.start()
-    with java_errors(f"{index}: cannot be read"), census(index) as whole:
-        lines = whole.keywords(META + key).tostring().decode().split("\n")[:-1]
+    with java_errors(f"{index}: cannot be read"), whole_index(index) as whole:
+        lines = whole.java.keywords(META + key).tostring().decode().split("\n")[:-1]
     return dict(line.split(" ", 1) for line in lines)
 
 

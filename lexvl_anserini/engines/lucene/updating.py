@@ -28,15 +28,7 @@ from lexvl_anserini.engines.index_folder import (
     resident_paths,
 )
 from lexvl_anserini.engines.jvm import Exclusive, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import (
-    census,
-    count_index,
-    field_similarity,
-    max_impact,
-    opened_reader,
-    refuse_duplicates,
-    segments_of,
-)
+from lexvl_anserini.engines.lucene.fields import field_similarity, opened_reader, whole_index
 from lexvl_anserini.engines.lucene.versions import creator, newer_refused
 from lexvl_anserini.engines.lucene.writing import (
     CHANGES,
@@ -84,11 +76,12 @@ def merge(
                     fields = _joined(fields, has, source)
                     updater.add(str(folder.absolute()))
             updater.finish(True)
-        refuse_duplicates(part)
-        held = count_index(part)
-        expect_counts(f"{index} after merging", held, manifest.counts)
-        counts = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
-        finish_index(part, manifest, counts, options, _entries(sources, manifests))
+        with whole_index(part) as whole:
+            whole.refuse_duplicates()
+            held = whole.counts()
+            expect_counts(f"{index} after merging", held, manifest.counts)
+            counts = {**held, "max_impact": manifest.counts.get("max_impact", 0), "fields": fields}
+            finish_index(part, whole, manifest, counts, options, _entries(sources, manifests))
     return BuiltIndex(index, manifest)
 
 
@@ -135,22 +128,23 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
                             _refuse_common(index, folder, source)
                         updater.add(str(folder.absolute()))
                 updater.finish(False)
-            refuse_duplicates(part)
-            held = count_index(part)
-            gone = after.counts.documents - held["documents"]
-            if not replacing:
-                expect_counts(f"{index} after appending", held, after.counts)
-            changed = report.changed or bool(replacing) and gone > 0
-            # Only a replacement can have taken the greatest impact away.
-            most = after.counts.max_impact
-            most = max_impact(part, _bound([before, *manifests])) if replacing or most is None else most
-            after = _recounted(after, held, gone, most) if changed else after
-            counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
-            # In the order of appending: of two documents with one id, the last one is in the index.
-            unchanged = [entry for entry in noted if entry["shards"] not in again]
-            changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
-            sources = [*unchanged, *_entries(new, manifests)]
-            finish_index(part, after, counts, options, sources, changed, changes, there)
+            with whole_index(part) as whole:
+                whole.refuse_duplicates()
+                held = whole.counts()
+                gone = after.counts.documents - held["documents"]
+                if not replacing:
+                    expect_counts(f"{index} after appending", held, after.counts)
+                changed = report.changed or bool(replacing) and gone > 0
+                # Only a replacement can have taken the greatest impact away.
+                most = after.counts.max_impact
+                most = whole.max_impact(_bound([before, *manifests])) if replacing or most is None else most
+                after = _recounted(after, held, gone, most) if changed else after
+                counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
+                # In the order of appending: of two documents with one id, the last one is in the index.
+                unchanged = [entry for entry in noted if entry["shards"] not in again]
+                changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
+                sources = [*unchanged, *_entries(new, manifests)]
+                finish_index(part, whole, after, counts, options, sources, changed, changes, there)
             write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after)
 
@@ -178,16 +172,17 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
         with _updater(index, part, creator([index]), options) as updater:
             updater.delete(lines)
             updater.finish(False)
-        held = count_index(part)
-        gone = len(doc_ids)
-        expect_counts(f"{index} after deleting", held, {"documents": before.counts.documents - gone})
-        if not held["documents"]:
-            raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
-        after = _recounted(before, held, gone, max_impact(part, before.counts.max_impact))
-        counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
-        changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
-        sources = sources_of(part, before)
-        finish_index(part, after, counts, options, sources, True, changes, there)
+        with whole_index(part) as whole:
+            held = whole.counts()
+            gone = len(doc_ids)
+            expect_counts(f"{index} after deleting", held, {"documents": before.counts.documents - gone})
+            if not held["documents"]:
+                raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
+            after = _recounted(before, held, gone, whole.max_impact(before.counts.max_impact))
+            counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
+            changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
+            sources = sources_of(part, before)
+            finish_index(part, whole, after, counts, options, sources, True, changes, there)
         write_json(part / MANIFEST, after.to_json())
     return BuiltIndex(index, after)
 
@@ -201,22 +196,26 @@ def repair(index: Path) -> bool:
         # Another process may have repaired it since the first look.
         if _needs_no_repair(index):
             return False
-        with java_errors(f"{index}: damaged"), census(index) as whole:
-            whole.checkIntegrity()
+        with java_errors(f"{index}: damaged"), whole_index(index) as whole:
+            whole.check_integrity()
         with changed_index(index) as part, java_errors(f"{index}: cannot be written"):
             manifest, report = read_impact_manifest(part), read_report(part)
-            counts = {**count_index(part), "max_impact": max_impact(part), "fields": report.fields}
             options, sources = IndexOptions(**report.options), sources_of(part, manifest)
             there: Mapping[str, str] = {}
             with suppress(ArtefactError):
                 there = {state: name for state, name in _resident_of_segments(index).items() if _is_whole(index / name)}
-            finish_index(part, manifest, counts, options, sources, report.changed, report.get(CHANGES, ()), there)
+            with whole_index(part) as whole:
+                counts = {**whole.counts(), "max_impact": whole.max_impact(), "fields": report.fields}
+                changes = report.get(CHANGES, ())
+                finish_index(part, whole, manifest, counts, options, sources, report.changed, changes, there)
     return True
 
 
 def _resident_of_segments(index: Path) -> dict[str, str]:
     """The files of an index's resident postings by the state of the segment that each has."""
-    files, segments = resident_files(index), segments_of(index)
+    files = resident_files(index)
+    with whole_index(index) as whole:
+        segments = whole.segments()
     if [of.documents for of in files.values()] != [segment.documents for segment in segments]:
         return {}
     # One that was written without deleted documents has not all of its segment.
@@ -318,16 +317,16 @@ def _entries(sources: Sequence[Path], manifests: Sequence[Manifest]) -> list[Map
 
 
 def _refuse_common(index: Path, other: Path, source: Path) -> None:
-    with opened_reader(other) as reader, census(index) as whole:
+    with opened_reader(other) as reader, whole_index(index) as whole:
         common = whole.common(reader)
     if common is not None:
-        raise ArtefactError(f"{source}: document id {str(common)!r} is in {index} already; --replace takes the new one")
+        raise ArtefactError(f"{source}: document id {common!r} is in {index} already; --replace takes the new one")
 
 
 def _present(index: Path, doc_ids: Sequence[str], request: str) -> list[str]:
     """Those of the ids that are to be deleted: all of them, or what is there again after this request deleted them."""
-    with census(index) as whole:
-        missing = whole.missing(_lines(doc_ids)).tostring().decode().splitlines()
+    with whole_index(index) as whole:
+        missing = whole.missing(doc_ids)
     if missing and request not in read_report(index).get(CHANGES, ()):
         raise ArtefactError(f"{index}: no document {missing[0]!r} in it ({len(missing)} such ids); nothing was deleted")
     gone = set(missing)

@@ -41,10 +41,9 @@ from lexvl_anserini.engines.jvm import Exclusive, lucene_version, our_class
 from lexvl_anserini.engines.lucene.fields import (
     META,
     TEXT,
+    WholeIndex,
     field_similarity,
     java_map,
-    longest_lists,
-    segments_of,
     text_analyzer,
 )
 from lexvl_anserini.engines.lucene.versions import commit_id, dotted
@@ -278,6 +277,7 @@ def sources_of(folder: Path, manifest: Manifest) -> list[Mapping[str, Any]]:
 
 def finish_index(
     part: Path,
+    whole: WholeIndex,
     manifest: Manifest,
     counts: Mapping[str, Any],
     options: IndexOptions,
@@ -289,9 +289,9 @@ def finish_index(
     """Writes what an index has beside Lucene's files: its resident postings, if it has enough of them, and index.json.
 
     `changed` is True if documents of the sources were deleted or replaced, by `changes`; `there` are files of resident
-    postings by the segment that each was written from.
+    postings by the segment that each was written from. `whole` is the open index of `part`.
     """
-    segments = segments_of(part)
+    segments = whole.segments()
     if deleted := sum(segment.deleted for segment in segments):
         counts = {**counts, "deleted": deleted}
     # What was measured of the older one does not hold for this one.
@@ -311,7 +311,7 @@ def finish_index(
         "changed": changed,
         **({CHANGES: list(changes)} if changes else {}),
     }
-    report |= {"longest_lists": longest_lists(part), "bytes": folder_bytes(part), "commit": commit_id(part)}
+    report |= {"longest_lists": whole.longest_lists(), "bytes": folder_bytes(part), "commit": commit_id(part)}
     write_report(part, report, manifest)
 
 

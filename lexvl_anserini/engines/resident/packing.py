@@ -18,7 +18,7 @@ import numpy as np
 
 from lexvl_anserini.engines.index_folder import resident_paths
 from lexvl_anserini.engines.jvm import Exclusive, attend, java_errors, our_class
-from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, opened_reader, segments_of
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, Segment, opened_reader, whole_index
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.layout import (
     RESIDENT,
@@ -93,7 +93,9 @@ def write_files(
 
 def write_resident(index: Path, max_impact: int, name: str = RESIDENT, segment: int = ALL_SEGMENTS) -> None:
     """Writes the file of a Lucene index, without what is deleted, or of a whole segment; what had its name is lost."""
-    path, segments = index / name, segments_of(index)
+    path = index / name
+    with whole_index(index) as whole:
+        segments = whole.segments()
     documents = sum(part.documents for part in (segments if segment < 0 else [segments[segment]]))
     with opened_reader(index) as reader, java_errors(f"{path}: cannot be written"):
         ids = Exclusive(our_class("IdCoder")(documents))
