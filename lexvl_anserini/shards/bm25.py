@@ -55,7 +55,7 @@ def bm25_weights(
     postings = np.diff(indptr)
     rows = np.repeat(np.arange(len(postings)), postings)
     lengths = np.bincount(rows, tf, len(postings))
-    with_text = np.count_nonzero(lengths)
+    with_text = int(np.count_nonzero(lengths))
     idf = np.log1p((with_text - documents_of + 0.5) / (documents_of + 0.5)).astype(np.float32)
     norms = (k1 * (1 - b + b * lengths / (lengths.sum() / max(with_text, 1) or 1))).astype(np.float32)
     weights = idf[indices] * tf / (tf + norms[rows])
