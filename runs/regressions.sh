@@ -5,7 +5,7 @@
 # Usage: bash runs/regressions.sh [TABLE ...] [--data-dir FOLDER] [--rows PATTERN] [other options of `lexvl reproduce`]
 #
 # FOLDER/beir/msmarco-dl19-pool, the judged pool of TREC DL 2019 in BEIR's layout, and FOLDER/flickr8k are the user's. What the
-# families train on is drawn into FOLDER/demo if it is not there. About an hour on 2 cores; `--rows BM25` takes a minute.
+# families train on is drawn into FOLDER/demo if it is not there. 100 minutes of CPU time; `--rows BM25` takes a minute.
 # Nothing of an earlier call is used again.
 set -euo pipefail
 here=$PWD runs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
