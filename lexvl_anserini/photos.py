@@ -124,7 +124,7 @@ class AnswerOptions:
     ] = None
     sort: Annotated[str, typer.Option(help="Order of a query's pictures: score, date or -date (newest first).")] = SCORE
     min_score: Annotated[
-        str | None, typer.Option(help="Least score of a hit: 300, or 20% of the greatest that a picture could have.")
+        str | None, typer.Option(help="Least score of a hit: 300, or 16% of the greatest that a picture could have.")
     ] = None
     alike: Annotated[
         float, typer.Option(min=0, max=1, help="Show near-duplicates of this cosine as one; 0 shows each by itself.")
