@@ -325,7 +325,7 @@ def test_an_index_built_from_the_shards_gives_the_same_run(index: str, run: str,
     invoke(module, *[moved.get(argument, argument) for argument in arguments], *older_rule(run))
     assert_same_run(place / "new/run.trec", place / run, encoder_of(run) in EXACT)
     ours, theirs = read(place / "new/index/index.json"), read(place / index / "index.json")
-    # Each Lucene writes files of its own sizes and its version, which 0.1.0 did not note; the digest covers the version.
+    # Each Lucene writes files of its own sizes and its version, which 0.1.0 did not note; the digest covers it.
     compared = theirs.keys() - {"bytes", "digest", "lucene"}
     assert {key: ours[key] for key in compared} == {key: theirs[key] for key in compared}
 
