@@ -84,5 +84,5 @@ def publish_texts(site: Path) -> None:
     """Writes what programs read at the root of the site: `llms.txt`, whose links lead to its pages, and `SKILL.md`."""
     for name in ("llms.txt", "SKILL.md"):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
-        linked = re.sub(r"\]\((?!SKILL)([\w/]+)\.md\)", r"](docs/\1.html)", text)
+        linked = re.sub(r"\]\((?!SKILL)([\w/-]+)\.md\)", r"](docs/\1.html)", text)
         (site / name).write_text(linked, encoding="utf-8")
