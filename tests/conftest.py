@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from checkout import GOLDEN, SHARED
 from hypothesis import HealthCheck, settings
-from skips import pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  hooks
+
+pytest_plugins = ["outcomes"]
 
 # Before any test imports a model library.
 os.environ["HF_HUB_OFFLINE"] = "1"

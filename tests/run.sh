@@ -1,13 +1,16 @@
 #!/usr/bin/env bash
 # Tests, or linter and types; the first call makes the environment.
-# Usage: bash tests/run.sh [--python VERSION] [--heavy] [pytest arguments]
+# Usage: bash tests/run.sh [--all | --rest | --heavy] [pytest arguments]
 #        bash tests/run.sh --attack [--minutes N] [--seed S] [pytest arguments]
+#        bash tests/run.sh --python VERSION ...
 #        bash tests/run.sh --lint
-#   --lint          only linter and types
-#   --python 3.13   with another Python: one on PATH, else Debian's in a root of its own (tests/other_python.sh);
-#                   after it --newest: all packages in their newest versions, or --pin: writes these to constraints/
+#   --all           also the tests of scripts, workflows, the site builder, wheels and tools
+#   --rest          of --all, the tests that the last run in this checkout did not pass, and those of the doors
 #   --heavy         only the slow tests; the environment gets the extra [docs] too, for the documentation site
 #   --attack        only the attack (tests/attack), for 10 minutes and with a random seed if not given
+#   --python 3.13   with another Python: one on PATH, else Debian's in a root of its own (tests/other_python.sh);
+#                   after it --newest: all packages in their newest versions, or --pin: writes these to constraints/
+#   --lint          only linter and types
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 if [ "${1:-}" = "--python" ]; then exec bash tests/other_python.sh "${@:2}"; fi
@@ -38,8 +41,11 @@ if [ "${1:-}" = "--attack" ]; then
   exec python -m pytest -n 2 --dist worksteal tests/attack "$@"
 fi
 
-which="not heavy"
-if [ "${1:-}" = "--heavy" ]; then which="heavy and not attack"; shift; fi
-
+case "${1:-}" in
+  --all) which="not heavy"; shift ;;
+  --rest) which="not heavy" ;; # an option of pytest too (tests/outcomes.py)
+  --heavy) which="heavy and not attack"; shift ;;
+  *) which="not heavy and not upkeep" ;;
+esac
 # In the order of the folders: sorted by numbers of tests, as xdist does, the files of few and long tests come last.
 python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$which" "$@"

@@ -17,6 +17,8 @@ from eval.reproduction.record import key_of, read_record
 from eval.reproduction.rows import rows_of
 from lexvl_anserini.cli import make_app
 
+pytestmark = pytest.mark.upkeep
+
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs" / "site"
 

@@ -15,6 +15,8 @@ import pytest
 
 import lexvl_anserini
 
+pytestmark = pytest.mark.upkeep
+
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs" / "site"
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))

@@ -12,6 +12,8 @@ import pytest
 from packaging.requirements import Requirement
 from pins import constraints
 
+pytestmark = pytest.mark.upkeep
+
 ROOT = Path(__file__).parents[2]
 
 # An interpreter of which only the version is true: it makes environments with itself in them and notes what it runs.

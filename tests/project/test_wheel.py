@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.upkeep
+
 ROOT = Path(__file__).parents[2]
 # Folders of `runs` whose YAML files are in the archive and the wheel.
 SHIPPED = ("runs/expected/", "runs/recipes/")

@@ -15,6 +15,8 @@ import yaml
 
 from lexvl_anserini.searching.doctor import OF_DEVELOPERS
 
+pytestmark = pytest.mark.upkeep
+
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
 TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))

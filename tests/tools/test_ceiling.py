@@ -21,6 +21,8 @@ from world.scenes import Scene, Thing, scenes
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName
 
+pytestmark = pytest.mark.upkeep
+
 BENCH = Thing("bench", "red", 1, "medium")
 CHAIR = Thing("chair", "red", 1, "medium")
 SEAT = Scene("test", 0, "park", "clear", "day", BENCH, "standing", None, None, None)

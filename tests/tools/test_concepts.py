@@ -31,6 +31,8 @@ from world.scenes import Scene, Thing, scenes
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 
+pytestmark = pytest.mark.upkeep
+
 BOAT = Thing("boat", "red", 2, "large")
 HOUSE = Thing("house", "white", 1, "medium")
 HARBOUR = Scene("test", 0, "sea", "rain", "night", BOAT, "floating", "in front of", HOUSE, None)

@@ -13,6 +13,8 @@ from world.sketches import Primitive, plan
 
 from lexvl_anserini.ground.errors import DataError
 
+pytestmark = pytest.mark.upkeep
+
 FOX = """
 fox:
   nouns: [fox/foxes, vixen/vixens]

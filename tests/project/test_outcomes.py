@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.upkeep
 
 TESTS = """
 import pytest
@@ -44,10 +47,37 @@ def test_a_file_that_is_skipped_as_a_whole_is_a_failure(tmp_path: Path) -> None:
     assert done.returncode == 1 and "FAILED: files skipped as a whole: test_whole.py" in done.stdout
 
 
+def test_the_rest_is_what_earlier_runs_did_not_pass(tmp_path: Path) -> None:
+    """Tests of doors run again; without an earlier run there is no rest."""
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_some.py").write_text(TESTS + "def test_other():\n    pass\n")
+    (tmp_path / "tests/doors").mkdir(parents=True)
+    (tmp_path / "tests/doors/test_door.py").write_text("def test_open():\n    pass\n")
+    refused = run(tmp_path, "--rest", most=None)
+    assert refused.returncode == 4 and "--rest: no earlier run" in refused.stderr, refused.stdout + refused.stderr
+    runs = [run(tmp_path, *arguments, most=None) for arguments in (["-k", "not other"], ["--rest"], ["--rest"])]
+    assert [re.sub(" in .*", "", done.stdout.splitlines()[-1]) for done in runs] == [
+        "2 passed, 3 skipped, 1 deselected",
+        "2 passed, 3 skipped, 1 deselected",
+        "1 passed, 3 skipped, 2 deselected",
+    ]
+
+
 def run(folder: Path, *arguments: str, most: str | None) -> subprocess.CompletedProcess[str]:
     """The tests of a folder, with the hooks of this suite."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "LEXVL_MOST"))}
     environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environ |= {} if most is None else {"LEXVL_MOST_SKIPPED": most}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "skips", "-p", "no:cacheprovider", *arguments, str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "outcomes",
+        "-p",
+        "no:cacheprovider",
+        *arguments,
+        str(folder),
+    ]
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
