@@ -75,8 +75,6 @@ def run(folder: Path, *arguments: str, most: str | None) -> subprocess.Completed
         "-q",
         "-p",
         "outcomes",
-        "-p",
-        "no:cacheprovider",
         *arguments,
         str(folder),
     ]
