@@ -197,9 +197,11 @@ def ranx_metrics() -> ModuleType:
     assert spec and spec.loader
     import numba
 
+    from lexvl_anserini.ground.compiling import kept_by_content
+
     numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # as ranx sets it
     module = sys.modules[name] = module_from_spec(spec)
-    with warnings.catch_warnings():
+    with kept_by_content(), warnings.catch_warnings():
         # From Python 3.12 on, compiling the sources of ranx 0.3 warns of backslashes in its strings.
         warnings.simplefilter("ignore", SyntaxWarning)
         spec.loader.exec_module(module)

@@ -13,15 +13,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-import lexvl_anserini
 from lexvl_anserini.cli import Style, Verbose, print_rows, run
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.engines.class_archive import archive_folder
+from lexvl_anserini.ground.compiling import kernels_folder
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.places import storage_root
-
-# Where numba keeps the compiled kernels unless $NUMBA_CACHE_DIR names a folder.
-BESIDE_KERNELS = Path(lexvl_anserini.__file__).parent / "engines" / "resident" / "__pycache__"
 
 
 class KeptPlace(NamedTuple):
@@ -52,7 +49,7 @@ def places() -> Mapping[str, KeptPlace]:
         "exports": KeptPlace(data / "exports", "ONNX graphs of encoders"),
         "java": KeptPlace(archive_folder(), "classes of Java as it maps them"),
         "storage": KeptPlace(storage_root(), "copies of indexes in storage"),
-        "kernels": KeptPlace(Path(os.environ.get("NUMBA_CACHE_DIR") or BESIDE_KERNELS), "compiled functions"),
+        "kernels": KeptPlace(kernels_folder(), "compiled functions"),
         **{name: KeptPlace(Path(path).expanduser(), holds, ours=False) for name, (path, holds) in others.items()},
     }
 

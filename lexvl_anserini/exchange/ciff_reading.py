@@ -18,7 +18,7 @@ from scipy import sparse
 
 from lexvl_anserini.data.checks import checked_id, shown
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
-from lexvl_anserini.engines.resident.compiling import kernel
+from lexvl_anserini.ground.compiling import kernel
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.vocabulary import Vocabulary
@@ -75,12 +75,13 @@ def after(raw: Any, at: int, end: int, wire: int) -> Any:
 
 
 @kernel
-def parse_list(raw: Any, limit: int, documents: Any, impacts: Any, facts: Any) -> int:
+def parse_list(raw: Any, limit: int, most: int, documents: Any, impacts: Any, facts: Any) -> int:
     """Parses a PostingsList; returns what is wrong with it.
 
     Args:
         raw: uint8, the message.
         limit: the number of documents.
+        most: the greatest impact.
         documents, impacts: int32, receive the postings; a message of n bytes has n / 4 at most.
         facts: int64 [6], receives the number of postings, the places of the term's bytes, the document frequency, and
             of a posting that is wrong the document and the value.
@@ -126,7 +127,7 @@ def parse_list(raw: Any, limit: int, documents: Any, impacts: Any, facts: Any) -
                 return BEYOND
             document += gap
             facts[DOCUMENT], facts[VALUE] = document, impact
-            if not 1 <= impact <= MAX_IMPACT:
+            if not 1 <= impact <= most:
                 return NO_IMPACT
             documents[count], impacts[count] = document, impact
             count += 1
@@ -305,7 +306,7 @@ class CiffVectors:
         raw = np.frombuffer(messages.next(what := f"postings list {dimension + 1:,} of {lists:,}"), np.uint8)
         most = len(raw) // 4 + 1
         documents, impacts, facts = np.empty(most, "<i4"), np.empty(most, "<i4"), np.empty(6, np.int64)
-        problem = parse_list(raw, self.documents, documents, impacts, facts)
+        problem = parse_list(raw, self.documents, MAX_IMPACT, documents, impacts, facts)
         if problem == CUT:
             raise messages.cut(what)
         name = raw[facts[TERM_START] : facts[TERM_END]].tobytes()

@@ -29,9 +29,8 @@ from lexvl_anserini.engines.index_folder import APPROXIMATE
 from lexvl_anserini.engines.jvm import Exclusive, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader
 from lexvl_anserini.engines.lucene.versions import commit_id
-from lexvl_anserini.engines.resident.compiling import kernel
 from lexvl_anserini.engines.resident.grouping import DocumentVectors, Summaries, group, spans, summaries
-from lexvl_anserini.engines.resident.kernels import Queries, Space, search, select
+from lexvl_anserini.engines.resident.kernels import NONE, Queries, Space, search, select
 from lexvl_anserini.engines.resident.layout import WIDTHS, Sections, Writer, open_sections
 from lexvl_anserini.engines.resident.packing import (
     ALL_SEGMENTS,
@@ -44,6 +43,7 @@ from lexvl_anserini.engines.resident.packing import (
     write_ids,
 )
 from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, hits_of
+from lexvl_anserini.ground.compiling import kernel
 from lexvl_anserini.ground.errors import ArtefactError
 
 REMEDY = f"write it again with {PREPARE}"
@@ -278,7 +278,7 @@ def visit(
     for q in range(len(counts)):
         for i in range(queries.ends[q], queries.ends[q + 1]):
             weights[queries.terms[i]] = queries.weights[i]
-        size, bar = 0, np.int64(1) << 32
+        size, bar = NONE, np.int64(1) << 32
         for i in range(sums.shape[1] - 1, sums.shape[1] - 1 - visitable[q], -1):
             if size >= hits and sums[q, i] >> 32 < reach * np.float64(bar >> 32):
                 break

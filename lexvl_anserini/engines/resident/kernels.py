@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.engines.resident.compiling import kernel, prefetch
 from lexvl_anserini.engines.resident.layout import BLOCK, GAPS, GROUP
+from lexvl_anserini.ground.compiling import kernel, prefetch
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096
@@ -44,6 +44,9 @@ EXCLUDED = -(1 << 30)
 
 # Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
 SORTED = 64
+
+# An argument that is a literal number makes numba compile the called function once more.
+NONE: Any = np.int64(0)
 
 # What the kernels know of a slot, side by side in memory: the first byte in `octets`; of a column the first impact in
 # `impacts`, of others the kind, negative; the greatest impact; entries - 1.
@@ -111,7 +114,7 @@ def search(postings: Postings, queries: Queries, allowed: Any, hits: int, space:
         for i in range(queries.ends[q], queries.ends[q + 1]):
             space.terms[i - queries.ends[q]].next = postings.starts[queries.terms[i]]
         # The least score of a hit is 1.
-        size, bar = 0, np.int64(1) << 32
+        size, bar = NONE, np.int64(1) << 32
         for block in range((documents + BLOCK - 1) // BLOCK):
             present, bound = enter(postings, queries, q, block, space)
             if bound >= bar >> 32:
@@ -150,9 +153,9 @@ def search_block(
         return size, bar
     columns, rest = add_slots(postings, present, space)
     if candidates * LOOKUP < length:
-        return collect(postings, space, 0, columns, block, max((bar >> 32) - rest, 0), hits, size, bar)
+        return collect(postings, space, NONE, columns, block, max((bar >> 32) - rest, 0), hits, size, bar)
     # Without a bar every document can still be a hit.
-    done = 0
+    done = NONE
     if size == hits:
         for quarters in (3, 2, 1):
             upto = done
@@ -445,7 +448,7 @@ def find_best(
         if present == 0 or begin(allowed, block, length, space.sums) == 0:
             continue
         columns = add_slots(postings, present, space)[0]
-        add_columns(postings.impacts, space, 0, columns, length)
+        add_columns(postings.impacts, space, NONE, columns, length)
         for i in range(length):
             score = space.sums[i]
             if score <= 0:
