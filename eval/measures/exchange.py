@@ -21,7 +21,7 @@ from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 from lexvl_anserini.runs.order import ranked
 
 from .averages import CQADUPSTACK
-from .metrics import judgements
+from .metrics import find_ranx, judgements
 from .names import Measure, parse_measure
 from .result_files import StoredResult, slug
 from .ties import by_rank, checked_hits, places
@@ -67,6 +67,7 @@ TASKS: Mapping[str, str] = {
 
 def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
     """Converts a run to ranx."""
+    find_ranx()
     from ranx import Run
 
     scores: dict[str, dict[str, float]] = {}
@@ -89,6 +90,7 @@ def from_ranx_run(run: ranx.Run) -> Iterator[ScoredDoc]:
 
 def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:
     """Converts judgements to ranx."""
+    find_ranx()
     from ranx import Qrels
 
     return Qrels(judgements(qrels, name), name=name)

@@ -31,6 +31,7 @@ import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, InstallationError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
+from lexvl_anserini.ground.user_folders import code_folder
 
 from .found import Found, Relevant, find, relevant_of
 from .names import MEASURES, Measure, parse_measures
@@ -185,19 +186,26 @@ def per_topic(measurements: Iterable[Measurement], measure: str) -> dict[str, fl
     return {row.query_id: row.value for row in measurements if row.measure == measure and row.query_id != "all"}
 
 
+def find_ranx() -> Path:
+    """The folder of ranx, which can be imported then: numba compiles nothing that it could not keep."""
+    if (package := find_spec("ranx")) is None or package.origin is None:
+        raise InstallationError("ranx is not installed; pip install ranx")
+    folder = Path(package.origin).parent
+    from numba import config
+
+    config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # as ranx sets it
+    config.CACHE_DIR = code_folder(folder, config.CACHE_DIR)  # type: ignore[attr-defined]
+    return folder
+
+
 def ranx_metrics() -> ModuleType:
     """The module `ranx.metrics` without the rest of ranx, whose imports take three seconds and 150 MB."""
     name = "ranx.metrics"
     if name in sys.modules:
         return sys.modules[name]
-    if (package := find_spec("ranx")) is None or package.origin is None:
-        raise InstallationError("ranx is not installed; pip install ranx")
-    folder = Path(package.origin).parent / "metrics"
+    folder = find_ranx() / "metrics"
     spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
     assert spec and spec.loader
-    import numba
-
-    numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # as ranx sets it
     module = sys.modules[name] = module_from_spec(spec)
     with warnings.catch_warnings():
         # From Python 3.12 on, compiling the sources of ranx 0.3 warns of backslashes in its strings.

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -19,6 +21,7 @@ from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.engines.class_archive import archive_folder
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.places import storage_root
+from lexvl_anserini.ground.user_folders import code_folder, expanded_path
 
 # Where numba keeps the compiled kernels unless $NUMBA_CACHE_DIR names a folder.
 BESIDE_KERNELS = Path(lexvl_anserini.__file__).parent / "engines" / "resident" / "__pycache__"
@@ -38,7 +41,8 @@ class KeptPlace(NamedTuple):
 
 def places() -> Mapping[str, KeptPlace]:
     """All places by name."""
-    data, cache = data_root(None), Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    data, cache = data_root(None), expanded_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    code = code_folder(BESIDE_KERNELS.parent, os.environ.get("NUMBA_CACHE_DIR", ""))
     hub = Path(os.environ.get("HF_HOME") or cache / "huggingface") / "hub"
     others = {
         "hub": (os.environ.get("HF_HUB_CACHE") or hub, "models of the hub"),
@@ -52,15 +56,21 @@ def places() -> Mapping[str, KeptPlace]:
         "exports": KeptPlace(data / "exports", "ONNX graphs of encoders"),
         "java": KeptPlace(archive_folder(), "classes of Java as it maps them"),
         "storage": KeptPlace(storage_root(), "copies of indexes in storage"),
-        "kernels": KeptPlace(Path(os.environ.get("NUMBA_CACHE_DIR") or BESIDE_KERNELS), "compiled functions"),
-        **{name: KeptPlace(Path(path).expanduser(), holds, ours=False) for name, (path, holds) in others.items()},
+        "kernels": KeptPlace(Path(code or BESIDE_KERNELS), "compiled functions"),
+        **{name: KeptPlace(expanded_path(path), holds, ours=False) for name, (path, holds) in others.items()},
     }
 
 
 def size(path: Path) -> int:
-    """Bytes of a file, or of all files of a folder; 0 where there is none."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.lstat().st_size for file in files if file.is_file() and not file.is_symlink())
+    """Bytes of a file, or of all files of a folder; 0 where there is none, or none that this user can see."""
+    files = [path, *(Path(folder, name) for folder, _, names in os.walk(path) for name in names)]
+    return sum(status.st_size for file in files if (status := _status(file)) and stat.S_ISREG(status.st_mode))
+
+
+def _status(path: Path) -> os.stat_result | None:
+    with suppress(OSError):
+        return path.lstat()
+    return None
 
 
 def clear(name: str) -> None:
