@@ -29,6 +29,7 @@ from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
 from lexvl_anserini.ground.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
 from lexvl_anserini.ground.registry import AUTO, EXTRA_PACKAGES, door, import_home, missing_package
+from lexvl_anserini.ground.user_folders import home_folder
 
 Command = Callable[..., None]
 
@@ -386,6 +387,8 @@ def guarded(app: Callable[[], Any]) -> None:
     verbose = "--verbose" in sys.argv
     set_up_logging(verbose)
     quiet_libraries()
+    # Where the system knows no home of the user, libraries fail or make a folder of the name `~`.
+    os.environ.setdefault("HOME", str(home_folder()))
     try:
         app()
     except BrokenPipeError:

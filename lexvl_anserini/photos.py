@@ -35,6 +35,7 @@ from lexvl_anserini.engines.index_folder import index_manifest, is_index
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
+from lexvl_anserini.ground.user_folders import expanded_path
 from lexvl_anserini.runs.order import in_date_order
 from lexvl_anserini.search import filter_of
 from lexvl_anserini.searching.cuts import Cut
@@ -358,7 +359,7 @@ def command(
     """
     started = time.perf_counter()
     options.check()
-    pictures = folder.expanduser().resolve()
+    pictures = expanded_path(folder).resolve()
     album = Album(output or default_output(pictures, Path.cwd()))
     if any(not query.strip() for query in queries or ()):
         raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")

@@ -21,7 +21,7 @@ from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 from lexvl_anserini.runs.order import ranked
 
 from .averages import CQADUPSTACK
-from .metrics import judgements
+from .metrics import judgements, ranx_importable
 from .names import Measure, parse_measure
 from .result_files import StoredResult, slug
 from .ties import by_rank, checked_hits, places
@@ -67,7 +67,8 @@ TASKS: Mapping[str, str] = {
 
 def to_ranx_run(run: Iterable[ScoredDoc], name: str = "run") -> ranx.Run:
     """Converts a run to ranx."""
-    from ranx import Run
+    with ranx_importable():
+        from ranx import Run
 
     scores: dict[str, dict[str, float]] = {}
     hits = checked_hits(run, name)
@@ -89,7 +90,8 @@ def from_ranx_run(run: ranx.Run) -> Iterator[ScoredDoc]:
 
 def to_ranx_qrels(qrels: Iterable[Qrel], name: str = "qrels") -> ranx.Qrels:
     """Converts judgements to ranx."""
-    from ranx import Qrels
+    with ranx_importable():
+        from ranx import Qrels
 
     return Qrels(judgements(qrels, name), name=name)
 

@@ -185,23 +185,30 @@ def per_topic(measurements: Iterable[Measurement], measure: str) -> dict[str, fl
     return {row.query_id: row.value for row in measurements if row.measure == measure and row.query_id != "all"}
 
 
+@contextmanager
+def ranx_importable() -> Iterator[Path]:
+    """Yields the folder of ranx, which can be imported inside: numba keeps its code where our kernels are."""
+    if (package := find_spec("ranx")) is None or package.origin is None:
+        raise InstallationError("ranx is not installed; pip install ranx")
+    from numba import config
+
+    from lexvl_anserini.ground.compiling import kept_by_content
+
+    config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # as ranx sets it
+    with kept_by_content():
+        yield Path(package.origin).parent
+
+
 def ranx_metrics() -> ModuleType:
     """The module `ranx.metrics` without the rest of ranx, whose imports take three seconds and 150 MB."""
     name = "ranx.metrics"
     if name in sys.modules:
         return sys.modules[name]
-    if (package := find_spec("ranx")) is None or package.origin is None:
-        raise InstallationError("ranx is not installed; pip install ranx")
-    folder = Path(package.origin).parent / "metrics"
-    spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
-    assert spec and spec.loader
-    import numba
-
-    from lexvl_anserini.ground.compiling import kept_by_content
-
-    numba.config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # as ranx sets it
-    module = sys.modules[name] = module_from_spec(spec)
-    with kept_by_content(), warnings.catch_warnings():
+    with ranx_importable() as ranx, warnings.catch_warnings():
+        folder = ranx / "metrics"
+        spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+        assert spec and spec.loader
+        module = sys.modules[name] = module_from_spec(spec)
         # From Python 3.12 on, compiling the sources of ranx 0.3 warns of backslashes in its strings.
         warnings.simplefilter("ignore", SyntaxWarning)
         spec.loader.exec_module(module)

@@ -19,6 +19,7 @@ from lexvl_anserini.encoders.checkpoints.hub import cached, content_sha256, name
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.installed import package_folder
 from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.user_folders import expanded_path
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..efficiency.papers import PROTOCOLS
@@ -207,7 +208,7 @@ def remarks_on(weights: Weights, as_published: bool) -> tuple[str, str]:
 
 def is_published(place: str, name: str) -> bool:
     """True for a folder or file whose weights have the known digest of a published checkpoint."""
-    path = Path(place).expanduser()
+    path = expanded_path(place)
     if name not in DIGESTS or not path.exists():
         return False
     files = [path] if path.is_file() else [path / name for name in model_files(names_in(path), True)]
@@ -254,7 +255,7 @@ def checkpoint_need(reference: str) -> Need:
 
 def is_place(reference: str) -> bool:
     """True for a folder or file that exists."""
-    return Path(reference).expanduser().exists()
+    return expanded_path(reference).exists()
 
 
 def is_file_name(reference: str) -> bool:
@@ -318,7 +319,7 @@ def needs_of_completeness(part: RowPart, place: Workplace) -> list[Need]:
 
 def picture_of(system: PublishedSystem, folder: str) -> Path | None:
     """The picture of an item in the user's folder: the file with its name and any suffix; None if it is not there."""
-    return next((path for path in sorted(Path(folder).expanduser().glob("*")) if path.stem == system.item), None)
+    return next((path for path in sorted(expanded_path(folder).glob("*")) if path.stem == system.item), None)
 
 
 def needed_corpus(part: RowPart, place: Workplace) -> Need:
@@ -333,7 +334,7 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
         return Need("data", f"vectors of {part.data}", False, origin, public=False)
     if ref.name.startswith(STORED):
         where = ref.name.removeprefix(STORED).partition(",")[0]
-        here = Path(where).expanduser().is_dir()
+        here = expanded_path(where).is_dir()
         return Need("data", ref.name, here, HUB, fetchable=not where.startswith(("/", ".", "~")))
     if ref.name.startswith("beir/"):
         name = ref.name.removeprefix("beir/")
@@ -390,7 +391,7 @@ def needs_of_classification(part: RowPart, place: Workplace) -> list[Need]:
     """The weights and the images of a part; a linear probe needs a split for training, which not every set has."""
     name = place.corpora.get(part.data, part.data)
     where = Path(name.partition(":")[2] or name) if part.data in place.corpora else data_root(place.data_dir) / name
-    where = where.expanduser()
+    where = expanded_path(where)
     needs = [*needed_weights(part, place), Need("data", name, where.exists(), ARCHIVE)]
     if part.task == "linear-probe" and "train" not in CLASS_SETS[part.data].files:
         how = "its authors fix no split; class folders in `train` and `test` of its folder are yours"

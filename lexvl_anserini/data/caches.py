@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -16,9 +18,9 @@ import typer
 from lexvl_anserini.cli import Style, Verbose, print_rows, run
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.engines.class_archive import archive_folder
-from lexvl_anserini.ground.compiling import kernels_folder
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.places import storage_root
+from lexvl_anserini.ground.user_folders import expanded_path, kernels_folder
 
 
 class KeptPlace(NamedTuple):
@@ -35,7 +37,7 @@ class KeptPlace(NamedTuple):
 
 def places() -> Mapping[str, KeptPlace]:
     """All places by name."""
-    data, cache = data_root(None), Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    data, cache = data_root(None), expanded_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     hub = Path(os.environ.get("HF_HOME") or cache / "huggingface") / "hub"
     others = {
         "hub": (os.environ.get("HF_HUB_CACHE") or hub, "models of the hub"),
@@ -50,14 +52,20 @@ def places() -> Mapping[str, KeptPlace]:
         "java": KeptPlace(archive_folder(), "classes of Java as it maps them"),
         "storage": KeptPlace(storage_root(), "copies of indexes in storage"),
         "kernels": KeptPlace(kernels_folder(), "compiled functions"),
-        **{name: KeptPlace(Path(path).expanduser(), holds, ours=False) for name, (path, holds) in others.items()},
+        **{name: KeptPlace(expanded_path(path), holds, ours=False) for name, (path, holds) in others.items()},
     }
 
 
 def size(path: Path) -> int:
-    """Bytes of a file, or of all files of a folder; 0 where there is none."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.lstat().st_size for file in files if file.is_file() and not file.is_symlink())
+    """Bytes of a file, or of all files of a folder; 0 where there is none, or none that this user can see."""
+    files = [path, *(Path(folder, name) for folder, _, names in os.walk(path) for name in names)]
+    return sum(status.st_size for file in files if (status := _status(file)) and stat.S_ISREG(status.st_mode))
+
+
+def _status(path: Path) -> os.stat_result | None:
+    with suppress(OSError):
+        return path.lstat()
+    return None
 
 
 def clear(name: str) -> None:

@@ -15,6 +15,7 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
 from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS, resolve
 from lexvl_anserini.ground.typed import check_type
+from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
 
 # What topics and documents are: the query side first.
 DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")
@@ -90,7 +91,7 @@ def begun(dataset: Dataset) -> Dataset:
 
 def data_root(data_dir: str | None) -> Path:
     """The folder of all datasets: the argument, else $LEXVL_DATA, else ~/.cache/lexvl."""
-    return Path(data_dir or os.environ.get("LEXVL_DATA") or "~/.cache/lexvl").expanduser()
+    return expanded_path(data_dir or os.environ.get("LEXVL_DATA") or cache_folder())
 
 
 def load_dataset(
@@ -138,7 +139,7 @@ def family_of(name: str) -> str:
 def dataset_of(ref: CorpusRef) -> Dataset:
     """Loads the dataset of a reference, for example of `manifest.corpus.ref`."""
     family = family_of(ref.name)
-    if family not in DATASETS and Path(ref.name).expanduser().exists():
+    if family not in DATASETS and expanded_path(ref.name).exists():
         raise UsageError(
             f"{ref.name!r} is a path and names no corpus; folder:{ref.name} has its pictures and texts, "
             f"pictures:{ref.name} its pictures alone, beir:{ref.name} a corpus.jsonl"

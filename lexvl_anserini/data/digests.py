@@ -21,6 +21,7 @@ from lexvl_anserini.data.memory import Memory
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.references import MEMBER, page_of
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.user_folders import expanded_path
 
 MEMORY = "digests.sqlite3"
 
@@ -56,7 +57,7 @@ class FileDigests:
         try:
             source = _source(reference)
             digest = self._digest(source, lambda: state_of(source.path), lambda: self._read(source))
-        except (OSError, RuntimeError, DataError):  # a RuntimeError for the home of an unknown user
+        except (OSError, DataError):
             return None
         return None if digest is None else digest.hex()
 
@@ -128,9 +129,9 @@ def _source(reference: str) -> _Source:
     if page := page_of(reference):
         return _source(page.file)
     if match := MEMBER.fullmatch(reference):
-        path = Path(match["archive"]).expanduser()
+        path = expanded_path(match["archive"])
         return _Source(path, match["member"], open_archive(path).place(match["member"]))
-    return _Source(Path(reference).expanduser())
+    return _Source(expanded_path(reference))
 
 
 def _key(source: _Source, state: FileState) -> bytes:

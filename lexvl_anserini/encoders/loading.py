@@ -40,6 +40,7 @@ from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
 from lexvl_anserini.ground.progress import waiting
 from lexvl_anserini.ground.registry import AUTO, RUNTIME_HOMES, TORCH, door, resolve
 from lexvl_anserini.ground.typed import check_type, plain
+from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     import torch
@@ -154,7 +155,7 @@ def load_encoder(
 def _place(argument: str, value: str | Path | None) -> str | None:
     """A place as a text; a path must exist, so that no hub is searched for it."""
     check_type(argument, value, str | Path | None, "a folder, a hub id or a packaged name")
-    if isinstance(value, Path) and not value.expanduser().exists():
+    if isinstance(value, Path) and not expanded_path(value).exists():
         raise CheckpointError(
             f"{argument} {value}: no such file or folder; a hub id or a packaged name is a text, not a Path"
         )

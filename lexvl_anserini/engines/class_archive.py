@@ -21,6 +21,8 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
+
 # Java options by which a user decides about archives.
 OF_USERS = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit", "-XX:+AutoCreateSharedArchive")
 
@@ -40,7 +42,7 @@ DETACHED = 'nice -n 19 "$@" </dev/null >/dev/null 2>&1 &'
 
 def archive_folder() -> Path:
     """The folder of archives: `java` in $LEXVL_DATA, else in ~/.cache/lexvl."""
-    return Path(os.environ.get("LEXVL_DATA") or "~/.cache/lexvl").expanduser().absolute() / "java"
+    return expanded_path(os.environ.get("LEXVL_DATA") or cache_folder()).absolute() / "java"
 
 
 def archive_option(home: Path, jars: Sequence[Path]) -> list[str]:
@@ -50,7 +52,7 @@ def archive_option(home: Path, jars: Sequence[Path]) -> list[str]:
         if (archive := sound_archive(archive_folder(), name)) is not None:
             return [f"-XX:SharedArchiveFile={archive}", *MAPPED]
         request(archive_folder() / f"{name}.wanted")
-    except (OSError, RuntimeError):  # no folder, or no home of this user
+    except OSError:
         pass
     return []
 

@@ -8,7 +8,6 @@ it and with a checksum; one that is damaged counts as none.
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 import zlib
@@ -26,6 +25,8 @@ from numba import njit, types
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, NullCache, _CacheLocator
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
+
+from lexvl_anserini.ground.user_folders import kernels_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -64,11 +65,6 @@ def make_cache(function: Callable[..., Any]) -> Any:
         return FunctionCache(function)
     except RuntimeError:  # a function without a file
         return NullCache()
-
-
-def kernels_folder() -> Path:
-    """The folder of compiled functions: `$NUMBA_CACHE_DIR`, else `kernels` in the cache folder."""
-    return Path(os.environ.get("NUMBA_CACHE_DIR") or Path("~/.cache/lexvl/kernels").expanduser())
 
 
 def _prefetch(context: Any, array: Any, place: Any) -> Any:

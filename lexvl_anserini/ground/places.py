@@ -16,6 +16,7 @@ from typing import Any
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.registry import door
+from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
 
 # A URL of storage: scheme, and names without `..`, `?` or `#`.
 URL = re.compile(r"(?P<scheme>[a-z][a-z\d+.-]*)://(?P<names>[^?#\x00-\x1f]+)")
@@ -31,7 +32,7 @@ class StoredPath(PosixPath):
 
 def storage_root() -> Path:
     """The folder of local copies: `$LEXVL_STORAGE`, else ~/.cache/lexvl/storage."""
-    return Path(os.environ.get("LEXVL_STORAGE") or "~/.cache/lexvl/storage").expanduser().absolute()
+    return expanded_path(os.environ.get("LEXVL_STORAGE") or cache_folder() / "storage").absolute()
 
 
 def place(text: str | Path) -> Path:

@@ -31,6 +31,9 @@ from lexvl_anserini.ground.installed import (
     unmet_requirements,
     version_of,
 )
+from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.ground.registry import import_home
+from lexvl_anserini.ground.user_folders import can_write
 
 # Extras for work on this package itself.
 OF_DEVELOPERS = frozenset({"browser", "docs", "store-servers", "test", "test-all"})
@@ -96,6 +99,27 @@ def of_disk() -> str:
     return f"{shown}; caches hold {ours / 1e6:.1f} MB, downloads {shared / 1e6:.1f} MB (lexvl caches)"
 
 
+def of_caches() -> str:
+    """Where commands keep what they need again, and what of it cannot be written."""
+    ours = {name: place.path for name, place in caches.places().items() if place.ours}
+    fixed = [name for name, path in ours.items() if not can_write(path if path.is_dir() else path.parent)]
+    shown = f"in {caches.data_root(None)}"
+    return f"{shown}; cannot be written, and is computed each time: {', '.join(fixed)}" if fixed else shown
+
+
+def of_measures() -> str:
+    """The value of a measure, which ranx computes.
+
+    Raises:
+        LexvlError: it is wrong.
+    """
+    metrics = import_home("lexvl_eval.measures.metrics")
+    run, qrels = [ScoredDoc("q", "d2", 1, 2.0), ScoredDoc("q", "d1", 2, 1.0)], [Qrel("q", "d1", 1)]
+    if (value := metrics.means(metrics.evaluate(run, qrels, ["RR"]))["RR"]) != 0.5:
+        raise LexvlError(f"RR of a relevant document at rank 2 is {value}, expected 0.5; install ranx again")
+    return f"ranx {version_of('ranx')} compiles and computes"
+
+
 def of_line() -> str:
     """The seconds in which packaged pictures are encoded, indexed and found.
 
@@ -124,6 +148,8 @@ CHECKS: dict[str, Callable[[], str]] = {
     "torch": of_torch,
     "cores": of_machine,
     "disk": of_disk,
+    "caches": of_caches,
+    "measures": of_measures,
     "line": of_line,
 }
 

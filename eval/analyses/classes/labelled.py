@@ -23,6 +23,7 @@ from lexvl_anserini.data.pictures.images import image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -126,7 +127,7 @@ def read_list(path: Path) -> Iterator[Labelled]:
         if image in seen:
             raise DataError(f"{where}: image {image!r} occurs twice")
         seen.add(image)
-        yield Labelled(str(path.parent / Path(image).expanduser()), label)
+        yield Labelled(str(path.parent / expanded_path(image)), label)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

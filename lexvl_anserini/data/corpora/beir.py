@@ -17,6 +17,7 @@ from lexvl_anserini.data.topics import id_text_image, read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
+from lexvl_anserini.ground.user_folders import expanded_path
 
 DEFAULT_SPLIT = "test"
 # BEIR reports MS MARCO on its dev queries; its `test` split has the 43 topics of TREC DL 2019.
@@ -36,7 +37,7 @@ def load_beir(ref: CorpusRef) -> Dataset:
     """
     ref = replace(ref, direction=checked_direction(ref, ("text-to-text",), "text-to-text"))
     if ref.name.startswith("beir:"):
-        folder, split_in_name = folder_and_split(Path(ref.name.removeprefix("beir:")).expanduser())
+        folder, split_in_name = folder_and_split(expanded_path(ref.name.removeprefix("beir:")))
         split = checked_split(ref, split_in_name)
         return load_beir_folder(folder, replace(ref, name=f"beir:{folder}" if split_in_name else ref.name, split=split))
     name, split_in_name = _name_and_split(ref.name.removeprefix("beir").removeprefix("/"), ref.data_dir)

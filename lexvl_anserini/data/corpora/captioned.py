@@ -28,6 +28,7 @@ from lexvl_anserini.data.entries import FileState, some, state_of
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.user_folders import expanded_path
 
 DEFAULT_SPLIT = "test"
 DEFAULT_DIRECTION = "text-to-image"
@@ -89,10 +90,10 @@ def load_karpathy(ref: CorpusRef) -> Dataset:
     rest = ref.name.partition(":")[2]
     if not rest:
         raise UsageError(f"{ref.name!r} names no file; expected karpathy:<json>[,<images folder or tar>]")
-    json, _, images = (rest, "", "") if Path(rest).expanduser().is_file() else rest.partition(",")
-    path = Path(json).expanduser()
+    json, _, images = (rest, "", "") if expanded_path(rest).is_file() else rest.partition(",")
+    path = expanded_path(json)
     if images:
-        named = Path(images).expanduser()
+        named = expanded_path(images)
         if not named.exists():
             raise DataError(f"{named}: no such folder or tar archive of images")
         sources = [named]

@@ -25,6 +25,7 @@ from lexvl_anserini.data.parquet import Failure, parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,7 +135,7 @@ def _without_captions(folder: Path, what: str) -> NoReturn:
 
 def _folder(where: str) -> Path:
     """The folder of that name, else the dataset of that hub id."""
-    folder = Path(where).expanduser()
+    folder = expanded_path(where)
     if folder.is_dir():
         return folder
     if folder.exists() or where.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(where):

@@ -15,6 +15,7 @@ from lexvl_anserini.data.entries import HIDDEN, LeftOut, log_once
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.user_folders import expanded_path
 
 # Kinds of skipped files that the log names.
 NAMED = 5
@@ -89,7 +90,7 @@ def place_of(ref: CorpusRef) -> Path:
         path.encode("utf-8")
     except UnicodeEncodeError as problem:  # a manifest could not name it
         raise DataError(f"{os.fsencode(path)!r}: the folder's name is not valid UTF-8; rename it") from problem
-    return Path(path).expanduser()
+    return expanded_path(path)
 
 
 def _names_below(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: str = "") -> Iterator[str]:

@@ -25,6 +25,7 @@ from lexvl_anserini.data.entries import some
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
+from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from ir_datasets import Dataset as Source
@@ -80,7 +81,7 @@ def _source(dataset_id: str) -> Source:
 
 def ir_datasets_home() -> Path:
     """The folder in which ir_datasets keeps files."""
-    return Path(os.environ.get("IR_DATASETS_HOME") or "~/.ir_datasets").expanduser()
+    return expanded_path(os.environ.get("IR_DATASETS_HOME") or "~/.ir_datasets")
 
 
 def remove_empty(home: Path) -> None:

@@ -31,6 +31,7 @@ from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
+from lexvl_anserini.ground.user_folders import expanded_path
 
 SPLIT = "train"
 
@@ -77,8 +78,8 @@ def load_triples(ref: CorpusRef) -> Dataset:
     path, comma, folder = ref.name.removeprefix("triples:").rpartition(",")
     if not comma:
         raise UsageError(f"{ref.name}: expected triples:FILE,FOLDER; the folder has the texts of the ids")
-    triples = existing(Path(path).expanduser())
-    corpus, topics = texts_of(Path(folder).expanduser(), ref.escape_ids)
+    triples = existing(expanded_path(path))
+    corpus, topics = texts_of(expanded_path(folder), ref.escape_ids)
     judged = partial(read_triples, triples, ref.escape_ids)
     return one_split(ref, corpus, partial(judged_topics, judged, topics, triples), judged)
 
@@ -104,7 +105,7 @@ def one_split(
 
 def path_of(ref: CorpusRef) -> Path:
     """The file of `family:<path>`."""
-    return existing(Path(ref.name.partition(":")[2]).expanduser())
+    return existing(expanded_path(ref.name.partition(":")[2]))
 
 
 def existing(path: Path) -> Path:

@@ -28,6 +28,7 @@ from lexvl_anserini.data.pictures.tables import DAMAGED, picture_column, schema_
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, Topic
+from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from pyarrow import Schema
@@ -85,7 +86,7 @@ def folder_of(ref: CorpusRef) -> tuple[Path, str | None]:
     path, _, language = ref.name[len(FAMILY) + 1 :].partition(",")
     if not path:
         raise UsageError(f"{ref.name!r} names no pages; expected {FAMILY}:<folder> or {FAMILY}/<name>")
-    where = Path(path).expanduser() if separator == ":" else data_root(ref.data_dir) / FAMILY / path
+    where = expanded_path(path) if separator == ":" else data_root(ref.data_dir) / FAMILY / path
     if not where.is_dir():
         remedy = f"; hf download --repo-type dataset {FAMILY}/{path} --local-dir {where}" if separator == "/" else ""
         raise DataError(f"{where}: no such folder{remedy}")

@@ -28,6 +28,7 @@ from lexvl_anserini.data.pictures.archives import Archive, open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.user_folders import expanded_path
 
 FAMILY = "webdataset"
 OFFERED = ("text-to-image", "image-to-text")
@@ -74,13 +75,13 @@ def find_shards(name: str) -> dict[str, Path]:
         raise UsageError(
             f"{name!r} names no shards; expected {FAMILY}:<folder, tar or pattern such as a/{{00..99}}.tar>"
         )
-    path = Path(where).expanduser()
+    path = expanded_path(where)
     if path.is_dir():
         paths = sorted(path.rglob("*.tar"))
         if not paths:
             raise DataError(f"{path}: no .tar in it; expected shards")
     else:
-        paths = [path] if path.exists() else [Path(shard).expanduser() for shard in expanded(where)]
+        paths = [path] if path.exists() else [expanded_path(shard) for shard in expanded(where)]
     missing = [path for path in paths if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]}: no such shard ({len(missing)} of the {len(paths)} of {name} are not there)")

@@ -34,6 +34,7 @@ from lexvl_anserini.data.pictures.references import CELL, MEMBER, page_of
 from lexvl_anserini.data.pictures.tables import read_picture
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.registry import door
+from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -224,10 +225,10 @@ def open_source(where: str) -> BinaryIO:
         DataError: it does not exist, cannot be read, or is a pipe or a device, which has no end or waits for a writer.
     """
     if match := MEMBER.fullmatch(where):
-        return io.BytesIO(open_archive(Path(match["archive"]).expanduser()).read(match["member"]))
+        return io.BytesIO(open_archive(expanded_path(match["archive"])).read(match["member"]))
     if match := CELL.fullmatch(where):
-        return io.BytesIO(read_picture(Path(match["table"]).expanduser(), int(match["row"])))
-    path = Path(where).expanduser()
+        return io.BytesIO(read_picture(expanded_path(match["table"]), int(match["row"])))
+    path = expanded_path(where)
     try:
         if not (stat.S_ISREG(mode := path.stat().st_mode) or stat.S_ISDIR(mode)):
             raise DataError(f"{where}: a pipe, a socket or a device, expected the file of a picture")

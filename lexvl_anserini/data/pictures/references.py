@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from lexvl_anserini.ground.user_folders import expanded_path
+
 # A member of an archive.
 MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
 
@@ -41,4 +43,4 @@ def file_of(reference: str) -> Path:
     page = page_of(reference)
     whole = page.file if page else reference
     match = MEMBER.fullmatch(whole) or CELL.fullmatch(whole)
-    return Path(match[1] if match else whole).expanduser()
+    return expanded_path(match[1] if match else whole)

@@ -25,6 +25,7 @@ from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.manifest import EncoderRef
+from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -86,7 +87,7 @@ def _candidates(ref: EncoderRef, checkpoint: str | None) -> Iterator[Path]:
     if checkpoint is None:
         yield cached_export(ref)
     reference = checkpoint or ref.checkpoint
-    if reference and (reference in PACKAGED or Path(reference).expanduser().is_dir()):
+    if reference and (reference in PACKAGED or expanded_path(reference).is_dir()):
         folder = find_checkpoint(reference).folder
         yield from (folder, folder.with_name(folder.name + BESIDE))
 

@@ -28,6 +28,7 @@ from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
+from lexvl_anserini.ground.user_folders import expanded_path
 from lexvl_anserini.photos import (
     DIRECTION,
     NAMED,
@@ -106,7 +107,7 @@ def command(
     started = time.perf_counter()
     options = AnswerOptions(hits=hits, min_score=min_score, alike=0)
     options.check()
-    place = folder.expanduser().resolve()
+    place = expanded_path(folder).resolve()
     album = PageAlbum(output or default_output(place, Path.cwd(), ALBUMS))
     if any(not query.strip() for query in queries or ()):
         raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")

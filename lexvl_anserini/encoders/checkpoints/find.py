@@ -34,6 +34,7 @@ from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.installed import package_folder
 from lexvl_anserini.ground.manifest import PLACES
 from lexvl_anserini.ground.typed import Entry, Key, check
+from lexvl_anserini.ground.user_folders import expanded_path
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
         if folder is None:
             raise MissingExtra(f"the checkpoint {reference!r}", packaged.extra)
         return Checkpoint(reference, folder / packaged.folder, weights)
-    path = Path(reference).expanduser()
+    path = expanded_path(reference)
     if path.is_dir():
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():

@@ -1,0 +1,151 @@
+"""Users without a home folder that can be written: where caches are, and the line as such a user runs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from lexvl_anserini.ground import places, user_folders
+from lexvl_anserini.ground.user_folders import cache_folder, expanded_path, home_folder, kernels_folder, private_folder
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+UID = 54321
+CAPABILITY = "+dac_read_search"  # to read the checkout and the environment, wherever they are
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of temporary files; the private folder is looked for anew."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(user_folders, "gettempdir", lambda: str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    private_folder.cache_clear()
+    yield folder
+    private_folder.cache_clear()
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither $HOME nor the system knows a home folder."""
+
+    def unknown(uid: object) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "LEXVL_DATA", "LEXVL_STORAGE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+
+
+def test_a_home_folder_that_can_be_written(
+    tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert (home_folder(), cache_folder()) == (tmp_path, tmp_path / ".cache/lexvl")
+    assert expanded_path("~/pictures") == tmp_path / "pictures"
+    assert expanded_path("~") == tmp_path
+    assert expanded_path("a/~") == Path("a/~")
+    assert expanded_path("~$report.png") == Path("~$report.png")
+    assert kernels_folder() == tmp_path / ".cache/lexvl/kernels"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "named"))
+    assert kernels_folder() == tmp_path / "named"
+    assert not caplog.records and not list(temporary.iterdir())
+
+
+def test_without_a_home_folder(homeless: None, temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    private = temporary / f"lexvl-{os.geteuid()}"
+    assert home_folder() == private == private_folder()
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert expanded_path("~/pictures") == private / "pictures"
+    assert expanded_path("~nobody-of-this-name/a") == Path("~nobody-of-this-name/a")
+    assert cache_folder() == private / ".cache/lexvl"
+    assert places.with_urls(f"{private}/.cache/lexvl/storage/s3/bucket/x") == "s3://bucket/x"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{private}: keeps what belongs in a home folder; set HOME to a folder that can be written"
+    ]
+
+
+def test_a_home_folder_that_cannot_be_written(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", os.devnull)  # not even root writes there
+    private = temporary / f"lexvl-{os.geteuid()}"
+    assert home_folder() == Path(os.devnull)
+    assert cache_folder() == private / ".cache/lexvl"
+    for named in ("", f"{os.devnull}/named"):
+        monkeypatch.setenv("NUMBA_CACHE_DIR", named)
+        assert kernels_folder() == private / ".cache/lexvl/kernels"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "named"))
+    assert kernels_folder() == tmp_path / "named"
+    # What is there can be read.
+    (tmp_path / ".cache/lexvl").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(user_folders, "can_write", lambda folder: False)
+    assert cache_folder() == tmp_path / ".cache/lexvl"
+    assert kernels_folder() == private / ".cache/lexvl/kernels"
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "open folder"])
+def test_a_folder_of_the_private_name_that_others_can_write(kind: str, tmp_path: Path, temporary: Path) -> None:
+    name = temporary / f"lexvl-{os.geteuid()}"
+    if kind == "link":
+        name.symlink_to(tmp_path)
+    elif kind == "file":
+        name.touch()
+    else:
+        name.mkdir()
+        name.chmod(0o770)
+    assert private_folder() == private_folder() != name
+    assert private_folder().stat().st_mode & 0o777 == 0o700
+
+
+def test_no_temporary_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_folders, "gettempdir", lambda: f"{os.devnull}/none")
+    assert not user_folders.can_write(cache_folder())
+    assert not places.storage_root().exists()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach."""
+    with TemporaryDirectory(prefix="lexvl-test-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root runs commands as another user")
+def test_the_line_of_an_unknown_user_without_home_in_an_environment_of_root(open_folder: Path) -> None:
+    world, here, output, temporary = (open_folder / name for name in ("world", "here", "output", "temporary"))
+    for folder in (world / "qrels", here, output, temporary):
+        folder.mkdir(parents=True)
+    for folder in (output, temporary):
+        folder.chmod(0o777)
+    (world / "corpus.jsonl").write_text('{"_id": "d1", "text": "a red boat"}\n{"_id": "d2", "text": "two dogs"}\n')
+    (world / "queries.jsonl").write_text('{"_id": "q1", "text": "the boat"}\n')
+    (world / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")
+    environ = {"PATH": os.environ["PATH"], "LANG": "C", "TMPDIR": str(temporary), "HF_HUB_OFFLINE": "1"}
+    user = [f"--reuid={UID}", f"--regid={UID}", "--clear-groups"]
+    user += [f"--inh-caps={CAPABILITY}", f"--ambient-caps={CAPABILITY}"]
+    encoder = ("--encoder", "bag-of-tokens", "--checkpoint", str(GOLDEN / "splade/ckpt_bert"))
+    for arguments in (
+        ("--version",),
+        ("encode", "--corpus", f"beir:{world}", *encoder, "--output", str(output / "impacts")),
+        ("index", str(output / "impacts"), "--index", str(output / "index")),
+        ("search", "--index", str(output / "index"), "--output", str(output / "run.trec")),
+        ("score", "--run", str(output / "run.trec"), "--measure", "RR"),
+    ):
+        command = ["setpriv", *user, sys.executable, "-m", "lexvl_anserini", *arguments]
+        done = subprocess.run(command, cwd=here, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("set HOME to a folder that can be written") == 1, done.stderr
+    assert "1.0000" in done.stdout
+    assert not list(here.iterdir())
+    assert (temporary / f"lexvl-{UID}/.cache/lexvl").is_dir()
