@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.upkeep
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests/user_program.py"
 
