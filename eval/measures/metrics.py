@@ -192,7 +192,7 @@ def ranx_importable() -> Iterator[Path]:
         raise InstallationError("ranx is not installed; pip install ranx")
     from numba import config
 
-    from lexvl_anserini.ground.compiling import kept_by_content
+    from lexvl_anserini.engines.compiling import kept_by_content
 
     config.THREADING_LAYER = "workqueue"  # type: ignore[attr-defined]  # as ranx sets it
     with kept_by_content():

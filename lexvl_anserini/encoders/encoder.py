@@ -17,7 +17,6 @@ import numpy as np
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.inputs import InputReader, OtherModality, inputs_of
-from lexvl_anserini.ground.deprecations import renamed
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.progress import Progress, progress_bar, silent
@@ -290,7 +289,6 @@ class Encoder:
         convert_to_tensor: Literal[False] = ...,
     ) -> Vectors: ...
 
-    @renamed("Encoder.encode_query(texts=...)", "texts", "queries")
     def encode_query(
         self,
         queries: Any,
@@ -336,7 +334,6 @@ class Encoder:
         convert_to_tensor: Literal[False] = ...,
     ) -> Vectors: ...
 
-    @renamed("Encoder.encode_document(texts=...)", "texts", "documents")
     def encode_document(
         self,
         documents: Any,

@@ -18,7 +18,7 @@ from scipy import sparse
 
 from lexvl_anserini.data.checks import checked_id, shown
 from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
-from lexvl_anserini.ground.compiling import kernel
+from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.vocabulary import Vocabulary

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.jvm import Exclusive, java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader, whole_index
@@ -21,7 +22,6 @@ from lexvl_anserini.engines.lucene.vectors import names_of
 from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.exchange.ciff_reading import VERSION
 from lexvl_anserini.ground.claims import refuse_existing
-from lexvl_anserini.ground.compiling import kernel
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, packed
 from lexvl_anserini.ground.installed import OURS, version_of

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from lexvl_anserini.ground.deprecations import warn_of
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
-from lexvl_anserini.ground.manifest import QuantiserEntry
 from lexvl_anserini.ground.records import SCORE_LIMIT, bits_over
 from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
 
@@ -194,11 +192,6 @@ class Quantiser:
         """The quantiser with the scale that calibration found as a given one, for further documents."""
         calibrated = self.document.scheme == "calibrated" and self.document.scale is not None
         return replace(self, document=replace(self.document, scheme="fixed")) if calibrated else self
-
-    def effect(self) -> dict[str, Any]:
-        """Deprecated: the values that impacts depend on, for each side."""
-        warn_of("Quantiser.effect()")
-        return {name: side.effect() for name, side in QuantiserEntry(self.to_json()).sides().items()}
 
     def documents(self, weights: Matrix) -> Quantised:
         """CSR [n, V] float weights -> impacts.

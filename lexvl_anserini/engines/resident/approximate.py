@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from lexvl_anserini.engines.approximation import PREPARE
+from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.engines.index_folder import APPROXIMATE
 from lexvl_anserini.engines.jvm import Exclusive, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader
@@ -43,7 +44,6 @@ from lexvl_anserini.engines.resident.packing import (
     write_ids,
 )
 from lexvl_anserini.engines.resident.searching import ALL_DOCUMENTS, Hits, ResidentPostings, hits_of
-from lexvl_anserini.ground.compiling import kernel
 from lexvl_anserini.ground.errors import ArtefactError
 
 REMEDY = f"write it again with {PREPARE}"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.ground.compiling import kernel
+from lexvl_anserini.engines.compiling import kernel
 
 # Documents of a group: about so many, and at most twice as many.
 GROUP_SIZE = 16

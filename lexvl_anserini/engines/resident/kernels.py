@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lexvl_anserini.engines.compiling import kernel, prefetch
 from lexvl_anserini.engines.resident.layout import BLOCK, GAPS, GROUP
-from lexvl_anserini.ground.compiling import kernel, prefetch
 
 # Documents of a block whose sums are made at once: 16 KiB, the part of a core's nearest cache that columns leave.
 STRIP = 4096

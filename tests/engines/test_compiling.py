@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lexvl_anserini.ground.compiling import (
+from lexvl_anserini.engines.compiling import (
     MOST_VERSIONS,
     CodeFiles,
     KernelCache,
@@ -102,13 +102,13 @@ def test_equal_sources_share_their_code_wherever_they_lie(stored: Path, tmp_path
 def test_folders_of_former_sources_go(stored: Path) -> None:
     """The newest stay, and so do those of other packages."""
     for number in range(MOST_VERSIONS + 2):
-        folder = stored / f"ground-{number:016}"
+        folder = stored / f"engines-{number:016}"
         folder.mkdir()
         os.utime(folder, (number, number))
     (stored / "metrics-0").mkdir()
     called()
-    fresh = f"ground-{digest_sources(Path(__file__).parent)[:16]}"
-    kept = [f"ground-{number:016}" for number in range(3, MOST_VERSIONS + 2)]
+    fresh = f"engines-{digest_sources(Path(__file__).parent)[:16]}"
+    kept = [f"engines-{number:016}" for number in range(3, MOST_VERSIONS + 2)]
     assert sorted(path.name for path in stored.iterdir()) == sorted([*kept, fresh, "metrics-0"])
 
 
@@ -123,7 +123,7 @@ def test_what_a_kernel_reads_is_in_its_package() -> None:
                 for node in tree.body
                 if isinstance(node, ast.ImportFrom) and names & {alias.name for alias in node.names}
             }
-            allowed = {"typing", "numpy", "lexvl_anserini.ground.compiling"}
+            allowed = {"typing", "numpy", "lexvl_anserini.engines.compiling"}
             inside = f"lexvl_anserini.{package.replace('/', '.')}."
             assert not [module for module in modules - allowed if not module.startswith(inside)], path
 
