@@ -4,7 +4,7 @@
 #        bash tests/run.sh --attack [--minutes N] [--seed S] [pytest arguments]
 #        bash tests/run.sh --python VERSION ...
 #        bash tests/run.sh --lint
-#   --all           also the tests of scripts, workflows, the site builder, wheels and tools
+#   --all           also the tests of scripts, workflows, the site builder, wheels and tools, and slow cases beside quick ones
 #   --rest          of --all, the tests that the last run in this checkout did not pass, and those of the doors
 #   --heavy         only the slow tests; the environment gets the extra [docs] too, for the documentation site
 #   --attack        only the attack (tests/attack), for 10 minutes and with a random seed if not given
@@ -45,7 +45,7 @@ case "${1:-}" in
   --all) which="not heavy"; shift ;;
   --rest) which="not heavy" ;; # an option of pytest too (tests/outcomes.py)
   --heavy) which="heavy and not attack"; shift ;;
-  *) which="not heavy and not upkeep" ;;
+  *) which="not heavy and not extended" ;;
 esac
 # In the order of the folders: sorted by numbers of tests, as xdist does, the files of few and long tests come last.
 python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "$which" "$@"

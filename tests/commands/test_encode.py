@@ -483,6 +483,7 @@ def process(*arguments, cwd, **more):
     return subprocess.run([*MODULE, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, check=False, **more)
 
 
+@pytest.mark.extended
 def test_the_example_of_its_help_runs(tmp_path):
     shown = process("--help", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr

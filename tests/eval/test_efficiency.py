@@ -244,6 +244,7 @@ def tiny(workdir, **more):
     return Options(documents=(40,), query_count=5, repeats=2, workdir=workdir, **law, **more)
 
 
+@pytest.mark.extended
 def test_index_compares_numbers_of_threads(workdir):
     options = Options(
         documents=(40,), shape=("splade",), terms=6, repeats=1, threads=2, workdir=workdir, system=("ours-parquet",)
@@ -514,6 +515,7 @@ def test_notes_state_recall_and_conditions():
     ]
 
 
+@pytest.mark.extended
 def test_search_compares_filtered_searches_with_unfiltered_ones(workdir):
     report = search.measure(tiny(workdir, hits=(5,), system=("ours", "ours-where", "ours-lucene-where")))
     ratios = [r.what for r in report.ratios if "CPU" in r.what]

@@ -122,6 +122,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root runs commands as another user")
+@pytest.mark.extended
 def test_the_line_of_an_unknown_user_without_home_in_an_environment_of_root(open_folder: Path) -> None:
     world, here, output, temporary = (open_folder / name for name in ("world", "here", "output", "temporary"))
     for folder in (world / "qrels", here, output, temporary):

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 # Programs of the scratch checkout: each notes its name, its arguments and the variables that it sees.
 NOTES = """#!/usr/bin/env bash

@@ -17,7 +17,7 @@ from eval.reproduction.record import key_of, read_record
 from eval.reproduction.rows import rows_of
 from lexvl_anserini.cli import make_app
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs" / "site"

@@ -15,7 +15,7 @@ import pytest
 
 import lexvl_anserini
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs" / "site"

@@ -16,6 +16,8 @@ from lexvl_anserini import cli
 from lexvl_anserini.ground.errors import MissingExtra
 from lexvl_anserini.ground.registry import DOORS, EXTRA_PACKAGES, door, require
 
+pytestmark = pytest.mark.upkeep
+
 ROOT = Path(__file__).parents[2]
 HOME = Path("lexvl_anserini/doors")
 

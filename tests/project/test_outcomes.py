@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 TESTS = """
 import pytest

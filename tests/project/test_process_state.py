@@ -122,7 +122,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, li
     return {name: [repr(values.get(name))[-200:] for values in (before, after)] for name in differ}
 
 
-def calls(folder: Path, golden: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+def calls(folder: Path, golden: Path, exports: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The main calls by name, each after those that it needs."""
     from corpus_folders import beir_folder, json_lines
     from tiny_encoders import BERT, made_dense
@@ -130,7 +130,6 @@ def calls(folder: Path, golden: Path) -> Iterator[tuple[str, Callable[[], Any]]]
 
     from eval.measures.metrics import evaluate
     from lexvl_anserini import Searcher, build_index, load_dataset, load_encoder, search_index, write_impacts
-    from lexvl_anserini.doors.onnx.exporting import export
     from lexvl_anserini.ground.records import Qrel, Topic
     from lexvl_anserini.searching.rescoring import rerank_lists
     from lexvl_anserini.training.loop import train
@@ -145,8 +144,8 @@ def calls(folder: Path, golden: Path) -> Iterator[tuple[str, Callable[[], Any]]]
         "lexical": (corpus, "splade", golden / BERT),
         "dense": (corpus, "sentence", made_dense(golden, folder)),
         "pictures": (squares, "vdr-crossmodal", "demo-vdr"),
-        "exported": (corpus, "splade", folder / "export", "onnx"),
         "words": (corpus, "bm25", None),
+        **({"exported": (corpus, "splade", folder / "export", "onnx")} if exports else {}),
     }
     models, lists = {}, {}
 
@@ -168,7 +167,10 @@ def calls(folder: Path, golden: Path) -> Iterator[tuple[str, Callable[[], Any]]]
         of_topics = {topic.query_id: ranked for topic, ranked in zip(topics, lists["words"], strict=True)}
         assert list(rerank_lists(topics, of_topics, models["dense"], corpus.documents))
 
-    yield "export", lambda: export(load_encoder("splade", str(golden / BERT), device="cpu"), folder / "export")
+    if exports:
+        from lexvl_anserini.doors.onnx.exporting import export
+
+        yield "export", lambda: export(load_encoder("splade", str(golden / BERT), device="cpu"), folder / "export")
     for name in encoders:
         yield f"encode {name}", partial(encode, name)
         yield f"index {name}", partial(build_index, folder / "shards" / name, folder / "indexes" / name, threads=3)
@@ -181,13 +183,13 @@ def calls(folder: Path, golden: Path) -> Iterator[tuple[str, Callable[[], Any]]]
         yield f"train {steps or 'on'}", partial(train, recipe, folder / "trained", device="cpu", stop_after=steps)
 
 
-def report(folder: Path, golden: Path) -> dict[str, Any]:
+def report(folder: Path, golden: Path, exports: bool) -> dict[str, Any]:
     """What each call changes."""
     for library in LIBRARIES:
         with suppress(ImportError):
             import_module(library)
     changed = {}
-    for name, call in calls(folder, golden):
+    for name, call in calls(folder, golden, exports):
         before = state()
         call()
         if differ := changes(before, state()):
@@ -195,12 +197,14 @@ def report(folder: Path, golden: Path) -> dict[str, Any]:
     return changed
 
 
-def test_calls_leave_the_process_as_it_was(tmp_path: Path, golden: Path) -> None:
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'lexvl-anserini[onnx]'")
+@pytest.mark.parametrize("exports", [False, pytest.param(True, marks=pytest.mark.extended)])
+def test_calls_leave_the_process_as_it_was(tmp_path: Path, golden: Path, exports: bool) -> None:
+    if exports:
+        pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'lexvl-anserini[onnx]'")
     # With two threads, so that a call that sets one shows.
     paths = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": paths}
-    command = [sys.executable, __file__, str(tmp_path), str(golden)]
+    command = [sys.executable, __file__, str(tmp_path), str(golden), *["exports"] * exports]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     changed = json.loads(done.stdout.splitlines()[-1])
@@ -208,4 +212,4 @@ def test_calls_leave_the_process_as_it_was(tmp_path: Path, golden: Path) -> None
 
 
 if __name__ == "__main__":
-    print(json.dumps(report(*map(Path, sys.argv[1:]))))
+    print(json.dumps(report(Path(sys.argv[1]), Path(sys.argv[2]), "exports" in sys.argv)))

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from pins import constraints
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
 

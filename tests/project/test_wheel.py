@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
 # Folders of `runs` whose YAML files are in the archive and the wheel.

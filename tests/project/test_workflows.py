@@ -15,7 +15,7 @@ import yaml
 
 from lexvl_anserini.searching.doctor import OF_DEVELOPERS
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))

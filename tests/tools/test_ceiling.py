@@ -21,7 +21,7 @@ from world.scenes import Scene, Thing, scenes
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 BENCH = Thing("bench", "red", 1, "medium")
 CHAIR = Thing("chair", "red", 1, "medium")

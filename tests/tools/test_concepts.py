@@ -31,7 +31,7 @@ from world.scenes import Scene, Thing, scenes
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 BOAT = Thing("boat", "red", 2, "large")
 HOUSE = Thing("house", "white", 1, "medium")

@@ -13,7 +13,7 @@ from world.sketches import Primitive, plan
 
 from lexvl_anserini.ground.errors import DataError
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 FOX = """
 fox:

@@ -22,7 +22,7 @@ from lexvl_anserini.data.corpora.demo import PICTURES, demo_files
 from lexvl_anserini.data.corpora.karpathy import read_karpathy
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 # Over the pixels of the 1,000 images at 64 px, in order. If it changes, VERSION must change as well.
 DIGEST_OF_TEST_IMAGES = "15decfac7219053054b719e11725a7e0edb949c9db7321c191b9d69512f8793e"
