@@ -27,6 +27,7 @@ from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Equals, Impacts, Not, Term, Text
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.shards.collection import check_same_meaning
 
@@ -143,6 +144,53 @@ def test_the_same_replacement_again_is_finished(tmp_path: Path, index: Path) -> 
     delete_documents(index, ["d1"])
     append_index(index, more, replace=True)
     expect(index, {**dict(FIRST), **dict(SECOND), "d1": {"b": 7}})
+
+
+def lists_of_all_kinds(engine: LuceneEngine, query: ImpactQuery) -> list[RankedList]:
+    return [
+        *engine.search([query], 4),
+        *engine.search_where([query], Not(Term("日本")), 4),
+        *engine.search_passages([query], 1, 4),
+        *engine.search_passages([query], 2, 4),
+        engine.search_tree("q", Impacts(query.vector), 4),
+    ]
+
+
+@pytest.mark.parametrize("form", CHOICES)
+@pytest.mark.parametrize("change", ["delete", "replace"])
+def test_impacts_of_deleted_documents_decide_nothing(
+    tmp_path: Path, form: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outlier is deleted: lists, filters, passages, trees and refusals are those of an index that never had it."""
+    monkeypatch.setenv(VARIABLE, form)
+    outlier, right = {"a": 2**24 - 1, "😀": 1}, ("d9#1", {"a": 1} if change == "replace" else {})
+    passages: Documents = [(f"d{n}#{n % 2}", {"a": 1 + n % 3, "b": 2}) for n in range(9)]
+    index = build_index(shards(tmp_path / "first", [*passages, (right[0], outlier)]), tmp_path / "index").path
+    if change == "replace":
+        append_index(index, shards(tmp_path / "right", [right]), replace=True)
+    else:
+        delete_documents(index, [right[0]])
+    left = [*passages, right] if change == "replace" else passages
+    anew = build_index(shards(tmp_path / "left", left), tmp_path / "anew").path
+    engines = [LuceneEngine(path, read_manifest(path)) for path in (index, anew)]
+    # The sums of the outlier are beyond 2^30, 2^31 and 2^32.
+    for weight in (1, 100, 200, 2**22):
+        query = ImpactQuery("q", {"a": weight, "b": 1, "日本": 2**23})
+        changed, expected = (lists_of_all_kinds(engine, query) for engine in engines)
+        assert changed == expected and all(map(len, expected))
+    for engine in engines:
+        with pytest.raises(ArtefactError, match="topic 'q'"):
+            next(engine.search([ImpactQuery("q", {"a": 2**23})], 1))
+        engine.close()
+
+
+def test_an_engine_counts_with_the_impacts_of_the_index_that_it_opens(tmp_path: Path, index: Path) -> None:
+    before = read_manifest(index)
+    append_index(index, shards(tmp_path / "large", [("d9", {"a": 2**20})]))
+    engine = LuceneEngine(index, before)
+    with pytest.raises(ArtefactError, match="topic 'q'"):
+        next(engine.search([ImpactQuery("q", {"a": 16})], 1))
+    engine.close()
 
 
 def test_whoever_reads_goes_on_reading_what_was(tmp_path: Path, index: Path) -> None:
