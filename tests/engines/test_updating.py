@@ -73,7 +73,7 @@ def test_an_id_that_is_there_is_refused_and_nothing_changes(tmp_path: Path, inde
         with pytest.raises(ArtefactError, match="document id 'd7' occurs twice"):
             append_index(index, twice, replace=replace)
     assert state(index) == before
-    assert not (tmp_path / "index.part").exists()
+    assert not (tmp_path / "index.lexvl.part").exists()
 
 
 def test_replace_takes_the_new_document(tmp_path: Path, index: Path) -> None:
@@ -117,11 +117,11 @@ def test_the_same_deletion_again_is_finished(tmp_path: Path, index: Path, caplog
     """It was an error: "no document 'd1' in it"."""
     delete_documents(index, ["d1", "d2"])
     before = state(index)
-    (tmp_path / "index.old").mkdir()
+    (tmp_path / "index.lexvl.old").mkdir()
     with caplog.at_level("INFO", "lexvl_anserini"):
         assert delete_documents(index, ["d2", "d1", "d1"]).documents == 1
     assert "deleted already, nothing to do" in caplog.text
-    assert state(index) == before and not (tmp_path / "index.old").exists()
+    assert state(index) == before and not (tmp_path / "index.lexvl.old").exists()
     for ids in (["d1"], ["d1", "d2", "d3"], ["typo"]):
         with pytest.raises(ArtefactError, match=f"no document '{ids[0]}' in it"):
             delete_documents(index, ids)
@@ -140,10 +140,13 @@ def test_the_same_replacement_again_is_finished(tmp_path: Path, index: Path) -> 
     before = state(index)
     append_index(index, more, replace=True)
     assert state(index) == before
-    # After another change it is a request of its own.
-    delete_documents(index, ["d1"])
-    append_index(index, more, replace=True)
-    expect(index, {**dict(FIRST), **dict(SECOND), "d1": {"b": 7}})
+    # After another change it is a request of its own, as that change is after it: as often as they are made.
+    whole = {**dict(FIRST), **dict(SECOND), "d1": {"b": 7}}
+    for _ in range(3):
+        assert delete_documents(index, ["d1"]).documents == 4
+        assert append_index(index, more, replace=True).documents == 5
+        expect(index, whole)
+    assert len(read_report(index).changes) == 2
 
 
 def lists_of_all_kinds(engine: LuceneEngine, query: ImpactQuery) -> list[RankedList]:
@@ -238,7 +241,7 @@ def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
     with pytest.raises(ArtefactError, match="built with .*'term_vectors': True.*; build it again"):
         append_index(index, tmp_path / "vectors")
     assert state(index) == before
-    assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.part").exists()
+    assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.lexvl.part").exists()
 
 
 def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
@@ -283,7 +286,10 @@ VECTORS = st.dictionaries(st.sampled_from(TERMS), st.integers(1, 3) | st.integer
 IDS = st.sampled_from([f"d{number}" for number in range(12)] + ["é", "a/b", '"q"', "😀"])
 PIECES = st.dictionaries(IDS, VECTORS, min_size=1, max_size=6)
 STEPS = st.lists(
-    st.tuples(st.just("append"), PIECES) | st.tuples(st.just("delete"), st.lists(IDS, max_size=4)), max_size=4
+    st.tuples(st.just("append"), PIECES)
+    | st.tuples(st.just("delete"), st.lists(IDS, max_size=4))
+    | st.tuples(st.just("replace"), st.integers(0, 4)),
+    max_size=6,
 )
 QUERIES = st.lists(st.dictionaries(st.sampled_from([*TERMS, "x"]), st.integers(1, 9), max_size=4), max_size=6)
 
@@ -294,7 +300,7 @@ class Changing:
     def __init__(self, folder: Path, documents: Mapping[str, Mapping[str, int]], suffix: str):
         self.folder, self.suffix, self.documents = folder, suffix, dict(documents)
         self.deletions: set[frozenset[str]] = set()
-        self.sources = [self.written(documents)]
+        self.sources, self.contents = [self.written(documents)], [dict(documents)]
         self.index = build_index(self.sources[0], folder / "index", threads=2).path
 
     def written(self, documents: Mapping[str, Mapping[str, int]]) -> Path:
@@ -313,7 +319,14 @@ class Changing:
                 append_index(self.index, source)
         append_index(self.index, source, replace=bool(common))
         self.sources.append(source)
+        self.contents.append(dict(documents))
         self.documents |= documents
+
+    def replace(self, number: int) -> None:
+        """Shards that were appended before bring back their documents, whatever was changed since."""
+        number %= len(self.sources)
+        append_index(self.index, self.sources[number], replace=True)
+        self.documents |= self.contents[number]
 
     def delete(self, doc_ids: Sequence[str]) -> None:
         request = frozenset(doc_ids)
