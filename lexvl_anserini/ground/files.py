@@ -39,6 +39,10 @@ UNWRITABLE = frozenset(
 # Errors of writing that libraries in other languages quote: Java by their text, Rust by their number.
 QUOTED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
+# The names of what is written, of what is being replaced and of what is needed meanwhile, beside the output: all else
+# there is the user's, an `INDEX.old` or `RUN.part` too.
+PART, OLD, ROOM = ".lexvl.part", ".lexvl.old", ".lexvl.room"
+
 # Arguments of Linux's renameat2: paths are relative to the working directory; swap the two names.
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
@@ -176,7 +180,12 @@ def _lock(handle: int, path: Path, wait: bool = False) -> None:
 
 def part_of(path: Path) -> Path:
     """The name of a file or folder while it is written."""
-    return path.with_name(path.name + ".part")
+    return path.with_name(path.name + PART)
+
+
+def room_of(path: Path) -> Path:
+    """The folder beside an output for what is needed until it is whole, and kept by a process that is killed."""
+    return path.with_name(path.name + ROOM)
 
 
 # The locks of the running thread: temporary names and their open handles. A command locks its output before its first
@@ -188,7 +197,7 @@ _HELD: ContextVar[Mapping[Path, int]] = ContextVar("held", default=MappingProxyT
 def sole_writer(path: Path, folder: bool = False) -> Iterator[None]:
     """Nobody else writes a file or folder until the end of the block; within it, `atomic_write` or `new_folder` may.
 
-    The temporary name `path.part` is the lock, so that a killed process leaves neither a lock nor more than this.
+    The temporary name is the lock, so that a killed process leaves neither a lock nor more than this.
     """
     with _claimed(path, folder) as (part, handle), _holding({**_HELD.get(), part.absolute(): handle}):
         yield
@@ -205,7 +214,7 @@ def _holding(held: Mapping[Path, int]) -> Iterator[None]:
 
 @contextmanager
 def _claimed(path: Path, folder: bool) -> Iterator[tuple[Path, int]]:
-    """Yields `path.part`, a file or folder, and the handle by which it is locked; removes it unless it is published."""
+    """Yields the temporary file or folder, and the handle that locks it; removes it unless it is published."""
     part, held = part_of(path), _HELD.get()
     handle = held.get(part.absolute())
     if handle is not None and _names(part, handle):
@@ -295,7 +304,7 @@ def publish(part: Path, path: Path) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Writes `path` through `path.part`, fsync and rename; an exception leaves neither."""
+    """Writes `path` by a temporary name, fsync and rename; an exception leaves neither."""
     with disk_errors(path), _claimed(path, folder=False) as (part, _):
         with open(part, "wb") as out:
             yield out
@@ -305,7 +314,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yields the empty folder `FOLDER.part`, which replaces `folder` at the end; an exception removes it.
+    """Yields an empty folder of a temporary name, which replaces `folder` at the end; an exception removes it.
 
     An older folder of that name stays until the new one is complete and on the disk.
     """
@@ -336,7 +345,7 @@ def clear_remains(path: Path) -> None:
 
 def _old(folder: Path) -> Path:
     """The name of an older folder while a newer one takes its place, where names cannot be swapped."""
-    return folder.with_name(folder.name + ".old")
+    return folder.with_name(folder.name + OLD)
 
 
 def _replace(part: Path, folder: Path) -> None:

@@ -38,7 +38,7 @@ from lexvl_anserini.engines.index_folder import in_album, index_manifest, read_r
 from lexvl_anserini.engines.lucene.fields import TEXT, metadata_of
 from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import exclusive, file_sha256, read_json, write_json
+from lexvl_anserini.ground.files import exclusive, file_sha256, read_json, room_of, write_json
 from lexvl_anserini.ground.manifest import Counts, EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.quantise import quantised
 from lexvl_anserini.ground.vocabulary import Vocabulary
@@ -114,11 +114,6 @@ def read_taught(folder: Path) -> TaughtIndex:
     )
 
 
-def shards_of(folder: Path) -> Path:
-    """Where the shards of an index are while it is written again."""
-    return folder.with_name(f"{folder.name}.teach")
-
-
 def with_words(index: TaughtIndex, words: dict[str, Any]) -> sparse.csr_matrix:
     """Writes the index again with these words, whole or not at all; returns its impacts [n, V + words].
 
@@ -145,7 +140,7 @@ def with_words(index: TaughtIndex, words: dict[str, Any]) -> sparse.csr_matrix:
         vocabulary={"size": len(own.vocabulary), "digest": own.vocabulary.digest},
         counts=Counts({**manifest.counts, **held}),
     )
-    shards = shards_of(folder)
+    shards = room_of(folder)
     try:
         write_own_shards(own, shards, after, metadata_of(folder, report.fields))
         build_index(shards, folder, overwrite=True, options=vars(options))
@@ -337,7 +332,7 @@ def command(
     folder = in_album(index)
     index_manifest(folder)
     with exclusive(folder.resolve().parent):
-        shutil.rmtree(shards_of(folder), ignore_errors=True)  # a killed process left them
+        shutil.rmtree(room_of(folder), ignore_errors=True)  # a killed process left them
         taught = read_taught(folder)
         if options.remove is not None:
             remove(taught, options.remove)

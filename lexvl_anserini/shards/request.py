@@ -17,7 +17,7 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import file_sha256, publish, read_json
+from lexvl_anserini.ground.files import file_sha256, part_of, publish, read_json
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.quantise import Quantiser
@@ -108,7 +108,7 @@ def claim_on_shards(
     names = {path.name for path in output.iterdir()}
     state = next((name for name in (MANIFEST, UNFINISHED) if name in names), None)
     if state is None:
-        if names - {f"{UNFINISHED}.part"}:
+        if names - {part_of(output / UNFINISHED).name}:
             raise ArtefactError(f"{output}: not empty and not written by encode; name another --output")
         return Claim.FRESH, None
     manifest = Manifest.from_json(read_json(output / state, "manifest"), str(output / state))
@@ -181,7 +181,7 @@ def clear(output: Path) -> None:
         publish(output / MANIFEST, output / UNFINISHED)
     if (output / "docs").is_dir():
         shutil.rmtree(output / "docs")
-    for part in output.glob("*.part"):
+    for part in output.glob("shard-*.part"):
         part.unlink()
     for name in (VOCABULARY, SKIPPED, UNFINISHED):
         (output / name).unlink(missing_ok=True)

@@ -24,7 +24,7 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
@@ -45,6 +45,7 @@ from lexvl_anserini.ground.files import (
     atomic_write,
     disk_errors,
     file_sha256,
+    part_of,
     publish,
     read_json,
     sync_tree,
@@ -63,6 +64,8 @@ STATE, OLD_STATE, MODEL, BEST = "state", "state.old", "model", "best"
 EXAMPLES, CURVE, BEST_WEIGHTS, FAILED = "examples.jsonl", "curve.png", "best.safetensors", "failed-batch.json"
 KEPT = "kept"
 OURS = (RECIPE, DATA, LOG, WORDS, STORED, STATE, OLD_STATE, KEPT, MODEL, BEST, EXAMPLES, CURVE, BEST_WEIGHTS, FAILED)
+# Those of them that a process leaves that is killed while it writes.
+UNFINISHED = tuple(f"{name}*.part" for name in OURS)
 # Entries that took training steps.
 TRAINED = (STATE, OLD_STATE, MODEL)
 
@@ -129,7 +132,7 @@ def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bo
 
 def entries(output: Path) -> set[str]:
     """The names in the folder of a run; an empty set where no run has started."""
-    names = {entry.name for entry in output.iterdir()} - {f"{RECIPE}.part"}
+    names = {entry.name for entry in output.iterdir()} - {part_of(output / RECIPE).name}
     if names and RECIPE not in names:
         raise ArtefactError(f"{output}: not empty and not written by train; name another --output")
     return names
@@ -150,20 +153,22 @@ def earlier_request(output: Path, requested: Mapping[str, Any]) -> dict[str, Any
 
 def clear(output: Path) -> None:
     """Deletes the files of a run and nothing else; the recipe last, so that a folder half cleared is still a run."""
-    mine = [
-        entry for entry in output.iterdir() if any(fnmatch(entry.name.removesuffix(".part"), name) for name in OURS)
-    ]
-    for entry in sorted(mine, key=lambda entry: entry.name == RECIPE):
+    for entry in sorted(named(output, OURS + UNFINISHED), key=lambda entry: entry.name == RECIPE):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()
 
 
+def named(output: Path, patterns: Sequence[str]) -> list[Path]:
+    """The entries of a folder whose names fit one of the patterns."""
+    return [entry for entry in output.iterdir() if any(fnmatch(entry.name, pattern) for pattern in patterns)]
+
+
 def tidy(output: Path) -> None:
     """Deletes what a finished run needs no more: stored images and texts, and unfinished files of a killed process."""
-    named = [output / name for name in (BEST_WEIGHTS, FAILED) if (output / name).exists()]
-    for leftover in (*output.glob(STORED), *output.glob("*.part"), *output.glob(f"{KEPT}/*.part"), *named):
+    patterns = (STORED, BEST_WEIGHTS, FAILED, *UNFINISHED)
+    for leftover in (*named(output, patterns), *output.glob(f"{KEPT}/*.part")):
         if leftover.is_dir():
             shutil.rmtree(leftover)
         else:
@@ -172,7 +177,7 @@ def tidy(output: Path) -> None:
 
 def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
     """Writes a state whole; the state before it stays."""
-    part, state, old = output / f"{STATE}.part", output / STATE, output / OLD_STATE
+    part, state, old = part_of(output / STATE), output / STATE, output / OLD_STATE
     with disk_errors(state):
         shutil.rmtree(part, ignore_errors=True)
         try:

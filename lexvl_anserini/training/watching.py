@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_model
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import atomic_write, disk_errors, json_bytes, publish, sync_path, sync_to
+from lexvl_anserini.ground.files import atomic_write, disk_errors, json_bytes, part_of, publish, sync_path, sync_to
 from lexvl_anserini.training.common.batches import TrainingBatch
 from lexvl_anserini.training.common.evaluation import StageInputs, collapses, profile
 from lexvl_anserini.training.common.learner import Learner, NotFinite, Taken
@@ -158,7 +158,7 @@ def keep_best(pair: TowerPair, output: Path, step: int, score: float) -> None:
     path = output / BEST_WEIGHTS
     if best_of(output)[1] >= score:
         return
-    part = path.with_name(path.name + ".part")
+    part = part_of(path)
     with disk_errors(path):
         save_model(pair, str(part), metadata={"step": str(step), "score": repr(score)})
         sync_path(part)

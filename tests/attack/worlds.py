@@ -97,7 +97,7 @@ class World:
         task = self.tasks[name]
         state = self.state(task, folder, *(placed(task, folder) if again else ()))
         assert state == self.whole(name)[0], (name, note)
-        litter = {path.name for path in folder.rglob("*") if path.name.endswith((".part", ".old"))}
+        litter = {path.name for path in folder.rglob("*") if path.name.endswith((".part", ".old", ".room"))}
         # The state before the last one stays on purpose, and --overwrite writes anew whatever is there.
         assert litter <= {"state.old"}, (name, note, litter)
 

@@ -593,7 +593,7 @@ def test_a_score_that_would_be_rounded_leaves_no_run(index: Path, tmp_path: Path
     (tmp_path / "q.jsonl").write_bytes(jsonl([{"id": "a", "vector": {"dog": 2**21}}]))
     with pytest.raises(ArtefactError, match="topic 'a': its score could reach 18,874,368, above 16,777,215"):
         invoke("--index", index, "--topics", tmp_path / "q.jsonl", "--output", tmp_path / "x.trec")
-    assert not (tmp_path / "x.trec").exists() and not (tmp_path / "x.trec.part").exists()
+    assert not (tmp_path / "x.trec").exists() and not (tmp_path / "x.trec.lexvl.part").exists()
 
 
 def test_lines_of_standard_input_are_answered_with_one_encoder(index, monkeypatch):

@@ -168,7 +168,7 @@ def test_a_missing_or_swapped_partition_is_named_and_built_again(tmp_path):
     with verified(engine(index)) as opened:
         assert list(opened.search([ImpactQuery("q", {"ash": 1, "bay": 2})], 9)) == expected
     assert (index / "partition-00000/index.json").stat().st_ino == kept
-    assert not (tmp_path / "i.partitions").exists()
+    assert not (tmp_path / "i.lexvl.room").exists()
 
 
 def test_the_maximum_is_that_of_all_partitions(indexes):
@@ -189,16 +189,17 @@ def test_building_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         return build(*request)
 
     monkeypatch.setattr(building, "build_partition", broken)
+    (tmp_path / "i.partitions").mkdir()  # a user's
     with pytest.raises(
         LexvlError, match=r"1 of 3 parts failed, the others are finished and kept: .*s1: the disk is full"
     ):
         build_index(sources, tmp_path / "i", engine="partitions")
     assert not (tmp_path / "i").exists()
-    kept = tmp_path / "i.partitions/partition-00002/index.json"
+    kept = tmp_path / "i.lexvl.room/partition-00002/index.json"
     before = kept.stat().st_mtime_ns
     index = build_index(sources, tmp_path / "i", engine="partitions")
     assert (index.path / "partition-00002/index.json").stat().st_mtime_ns == before
-    assert index.documents == 7 and not (tmp_path / "i.partitions").exists()
+    assert index.documents == 7 and not (tmp_path / "i.lexvl.room").exists() and (tmp_path / "i.partitions").exists()
     assert build_index(sources, tmp_path / "i", engine="partitions") == index
 
 

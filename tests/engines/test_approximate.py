@@ -305,7 +305,7 @@ def test_a_failed_measurement_leaves_the_index(index: Path, tmp_path: Path, monk
     with pytest.raises(UsageError, match="^3 queries to measure with, at most 2; give some of them$"):
         approximate_index(index, tmp_path / "more.jsonl")
     assert {path.name: path.read_bytes() for path in index.iterdir()} == before
-    assert not index.with_name("index.part").exists()
+    assert not index.with_name("index.lexvl.part").exists()
 
 
 def test_sections_that_do_not_fit_each_other(index: Path, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_bad_shards_leave_nothing(tmp_path: Path) -> None:
         manifest = write_dense_shards(tmp_path / name, documents)
         with pytest.raises(ArtefactError, match=message):
             FaissEngine.build(tmp_path / name, tmp_path / "index", manifest)
-    assert not (tmp_path / "index").exists() and not (tmp_path / "index.part").exists()
+    assert not (tmp_path / "index").exists() and not (tmp_path / "index.lexvl.part").exists()
 
 
 def test_damaged_index(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_layouts_are_the_same_every_time(tmp_path: Path) -> None:
 def test_parameters_that_do_not_fit(tmp_path: Path, options: dict[str, Any], error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         built(tmp_path, documents(clustered(100, 16)), **options)
-    assert not (tmp_path / "index").exists() and not (tmp_path / "index.part").exists()
+    assert not (tmp_path / "index").exists() and not (tmp_path / "index.lexvl.part").exists()
 
 
 def test_automatic_parameters() -> None:

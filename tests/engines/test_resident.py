@@ -317,6 +317,28 @@ def test_skipping_changes_nothing(tmp_path: Path) -> None:
             assert searched(resident, [vector], hits)[0] == expected(rows, ids, vector, hits)
 
 
+@pytest.mark.parametrize("share", [0.001, 0.3, 0.995])
+def test_excluded_documents_are_no_hits_whatever_their_impacts_are(tmp_path: Path, share: float) -> None:
+    """Deleted documents of impacts up to 2^24, whose products go beyond 2^31, in columns, numbers and gaps."""
+    documents = BLOCK + 5000
+    rng = np.random.default_rng(11)
+    excluded = rng.random(documents) < share
+    rows, left = {}, {}
+    for number, step in enumerate((1, 1, 1, 1, 1, 1, 2, 5, 40, 300)):
+        impacts = np.where(excluded, rng.integers(1, 1 << 24, documents), rng.integers(1, 6, documents)).tolist()
+        rows[f"t{number}"] = {n: impacts[n] for n in range(0, documents, step)}
+        left[f"t{number}"] = {n: impact for n, impact in rows[f"t{number}"].items() if not excluded[n]}
+    ids = {number: f"{number * 7919 % documents:06}" for number in range(documents)}
+    resident = resident_of(tmp_path, rows, ids, documents, width=4)
+    vectors = [{"t0": 1}, dict.fromkeys(rows, 70), {f"t{n}": 9 * n * n + 1 for n in range(10)}, {"t9": 255}]
+    queries, allowed = [ImpactQuery("q", vector) for vector in vectors], (~excluded).astype(np.uint8)
+    for hits in (1, 30, 1000):
+        kernels, plain = (of.lists(queries, hits, 1, allowed) for of in (resident, resident.plain))  # type: ignore[attr-defined]
+        for vector, one in zip(vectors, kernels, strict=True):
+            assert [(hit.doc_id, hit.rank, hit.score) for hit in one] == expected(left, ids, vector, hits)
+        assert plain == kernels
+
+
 def test_a_file_with_any_content_leads_nowhere_else(tmp_path: Path) -> None:
     """A file whose checksum is right can say anything: it is refused, or answers, and reads nothing outside of it."""
     rng = np.random.default_rng(3)

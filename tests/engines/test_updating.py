@@ -27,6 +27,7 @@ from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import Equals, Impacts, Not, Term, Text
+from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
 from lexvl_anserini.shards.collection import check_same_meaning
 
@@ -72,7 +73,7 @@ def test_an_id_that_is_there_is_refused_and_nothing_changes(tmp_path: Path, inde
         with pytest.raises(ArtefactError, match="document id 'd7' occurs twice"):
             append_index(index, twice, replace=replace)
     assert state(index) == before
-    assert not (tmp_path / "index.part").exists()
+    assert not (tmp_path / "index.lexvl.part").exists()
 
 
 def test_replace_takes_the_new_document(tmp_path: Path, index: Path) -> None:
@@ -116,11 +117,11 @@ def test_the_same_deletion_again_is_finished(tmp_path: Path, index: Path, caplog
     """It was an error: "no document 'd1' in it"."""
     delete_documents(index, ["d1", "d2"])
     before = state(index)
-    (tmp_path / "index.old").mkdir()
+    (tmp_path / "index.lexvl.old").mkdir()
     with caplog.at_level("INFO", "lexvl_anserini"):
         assert delete_documents(index, ["d2", "d1", "d1"]).documents == 1
     assert "deleted already, nothing to do" in caplog.text
-    assert state(index) == before and not (tmp_path / "index.old").exists()
+    assert state(index) == before and not (tmp_path / "index.lexvl.old").exists()
     for ids in (["d1"], ["d1", "d2", "d3"], ["typo"]):
         with pytest.raises(ArtefactError, match=f"no document '{ids[0]}' in it"):
             delete_documents(index, ids)
@@ -139,10 +140,60 @@ def test_the_same_replacement_again_is_finished(tmp_path: Path, index: Path) -> 
     before = state(index)
     append_index(index, more, replace=True)
     assert state(index) == before
-    # After another change it is a request of its own.
-    delete_documents(index, ["d1"])
-    append_index(index, more, replace=True)
-    expect(index, {**dict(FIRST), **dict(SECOND), "d1": {"b": 7}})
+    # After another change it is a request of its own, as that change is after it: as often as they are made.
+    whole = {**dict(FIRST), **dict(SECOND), "d1": {"b": 7}}
+    for _ in range(3):
+        assert delete_documents(index, ["d1"]).documents == 4
+        assert append_index(index, more, replace=True).documents == 5
+        expect(index, whole)
+    assert len(read_report(index).changes) == 2
+
+
+def lists_of_all_kinds(engine: LuceneEngine, query: ImpactQuery) -> list[RankedList]:
+    return [
+        *engine.search([query], 4),
+        *engine.search_where([query], Not(Term("日本")), 4),
+        *engine.search_passages([query], 1, 4),
+        *engine.search_passages([query], 2, 4),
+        engine.search_tree("q", Impacts(query.vector), 4),
+    ]
+
+
+@pytest.mark.parametrize("form", CHOICES)
+@pytest.mark.parametrize("change", ["delete", "replace"])
+def test_impacts_of_deleted_documents_decide_nothing(
+    tmp_path: Path, form: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outlier is deleted: lists, filters, passages, trees and refusals are those of an index that never had it."""
+    monkeypatch.setenv(VARIABLE, form)
+    outlier, right = {"a": 2**24 - 1, "😀": 1}, ("d9#1", {"a": 1} if change == "replace" else {})
+    passages: Documents = [(f"d{n}#{n % 2}", {"a": 1 + n % 3, "b": 2}) for n in range(9)]
+    index = build_index(shards(tmp_path / "first", [*passages, (right[0], outlier)]), tmp_path / "index").path
+    if change == "replace":
+        append_index(index, shards(tmp_path / "right", [right]), replace=True)
+    else:
+        delete_documents(index, [right[0]])
+    left = [*passages, right] if change == "replace" else passages
+    anew = build_index(shards(tmp_path / "left", left), tmp_path / "anew").path
+    engines = [LuceneEngine(path, read_manifest(path)) for path in (index, anew)]
+    # The sums of the outlier are beyond 2^30, 2^31 and 2^32.
+    for weight in (1, 100, 200, 2**22):
+        query = ImpactQuery("q", {"a": weight, "b": 1, "日本": 2**23})
+        changed, expected = (lists_of_all_kinds(engine, query) for engine in engines)
+        assert changed == expected and all(map(len, expected))
+    for engine in engines:
+        with pytest.raises(ArtefactError, match="topic 'q'"):
+            next(engine.search([ImpactQuery("q", {"a": 2**23})], 1))
+        engine.close()
+
+
+def test_an_engine_counts_with_the_impacts_of_the_index_that_it_opens(tmp_path: Path, index: Path) -> None:
+    before = read_manifest(index)
+    append_index(index, shards(tmp_path / "large", [("d9", {"a": 2**20})]))
+    engine = LuceneEngine(index, before)
+    with pytest.raises(ArtefactError, match="topic 'q'"):
+        next(engine.search([ImpactQuery("q", {"a": 16})], 1))
+    engine.close()
 
 
 def test_whoever_reads_goes_on_reading_what_was(tmp_path: Path, index: Path) -> None:
@@ -190,7 +241,7 @@ def test_folders_that_do_not_go_together(tmp_path: Path, index: Path) -> None:
     with pytest.raises(ArtefactError, match="built with .*'term_vectors': True.*; build it again"):
         append_index(index, tmp_path / "vectors")
     assert state(index) == before
-    assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.part").exists()
+    assert not (tmp_path / "merged").exists() and not (tmp_path / "merged.lexvl.part").exists()
 
 
 def test_texts_metadata_and_vectors_come_along(tmp_path: Path) -> None:
@@ -235,7 +286,10 @@ VECTORS = st.dictionaries(st.sampled_from(TERMS), st.integers(1, 3) | st.integer
 IDS = st.sampled_from([f"d{number}" for number in range(12)] + ["é", "a/b", '"q"', "😀"])
 PIECES = st.dictionaries(IDS, VECTORS, min_size=1, max_size=6)
 STEPS = st.lists(
-    st.tuples(st.just("append"), PIECES) | st.tuples(st.just("delete"), st.lists(IDS, max_size=4)), max_size=4
+    st.tuples(st.just("append"), PIECES)
+    | st.tuples(st.just("delete"), st.lists(IDS, max_size=4))
+    | st.tuples(st.just("replace"), st.integers(0, 4)),
+    max_size=6,
 )
 QUERIES = st.lists(st.dictionaries(st.sampled_from([*TERMS, "x"]), st.integers(1, 9), max_size=4), max_size=6)
 
@@ -246,7 +300,7 @@ class Changing:
     def __init__(self, folder: Path, documents: Mapping[str, Mapping[str, int]], suffix: str):
         self.folder, self.suffix, self.documents = folder, suffix, dict(documents)
         self.deletions: set[frozenset[str]] = set()
-        self.sources = [self.written(documents)]
+        self.sources, self.contents = [self.written(documents)], [dict(documents)]
         self.index = build_index(self.sources[0], folder / "index", threads=2).path
 
     def written(self, documents: Mapping[str, Mapping[str, int]]) -> Path:
@@ -265,7 +319,14 @@ class Changing:
                 append_index(self.index, source)
         append_index(self.index, source, replace=bool(common))
         self.sources.append(source)
+        self.contents.append(dict(documents))
         self.documents |= documents
+
+    def replace(self, number: int) -> None:
+        """Shards that were appended before bring back their documents, whatever was changed since."""
+        number %= len(self.sources)
+        append_index(self.index, self.sources[number], replace=True)
+        self.documents |= self.contents[number]
 
     def delete(self, doc_ids: Sequence[str]) -> None:
         request = frozenset(doc_ids)

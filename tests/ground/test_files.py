@@ -190,7 +190,7 @@ with {write.__name__}(Path(sys.argv[1])) as out:
 
     def killed():
         assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -9
-        assert names(tmp_path) == ["out.part"]
+        assert names(tmp_path) == ["out.lexvl.part"]
 
     killed()
     clear_remains(path)
@@ -211,18 +211,37 @@ def test_what_is_being_written_is_no_remains(tmp_path):
 
 def test_a_folder_that_was_being_replaced_gets_its_name_back(tmp_path):
     """Where names cannot be swapped, a process may die between two renames."""
-    (tmp_path / "index.old").mkdir()
-    (tmp_path / "index.old/file").write_text("whole")
-    (tmp_path / "index.part").mkdir()
+    (tmp_path / "index.lexvl.old").mkdir()
+    (tmp_path / "index.lexvl.old/file").write_text("whole")
+    (tmp_path / "index.lexvl.part").mkdir()
     clear_remains(tmp_path / "index")
     assert names(tmp_path) == ["index"] and (tmp_path / "index/file").read_text() == "whole"
+
+
+@pytest.mark.parametrize("write", [atomic_write, folder_of_one])
+@pytest.mark.parametrize("swapped", [True, False])
+def test_what_users_put_beside_an_output_stays(tmp_path, monkeypatch, write, swapped):
+    """A backup of an index, a part of a file: every name but our own is the user's."""
+    if not swapped:
+        monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: SimpleNamespace())
+    path, mine = tmp_path / "out", ["out.bak", "out.old", "out.part", "out.partitions", "out.teach", "out.tmp"]
+    for name in mine:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    clear_remains(path)  # of nothing, and below of what is there
+    for text in (b"older", b"newer"):
+        with write(path) as out:
+            out.write(text)
+        clear_remains(path)
+        assert content(path) == text
+        assert names(tmp_path) == ["out", *mine] and all(content(tmp_path / name) == name.encode() for name in mine)
 
 
 def test_an_output_of_another_kind_is_refused_before_any_work(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link.part").symlink_to(tmp_path / "file")
+    (tmp_path / "link.lexvl.part").symlink_to(tmp_path / "file")
     for name in ("folder", "pipe", "link"):
         with pytest.raises(ArtefactError, match=f"{name}: .*choose another output"), atomic_write(tmp_path / name):
             pytest.fail("the work began")
@@ -246,7 +265,7 @@ def test_the_error_of_another_file_is_not_blamed_on_the_output(tmp_path):
     """A corpus that cannot be read is no output that cannot be written."""
     with pytest.raises(PermissionError, match="corpus"), disk_errors(tmp_path / "out"):
         raise PermissionError(13, "Permission denied", str(tmp_path / "corpus"))
-    for inside in ("out", "out.part", "out/docs/shard", "."):
+    for inside in ("out", "out.lexvl.part", "out/docs/shard", "."):
         with pytest.raises(ArtefactError, match="out: cannot be written"), disk_errors(tmp_path / "out"):
             raise PermissionError(13, "Permission denied", str(tmp_path / inside))
     full = (28, "No space left on device")
@@ -368,7 +387,7 @@ def flushed(calls: list[str], folder: Path) -> int:
             part, name = names.split(", ")
             folders = [path.parent.name for path in folder.rglob(name)]
             assert f"fsync {part}" in calls[:at], (call, calls)
-            synced = {f"fsync {one}{suffix}" for one in folders for suffix in ("", ".part")}
+            synced = {f"fsync {one}{suffix}" for one in folders for suffix in ("", ".lexvl.part")}
             assert not folders or synced & {*calls[at:]}, (call, calls)
             renamed += 1
     return renamed

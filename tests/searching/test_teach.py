@@ -194,7 +194,10 @@ def test_teach_search_export_remove(run: Callable[..., str], album: Path, tmp_pa
     assert "miso: taught by 4 pictures (held out" in run("Miso", *red, output=Path("miso.json"))
     taught = state()
     assert taught[1] == before[1] and taught[4] == before[4] and (tmp_path / "miso.json").stat().st_size < 10_000
-    assert not (INDEX.parent / "index.teach").exists()
+    assert not (INDEX.parent / "index.lexvl.room").exists()
+    (INDEX.parent / "index.teach").mkdir()  # a user's
+    run()
+    (INDEX.parent / "index.teach").rmdir()
     manifest = read_manifest(INDEX)
     assert manifest.encoder.options[TAUGHT]["words"]["miso"]["pictures"] and "1 taught words" in run()
     # A word like others: searched, explained, and drawn.

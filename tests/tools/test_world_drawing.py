@@ -298,7 +298,7 @@ def test_a_split_is_whole_or_absent(tmp_path, few, monkeypatch):
         draw_split("val", tmp_path)
     assert not list(tmp_path.iterdir())
     # What a killed process may leave is written over.
-    (tmp_path / "images-v3-64px-val.tar.part").write_bytes(b"half")
+    (tmp_path / "images-v3-64px-val.tar.lexvl.part").write_bytes(b"half")
     monkeypatch.setattr(module, "draw", draw)
     draw_split("val", tmp_path)
     with tarfile.open(tmp_path / "images-v3-64px-val.tar", "r:") as archive:

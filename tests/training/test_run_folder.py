@@ -21,7 +21,7 @@ from lexvl_anserini.training.common.processes import make_accelerator
 from lexvl_anserini.training.images.captioned import CaptionedImages, read_captioned
 from lexvl_anserini.training.loop import train
 from lexvl_anserini.training.recipe import Recipe, checked
-from lexvl_anserini.training.run_folder import OURS, clear, reserve
+from lexvl_anserini.training.run_folder import OURS, clear, reserve, tidy
 from lexvl_anserini.training.splits import check
 
 AT_THE_END = {"best", "best.safetensors", "curve.png", "failed-batch.json"}
@@ -66,16 +66,19 @@ def test_a_folder_of_other_files_does_not_change(overwrite: bool, tmp_path: Path
 
 def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path) -> None:
     reserve(tmp_path, recipe_of("demo"), DATA, overwrite=False)
-    (tmp_path / "notes.txt").write_text("mine")
+    for name in ("notes.txt", "notes.part"):
+        (tmp_path / name).write_text("mine")
     (tmp_path / "state").mkdir()
-    (tmp_path / "model.part").mkdir()
+    (tmp_path / "model.lexvl.part").mkdir()
     (tmp_path / "stored-pixels-training-0.npy").write_bytes(b"")
-    (tmp_path / "stored-pixels-validation-0.npy.part").write_bytes(b"")
+    (tmp_path / "stored-pixels-validation-0.npy.lexvl.part").write_bytes(b"")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "words").symlink_to(tmp_path / "elsewhere")
     reserve(tmp_path, recipe_of("demo", seed=7), DATA, overwrite=True)
     found = sorted(entry.name for entry in tmp_path.iterdir())
-    assert found == ["data.json", "elsewhere", "notes.txt", "recipe.yaml"]
+    assert found == ["data.json", "elsewhere", "notes.part", "notes.txt", "recipe.yaml"]
+    tidy(tmp_path)
+    assert found == sorted(entry.name for entry in tmp_path.iterdir())
 
 
 def test_clear_deletes_all_files_of_a_run(images: str, tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_every_epoch_keeps_a_checkpoint(texts: str, tmp_path: Path) -> None:
     train(recipe, tmp_path / "part", device="cpu", stop_after=2, keep_every="epoch")
     (tmp_path / "part/kept/epoch-1").mkdir(parents=True)
     (tmp_path / "part/kept/epoch-1/unfinished").touch()
-    (tmp_path / "part/kept/epoch-9.part").mkdir()
+    (tmp_path / "part/kept/epoch-9.lexvl.part").mkdir()
     train(recipe, tmp_path / "part", device="cpu", stop_after=3, keep_every="epoch")
     state = load_file(tmp_path / "part/state/model.safetensors")
     assert weights(train(recipe, tmp_path / "part", device="cpu", keep_every="epoch")) == weights(whole)

@@ -1,6 +1,6 @@
 """Builds the partitions of an index, each from one folder of shards, by the runner that is in use.
 
-INDEX.partitions/partition-00000/   finished partitions, until all are; a call that was killed finds them again
+INDEX.lexvl.room/partition-00000/   finished partitions, until all are; a call that was killed finds them again
 INDEX/partition-00000/              an index of Lucene, with `partition.json`
 INDEX/index.json, manifest.json     of the whole
 """

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError, reason_of
-from lexvl_anserini.ground.files import atomic_write, disk_errors, file_sha256, json_bytes, make_folder
+from lexvl_anserini.ground.files import atomic_write, disk_errors, file_sha256, json_bytes, make_folder, room_of
 from lexvl_anserini.ground.places import storage_root, stored_url
 
 LISTING = "files.json"
@@ -175,7 +175,7 @@ def make_place(folder: Path) -> None:
 
 def gathering_folder(folder: Path) -> Path:
     """Where the parts of a folder wait until it is whole: beside it; in storage, where nothing is renamed, in it."""
-    return folder if stored_url(folder) else folder.with_name(folder.name + ".partitions")
+    return folder if stored_url(folder) else room_of(folder)
 
 
 def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:

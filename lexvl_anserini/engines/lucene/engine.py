@@ -122,7 +122,7 @@ class LuceneSearch(ImpactEngine):
         self.fields = self.report.fields
         serving = self.resident.serving if self.resident else None
         # Nothing refers back to this object, so that the end of it is the end of its mapped files.
-        self.batches = BatchSearcher(self.opened.postings, self.documents, manifest.counts.max_impact, serving)
+        self.batches = BatchSearcher(self.opened.postings, self.documents, self.manifest.counts.max_impact, serving)
         # The documents of each condition, the one used last at the end.
         self.filters, self.filtering = dict[str, np.ndarray](), Lock()
         self.approximate_postings: ApproximatePostings | None = None

@@ -106,8 +106,10 @@ class BatchSearcher:
             quick = self.max_impact * sum(vector.values())
             if quick < SCORE_LIMIT:
                 return quick
-        form = self.resident() or self.lucene()
-        return sum(w * m for w, m in zip(vector.values(), form.max_impacts(list(vector)), strict=True))
+        most = (self.resident() or self.lucene()).max_impacts(list(vector))
+        # Those of the postings are of deleted documents too.
+        limit = SCORE_LIMIT if self.max_impact is None else self.max_impact
+        return sum(weight * min(impact, limit) for weight, impact in zip(vector.values(), most, strict=True))
 
     def resident(self) -> PostingLists | None:
         """The resident postings; None for an index without them."""
@@ -150,9 +152,9 @@ class BatchSearcher:
         """Refuses (ArtefactError) a query whose score could reach 2^24."""
         if self.max_impact is not None and batch.largest_sum() * self.max_impact < SCORE_LIMIT:
             return
-        form = self.resident() or self.lucene()
-        for query_id, most in zip(batch.query_ids, form.bounds(batch).tolist(), strict=True):
-            if most >= SCORE_LIMIT:
+        bounds = (self.resident() or self.lucene()).bounds(batch).tolist()
+        for query_id, vector, most in zip(batch.query_ids, batch.vectors, bounds, strict=True):
+            if most >= SCORE_LIMIT and (most := self.bound(vector)) >= SCORE_LIMIT:
                 bits = bits_over(most)
                 remedy = f"quantise queries (or documents) with {bits} bit{'s' * (bits > 1)} less"
                 raise inexact_score(query_id, int(most), remedy)

@@ -22,6 +22,7 @@ from typing import Any
 from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import (
     BuiltIndex,
+    IndexReport,
     is_index,
     new_index,
     read_report,
@@ -142,7 +143,7 @@ def _append(index: Path, new: Sequence[Path], replacing: str | None, threads: in
                 counts = {**held, "max_impact": after.counts.max_impact, "fields": fields}
                 # In the order of appending: of two documents with one id, the last one is in the index.
                 unchanged = [entry for entry in noted if entry["shards"] not in again]
-                changes = [*report.get(CHANGES, ()), *([replacing] if replacing and changed else ())]
+                changes = _noted(report, replacing if changed else None)
                 sources = [*unchanged, *_entries(new, manifests)]
                 finish_index(part, whole, after, counts, options, sources, changed, changes, there)
             write_json(part / MANIFEST, after.to_json())
@@ -180,7 +181,7 @@ def _delete(index: Path, doc_ids: Sequence[str], request: str) -> BuiltIndex:
                 raise ArtefactError(f"{index}: no document would be left; remove the folder instead")
             after = _recounted(before, held, gone, whole.max_impact(before.counts.max_impact))
             counts = {**held, "max_impact": after.counts.max_impact, "fields": report.fields}
-            changes = list(dict.fromkeys([*report.get(CHANGES, ()), request]))
+            changes = _noted(report, request)
             sources = sources_of(part, before)
             finish_index(part, whole, after, counts, options, sources, True, changes, there)
         write_json(part / MANIFEST, after.to_json())
@@ -331,6 +332,11 @@ def _present(index: Path, doc_ids: Sequence[str], request: str) -> list[str]:
         raise ArtefactError(f"{index}: no document {missing[0]!r} in it ({len(missing)} such ids); nothing was deleted")
     gone = set(missing)
     return [doc_id for doc_id in doc_ids if doc_id not in gone]
+
+
+def _noted(report: IndexReport, request: str | None) -> list[str]:
+    """The changes of an index, each at the place of its last time; a request is the last one."""
+    return [*(change for change in report.changes if change != request), *([request] if request else ())]
 
 
 def _lines(doc_ids: Iterable[str]) -> bytes:

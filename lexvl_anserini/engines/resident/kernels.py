@@ -7,8 +7,9 @@ its three kinds.
 Skipping: `most` bounds what a slot adds to a score. A block whose bounds sum to less than the k-th score is skipped.
 Columns are added by descending bound, until the rest of the bounds leaves few documents that can reach the k-th score;
 of these, the rest is looked up (MaxScore, Turtle and Flood 1995, over blocks). The sums of documents that a filter
-excludes begin so low that they reach nothing; where a filter leaves few documents of a block, their columns are looked
-up alone.
+excludes begin so low that few are looked at. What is looked at is compared with the filter, because impacts of deleted
+documents have no bound, and lift their sums to anything. Where a filter leaves few documents of a block, their columns
+are looked up alone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SAMPLED = 16
 # Looking up the remaining columns of one document costs about as much as adding one column to that many documents.
 LOOKUP = 64
 
-# Where the sums of excluded documents begin: sums are below 2^24, so they stay negative.
+# Where the sums of excluded documents begin: those of documents that are not deleted stay negative.
 EXCLUDED = -(1 << 30)
 
 # Queries with more columns than this are not sorted by bound: their weights are too flat for skipping.
@@ -153,7 +154,7 @@ def search_block(
         return size, bar
     columns, rest = add_slots(postings, present, space)
     if candidates * LOOKUP < length:
-        return collect(postings, space, NONE, columns, block, max((bar >> 32) - rest, 0), hits, size, bar)
+        return collect(postings, allowed, space, NONE, columns, block, max((bar >> 32) - rest, 0), hits, size, bar)
     # Without a bar every document can still be a hit.
     done = NONE
     if size == hits:
@@ -167,11 +168,12 @@ def search_block(
             if done == columns:
                 break
             if within_reach(sums, length, (bar >> 32) - rest) * LOOKUP < length:
-                return collect(postings, space, done, columns, block, (bar >> 32) - rest, hits, size, bar)
+                return collect(postings, allowed, space, done, columns, block, (bar >> 32) - rest, hits, size, bar)
     add_columns(postings.impacts, space, done, columns, length)
     if size < hits:
+        exclude(allowed, block, NONE, length, sums)
         bar = max(bar, np.int64(reached(space, length, hits)) << 32)
-    return collect(postings, space, columns, columns, block, bar >> 32, hits, size, bar)
+    return collect(postings, allowed, space, columns, columns, block, bar >> 32, hits, size, bar)
 
 
 @kernel
@@ -217,6 +219,17 @@ def begin(allowed: Any, block: int, length: int, sums: Any) -> Any:
         candidates += allow
         sums[np.uint64(i)] = (np.int32(1) - allow) * np.int32(EXCLUDED)
     return candidates
+
+
+@kernel
+def exclude(allowed: Any, block: int, low: int, high: int, sums: Any) -> None:
+    """Makes the sums low..high of excluded documents negative, whatever was added to them."""
+    if len(allowed) == 0:
+        return
+    first = np.uint64(block * BLOCK)
+    for i in range(low, high):
+        at = np.uint64(i)
+        sums[at] = sums[at] if allowed[first + at] else np.int32(EXCLUDED)
 
 
 @kernel
@@ -317,10 +330,19 @@ def within_reach(sums: Any, length: int, least: Any) -> Any:
 
 @kernel
 def collect(
-    postings: Postings, space: Space, first: int, last: int, block: int, least: Any, hits: int, size: int, bar: Any
+    postings: Postings,
+    allowed: Any,
+    space: Space,
+    first: int,
+    last: int,
+    block: int,
+    least: Any,
+    hits: int,
+    size: int,
+    bar: Any,
 ) -> Any:
-    """Takes the documents whose sum is `least` or more, with the columns first..last that the sums lack, if they beat
-    the bar; returns the number of the best so far and the bar.
+    """Takes the documents whose sum is `least`, from 0 on, or more, with the columns first..last that the sums lack, if
+    they beat the bar; returns the number of the best so far and the bar.
     """
     sums, keys, ranks = space.sums, space.keys, postings.rank[block * BLOCK :]
     length = min(BLOCK, len(ranks))
@@ -331,6 +353,7 @@ def collect(
             greatest = max(greatest, sums[np.uint64(i)])
         if greatest < least:
             continue
+        exclude(allowed, block, low, high, sums)
         if size + CHUNK > len(keys):
             size, bar = keep_best(space, hits, size, bar)
             # Without columns to look up, a sum below the bar's score is out of reach.
@@ -449,6 +472,7 @@ def find_best(
             continue
         columns = add_slots(postings, present, space)[0]
         add_columns(postings.impacts, space, NONE, columns, length)
+        exclude(allowed, block, NONE, length, space.sums)
         for i in range(length):
             score = space.sums[i]
             if score <= 0:
