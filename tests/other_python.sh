@@ -2,8 +2,9 @@
 # Tests and quickstart with another Python, on a clean clone of the commit that is checked out.
 # Usage: bash tests/other_python.sh VERSION [arguments of tests/run.sh]       (bash tests/run.sh --python VERSION ...)
 #        bash tests/other_python.sh VERSION --newest | --pin
-#   --newest   linter and types too, and the newest versions that setup.cfg admits of all packages, in a fresh environment
-#   --pin      as --newest; if everything passes, constraints/ has these versions for this Python
+#   --newest   linter and types too, and the newest versions of all packages, also beyond the upper bounds of setup.cfg, in a
+#              fresh environment; at the end `pip check` lists what the bounds exclude
+#   --pin      as --newest, within the bounds; if everything passes, constraints/ has these versions for this Python
 #
 # Takes pythonVERSION on PATH if there is one, else a Debian root (tests/debian_root.sh). Clones, environments and roots
 # stay in $LEXVL_ROOTS, by default ~/.cache/lexvl-roots, for the next call.
@@ -34,6 +35,7 @@ copy() { # FOLDER: makes or updates the clone in FOLDER; its .venv stays
   git -C "$clone" fetch --quiet "$PWD" HEAD
   git -C "$clone" checkout --quiet --force --detach FETCH_HEAD
   git -C "$clone" clean -ffdxq --exclude=.venv
+  if [ "$newest" = --newest ]; then git -C "$clone" show HEAD:setup.cfg | sed 's/^\( .*\),<.*/\1/' >"$clone/setup.cfg"; fi
   [ -z "$(git status --porcelain)" ] || echo "note: changes that are not committed are not in the clone" >&2
 }
 
@@ -48,7 +50,11 @@ fi
 bash tests/run.sh "$@" || status=$?
 tests=$SECONDS
 bash runs/quickstart.sh || status=$?
-if [ -n "${LEXVL_UNPINNED:-}" ]; then .venv/bin/python tests/pins.py >versions.txt || status=$?; fi
+if [ -n "${LEXVL_UNPINNED:-}" ]; then
+  .venv/bin/python tests/pins.py >versions.txt || status=$?
+  git checkout --quiet setup.cfg
+  .venv/bin/python -m pip install --quiet --no-deps --editable . && .venv/bin/python -m pip check || true
+fi
 echo "Python $PYTHON: tests $tests s, quickstart $((SECONDS - tests)) s, both with setting up; exit code $status"
 exit $status'
 

@@ -87,14 +87,15 @@ class _NotFetchedError(Exception):
 def _download(url: str, md5: str, path: Path) -> None:
     """Downloads an archive and compares it with its MD5."""
     import pooch
-    import requests
 
     path.parent.mkdir(parents=True, exist_ok=True)
     pooch.get_logger().setLevel(logging.WARNING)
     downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=CHUNK, timeout=(TIMEOUT_S, SILENCE_S))
     try:
         pooch.retrieve(url, f"md5:{md5}", path.name, path.parent, downloader=downloader)
-    except requests.exceptions.RequestException as problem:
+    except OSError as problem:
+        if problem.errno is not None:  # of the disk: an error of requests has no number
+            raise
         raise _NotFetchedError(f"{type(problem).__name__}: the network or the server refused") from problem
     except ValueError as problem:  # another hash
         raise _NotFetchedError(f"what the server sent has another MD5, expected {md5}") from problem

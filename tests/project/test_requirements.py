@@ -1,0 +1,98 @@
+"""setup.cfg declares what the packages import, and the packages import what it declares."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from declared import EXTRAS, OURS, ROOT, SETUP, package_of, packages
+
+from lexvl_anserini.ground.registry import DOORS, EXTRA_PACKAGES
+from lexvl_anserini.searching.doctor import OF_DEVELOPERS
+
+# What no extra brings: where it is missing, a line says so.
+OF_OTHERS = {
+    "open_clip": "reads checkpoints of OpenCLIP; it brings torchvision",
+    "pillow_heif": "reads HEIC; it brings codecs under other licences",
+    "pyvsag": "SINDI, which `lexvl efficiency` compares if it is installed",
+    "seismic": "Seismic, which `lexvl efficiency` compares if it is installed",
+    "timm": "one optimiser, LAMB; it brings torchvision",
+}
+
+# What is declared, and not imported where it is declared.
+NOT_IMPORTED = {
+    "beir": "every installation has it, for callers that measure with it: doors/adapters/beir_search.py",
+    "ir-measures": "the measures of pyterrier.Experiment (docs/adapters.md)",
+    "s3fs": "fsspec finds it for s3://",
+}
+
+# Functions that find a module by its name.
+FINDERS = {"find_spec", "import_module", "package_folder"}
+
+# An import, or a string, which may name a module.
+MENTION = re.compile(r"(?:^\s*(?:import|from) |[\"'])(\w+)", re.MULTILINE)
+
+
+def imported(text: str) -> Iterator[str]:
+    """The modules of others that a source imports, at any depth, or finds by a constant name."""
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [str(node.module)]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in FINDERS:
+            names = [name.value for name in node.args[:1] if isinstance(name, ast.Constant)]
+        tops = {name.partition(".")[0] for name in names}
+        yield from tops - sys.stdlib_module_names - {"lexvl_anserini", "lexvl_eval"}
+
+
+def sources(*folders: str) -> dict[Path, str]:
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py") if "golden" not in path.parts)
+    return {path.relative_to(ROOT): path.read_text(encoding="utf-8") for path in paths}
+
+
+CODE = sources("lexvl_anserini", "eval")
+IMPORTS = {path: set(imported(text)) for path, text in CODE.items()}
+
+
+def extra_of(path: Path) -> str | None:
+    """The extra of a door's module; None for the core."""
+    return DOORS[path.parts[2]] if path.parts[:2] == ("lexvl_anserini", "doors") and len(path.parts) > 3 else None
+
+
+def test_every_import_is_declared() -> None:
+    """By the requirements, by the extra of the door, or by an extra that a line names where it is missing."""
+    everywhere = packages() | set(map(package_of, EXTRA_PACKAGES))
+    others = defaultdict(set)
+    for path, modules in IMPORTS.items():
+        extra = extra_of(path)
+        declared = everywhere | (packages(extra) if extra else set())
+        for module in modules:
+            if package_of(module) not in declared:
+                others[module].add(str(path))
+    assert others.keys() == OF_OTHERS.keys(), dict(others)
+
+
+def test_every_declared_package_is_imported() -> None:
+    """Requirements by the core, the extras of users by the packages, those of developers by anything here."""
+    core = {package_of(module) for path, modules in IMPORTS.items() if not extra_of(path) for module in modules}
+    users, developers = (
+        {package_of(module) for text in texts.values() for module in MENTION.findall(text)}
+        for texts in (CODE, CODE | sources("tests", "tools", "docs"))
+    )
+    unused = packages() - core
+    for extra in EXTRAS:
+        unused |= packages(extra) - (developers if extra in OF_DEVELOPERS else users)
+    assert unused == NOT_IMPORTED.keys()
+
+
+def test_requirements_are_in_the_order_of_the_alphabet() -> None:
+    """In each list of setup.cfg, after our own extras."""
+    for text in (SETUP["options"]["install_requires"], *EXTRAS.values()):
+        names = [re.split(r"[\[<>=]", line)[0].casefold() for line in text.split("\n")[1:]]
+        assert names == sorted(names, key=lambda name: (name != OURS, name))
