@@ -5,13 +5,15 @@ python -m lexvl_anserini.hybrid --run sparse.trec --run dense.trec --weight 0.5 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from lexvl_anserini.cli import BatchSize, DataDir, Device, Overwrite, Style, Verbose, print_rows, run
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, write_run
 from lexvl_anserini.searching.rescoring import (
@@ -54,10 +56,11 @@ def command(
         raise UsageError(f"{len(weights)} weights for {len(runs)} runs; give one for each, or none")
     weights = weights or [1.0] * len(runs)
     stored = shards_of_runs([(path, manifest_of_run(path)) for path in runs], shards or ())
-    request = hybrid_manifest(runs, weights, candidates, hits, stored)
+    source = topics_of_run(manifest_of_run(runs[0]), topics, data_dir)
+    request = hybrid_manifest(runs, weights, candidates, hits, source, stored)
 
     def write() -> RunManifest:
-        stream = topics_of_run(manifest_of_run(runs[0]), topics, data_dir)
+        stream = cast(Iterator[Topic], source.stream())
         encoders = [
             encoder_of_run(path, weight, data_dir, device, folder)
             for path, weight, folder in zip(runs, weights, stored, strict=True)

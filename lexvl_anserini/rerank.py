@@ -5,9 +5,10 @@ python -m lexvl_anserini.rerank --run runs/scifact.svdr.trec --output runs/scifa
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -23,6 +24,7 @@ from lexvl_anserini.cli import (
     Style,
     Verbose,
 )
+from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import ensure_run, lists_of, write_run
 from lexvl_anserini.searching.rescoring import (
@@ -59,11 +61,12 @@ def command(
     """
     manifest = manifest_of_run(run)
     model = reranking_encoder(manifest, checkpoint, tokenizer, device, cli.parse_settings(settings or ()))
-    request = reranked_manifest(manifest, model, depth)
+    source = topics_of_run(manifest, topics, data_dir)
+    request = reranked_manifest(run, source, model, depth)
 
     def write() -> RunManifest:
         documents = partial(documents_of_run, manifest, model, data_dir)
-        stream = topics_of_run(manifest, topics, data_dir)
+        stream = cast(Iterator[Topic], source.stream())
         lists = rerank_lists(stream, lists_of(run), model, documents, depth, batch_size)
         return write_run(output, lists, request, tag=f"{model.name}-reranked")
 

@@ -348,7 +348,7 @@ def search_topics(
 ) -> dict[str, Any]:
     """Writes the run of all topics, unless it is finished already; returns the rows to print."""
     target = runs.path(search.index.manifest)
-    remove_query = source.removes_query(target, overwrite) if lists.remove_query is None else lists.remove_query
+    remove_query = source.remove_query if lists.remove_query is None else lists.remove_query
     request = search.run_manifest(
         source, runs.hits or DEFAULT_HITS, remove_query, lists.strict_scores, runs.output_format
     )

@@ -71,6 +71,7 @@ def as_matrix(vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> s
 def _rows(dims: np.ndarray, impacts: np.ndarray, ends: np.ndarray, vocabulary: Vocabulary) -> sparse.csr_matrix:
     shape = (len(ends), len(vocabulary))
     matrix = sparse.csr_matrix((impacts, dims, np.concatenate([[0], ends])), shape=shape)
+    matrix.check_format()  # shards of other programs may name a term that is none
     matrix.sort_indices()
     return matrix
 

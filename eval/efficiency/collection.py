@@ -103,7 +103,7 @@ def write_queries_for(folder: str, shards: str, queries: str | None, drawn: Mapp
     """What a child of `prepare` runs for a user's shards: their queries, or some drawn from the shards' postings."""
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
-    from .vectors import as_queries, queries_from_pool, read_encoded, read_matrix
+    from .vectors import as_queries, queries_from_pool, read_encoded, read_impact_matrix
 
     path = Path(shards)
     manifest = read_manifest(path)
@@ -113,7 +113,7 @@ def write_queries_for(folder: str, shards: str, queries: str | None, drawn: Mapp
     if queries is None:
         chosen = queries_from_pool(read_impacts(path, manifest, vocabulary), **drawn)
     elif queries.endswith(MATRIX):
-        matrix = read_matrix(Path(queries))
+        matrix = read_impact_matrix(Path(queries))
         if matrix.shape[1] != len(vocabulary):
             raise UsageError(f"{queries}: {matrix.shape[1]:,} columns, {shards} has {len(vocabulary):,} terms")
         chosen = as_queries(matrix[: drawn["count"]], vocabulary.terms)

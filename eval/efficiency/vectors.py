@@ -20,7 +20,6 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
-from zipfile import BadZipFile
 
 import numpy as np
 import orjson
@@ -29,6 +28,7 @@ from scipy import sparse
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
+from lexvl_anserini.exchange.vectors import read_matrix
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
@@ -202,7 +202,7 @@ def write_synthetic(
 
 def write_matrix(folder: Path, path: Path, shard_format: str = "parquet") -> Manifest:
     """Writes the rows of a matrix of impacts as `encode` writes any, or finds them."""
-    matrix = read_matrix(path)
+    matrix = read_impact_matrix(path)
 
     def block(number: int) -> sparse.csr_matrix:
         return matrix[number * BLOCK : (number + 1) * BLOCK]
@@ -211,13 +211,9 @@ def write_matrix(folder: Path, path: Path, shard_format: str = "parquet") -> Man
     return write_shards(folder, tower, matrix.shape[0], {"sha256": file_sha256(path)}, shard_format)
 
 
-def read_matrix(path: Path) -> sparse.csr_matrix:
+def read_impact_matrix(path: Path) -> sparse.csr_matrix:
     """A file of `scipy.sparse.save_npz` with impacts: CSR [vectors, terms], integers from 1 to 255."""
-    try:
-        matrix = sparse.load_npz(path).tocsr()
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise DataError(f"{path}: no sparse matrix ({error}); write it with scipy.sparse.save_npz") from error
-    matrix.sum_duplicates()
+    matrix = read_matrix(path)
     values = matrix.data
     if not np.issubdtype(values.dtype, np.integer) or len(values) and not 1 <= values.min() <= values.max() <= LARGEST:
         raise DataError(f"{path}: expected impacts, integers from 1 to {LARGEST}; quantise the weights first")

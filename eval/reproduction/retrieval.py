@@ -126,8 +126,7 @@ def searched(index: Index, work: Prepared, dataset: Dataset, place: Workplace) -
     source = TopicSource.of(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
     run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
-    remove_query = source.removes_query(run, place.overwrite)
-    request = search.run_manifest(source, hits, remove_query, strict_scores=False, output_format="trec")
+    request = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
 
     def write() -> RunManifest:
         with place.bars(f"search {run.name}", source.count(), "topics") as progress:
@@ -141,7 +140,7 @@ def reranked(found: Path, work: Prepared, dataset: Dataset, place: Workplace) ->
     """The run with the first documents of each list scored again by the complete vectors."""
     manifest = manifest_of_run(found)
     model = reranking_encoder(manifest, None, None, place.device, {})
-    request = reranked_manifest(manifest, model, work.system.rerank)
+    request = reranked_manifest(found, TopicSource.of(dataset), model, work.system.rerank)
     run = place.output / "runs" / f"{work.names.run}.trec"
 
     def write() -> RunManifest:

@@ -163,7 +163,7 @@ class MatrixVectors:
     ):
         if ids is None or terms is None:
             raise UsageError(f"{source}: a matrix has neither ids nor terms; give --ids, and --vocabulary or --encoder")
-        matrix = _matrix(source)
+        matrix = read_matrix(source)
         self._ids = [
             checked_id(line.data.decode("utf-8", "replace"), line.where, escape_ids) for line in read_lines(ids)
         ]
@@ -221,20 +221,35 @@ def _sorted(
     return Shard(ids, texts, impacts, dropped=before - impacts.nnz, metadata=metadata)
 
 
-def _matrix(source: Path) -> sparse.csr_matrix:
-    """The matrix of a file as CSR, duplicates summed."""
-    try:
-        if source.suffix == ".npz":
-            return sparse.csr_matrix(sparse.load_npz(source))
-        import torch
+def read_matrix(source: Path) -> sparse.csr_matrix:
+    """The matrix of a file, .npz of scipy or .pt of torch, as CSR; weights of one place are summed, integers as int64.
 
-        stored = torch.load(source, map_location="cpu", weights_only=True)
-        tensor = torch.stack(list(stored)) if isinstance(stored, list | tuple) else stored
-        tensor = (tensor if tensor.layout == torch.sparse_coo else tensor.to_sparse_coo()).coalesce()
-        values = tensor.values().float() if tensor.is_floating_point() else tensor.values()  # scipy has no bfloat16
-        return sparse.coo_matrix((values.numpy(), tensor.indices().numpy()), shape=tensor.shape).tocsr()
+    Raises:
+        DataError: no such matrix, or one with a weight outside of it, where scipy would write.
+    """
+    try:
+        matrix = sparse.load_npz(source) if source.suffix == ".npz" else _of_tensor(source)
+        if matrix.format in ("csr", "csc", "bsr"):  # the constructors of the others check
+            matrix.check_format(full_check=True)
+        if np.issubdtype(matrix.dtype, np.integer):
+            matrix = matrix.astype(np.int64)
+        rows = sparse.csr_matrix(matrix)
+        rows.sum_duplicates()
+        return rows
     except Exception as error:  # both libraries raise any error about a file that is another
         raise DataError(f"{source}: no sparse matrix [documents, terms] ({reason_of(error)})") from error
+
+
+def _of_tensor(source: Path) -> sparse.coo_matrix:
+    """The matrix of a file of torch; rows of a list are stacked."""
+    import torch
+
+    with torch.sparse.check_sparse_tensor_invariants(True):
+        stored = torch.load(source, map_location="cpu", weights_only=True)
+        tensor = torch.stack(list(stored)) if isinstance(stored, list | tuple) else stored
+        tensor = tensor if tensor.layout == torch.sparse_coo else tensor.to_sparse_coo()
+    values = tensor._values().float() if tensor.is_floating_point() else tensor._values()  # scipy has no bfloat16
+    return sparse.coo_matrix((values.numpy(), tensor._indices().numpy()), shape=tensor.shape)
 
 
 def read_terms(vocabulary: Path | None) -> Sequence[str] | None:

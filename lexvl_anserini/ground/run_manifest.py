@@ -6,6 +6,7 @@ QUERIES.manifest.json    of encoded queries, see `queries.query_vectors`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,10 @@ from lexvl_anserini.ground.manifest import (
     QuantiserEntry,
 )
 
+# Digits of a digest behind a name: they separate two files or indexes of one name.
+NAMED = 12
+INDEX_DIGESTS = re.compile(rf"(@[0-9a-f]{{{NAMED}}})?(\+[0-9a-f]{{{NAMED}}})?$")
+
 
 @dataclass(frozen=True)
 class RunManifest(ManifestFile):
@@ -34,7 +39,9 @@ class RunManifest(ManifestFile):
     dataset, split       where the qrels are; empty if the topics came from a file of no known dataset
     data_dir             the folder of that dataset, None for the default
     encoder, quantiser   of the index, with what the command changed
-    corpus, index        what was searched: the corpus of the index, the name of its folder
+    corpus, index        what was searched: the corpus of the index; the name of its folder, "@" and the first digits of
+                         a digest of what it held, and of a run that was scored again "+" and those of the SHA-256 of
+                         that run; older manifests have the name alone
     counts               topics, topics_without_hits, lines
     efficiency           figures of the search that made it, for tables (ms_per_query, index_bytes, ...)
     sha256               of the run's file as it was written; empty in manifests of 0.2.0 and before
@@ -73,6 +80,11 @@ class RunManifest(ManifestFile):
             return None
         direction = self.corpus.direction
         return CorpusRef(self.dataset, self.split or None, self.data_dir, self.corpus.escape_ids, direction)
+
+    @property
+    def index_name(self) -> str:
+        """The name of the index alone."""
+        return INDEX_DIGESTS.sub("", self.index)
 
     @property
     def mixes(self) -> bool:

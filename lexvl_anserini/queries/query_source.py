@@ -21,7 +21,7 @@ from lexvl_anserini.ground.files import file_sha256, read_json
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Topic
 from lexvl_anserini.ground.registry import DATASETS
-from lexvl_anserini.ground.run_manifest import manifest_path, read_run_manifest
+from lexvl_anserini.ground.run_manifest import manifest_path
 from lexvl_anserini.ground.typed import Entry, Key, check
 from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.queries.clauses import Clause, Query, terms_of
@@ -96,21 +96,6 @@ class TopicSource:
     def count(self) -> int:
         """The number of topics, by reading them once."""
         return sum(1 for _ in self.stream())
-
-    def removes_query(self, run: Path, overwrite: bool = False) -> bool:
-        """The dataset's rule, or that of an older version if it made the run that is there.
-
-        Until 0.2.0, all folders `beir:PATH` had BEIR's rule, and the same command finds its finished run.
-        """
-        earlier = None
-        if not self.remove_query and not overwrite and self.judged and self.judged.name.startswith("beir:"):
-            earlier = read_run_manifest(run)
-        if earlier is None or earlier.left_out is not None or not earlier.remove_query:
-            return self.remove_query
-        log.info(
-            "%s: an older version wrote it, without documents whose id is the topic's; --overwrite keeps them", run
-        )
-        return True
 
     def to_json(self) -> dict[str, Any]:
         """For the manifest of encoded queries: the dataset and its rule; empty for a file."""

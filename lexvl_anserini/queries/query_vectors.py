@@ -155,6 +155,8 @@ def encode_topics(
         "topics": topics.to_json(),
         "topics_sha256": topics.digest(),
         "contents": True,
+        # It decides how many bits a query has.
+        **({} if index is None else {"max_impact": index.counts.max_impact}),
     }
     count = ensure(
         output,
@@ -178,6 +180,8 @@ def finished_queries(output: Path, request: Mapping[str, Any], overwrite: bool) 
         del expected["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
     if "contents" not in stored:
         del expected["contents"]  # an older file without texts, which only stock Pyserini needs
+    if "max_impact" not in stored:
+        expected.pop("max_impact", None)  # an older file
     claim(output, "encoded topics", expected, stored, overwrite)
     return Counts(content.get("counts", {})).topics
 

@@ -21,7 +21,7 @@ from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.installed import OURS, versions_of
 from lexvl_anserini.ground.manifest import EncodedCorpus, EncoderRef
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
+from lexvl_anserini.ground.run_manifest import NAMED, RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, lists_of
@@ -172,7 +172,7 @@ def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManife
     if not known:
         shared = {**dict.fromkeys(SHARED, ""), "data_dir": None, "remove_query": False}
     # The digest separates two runs of one name.
-    named = [f"{path.name}@{file_sha256(path)[:12]}" for path in runs]
+    named = [f"{path.name}@{file_sha256(path)[:NAMED]}" for path in runs]
     first = next(iter(known.values()), None)
     return RunManifest(
         **shared,

@@ -41,6 +41,8 @@ SMALLEST_MAGNITUDE = 1e-3
 def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
     """True if the run is there and the same request made it; False if it may be written.
 
+    A run of an older version, which does not say what its index held, is made again.
+
     Raises:
         ArtefactError: a run of another or of an unknown request is there, and `overwrite` is false.
         UsageError: the output is a folder.
@@ -60,7 +62,9 @@ def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
     elif planned.topics_sha256.startswith(f"{manifest.topics_sha256}+"):
         log.info("%s: an older version wrote it, whose digest does not cover the pictures of its topics", output)
         del request["topics_sha256"], earlier["topics_sha256"]
-    return claim(output, "a run", request, earlier, overwrite) is Claim.DONE
+    if unknown := manifest.index != planned.index and manifest.index == planned.index_name:
+        del request["index"], earlier["index"]
+    return claim(output, "a run", request, earlier, overwrite) is Claim.DONE and not unknown
 
 
 def ensure_run(output: Path, planned: RunManifest, overwrite: bool, write: Callable[[], RunManifest]) -> RunManifest:
@@ -68,7 +72,13 @@ def ensure_run(output: Path, planned: RunManifest, overwrite: bool, write: Calla
 
     Nobody else writes the run from the look at it until it is written, so that nothing is computed in vain.
     """
-    return ensure(output, lambda: read_run_manifest(output) if is_finished(output, planned, overwrite) else None, write)
+
+    def make() -> RunManifest:
+        if output.exists() and not overwrite:
+            log.info("%s: an older version wrote it, without a digest of what the index held; making it again", output)
+        return write()
+
+    return ensure(output, lambda: read_run_manifest(output) if is_finished(output, planned, overwrite) else None, make)
 
 
 def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:

@@ -32,8 +32,9 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncoderRef, read_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
+from lexvl_anserini.ground.run_manifest import NAMED, RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
+from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.fusion import Fusion, fused_manifest
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
@@ -215,33 +216,49 @@ def manifest_of_run(path: Path) -> RunManifest:
     return run
 
 
-def topics_of_run(run: RunManifest, topics: str | None, data_dir: str | None) -> Iterator[Topic]:
-    """The topics of a run.
+def topics_of_run(run: RunManifest, topics: str | None, data_dir: str | None) -> TopicSource:
+    """The topics of a run; `topics` names their file.
 
     Raises:
         UsageError: the run's topics came from a file, and `topics` does not name it.
     """
     if topics is not None:
-        return read_topics(Path(topics), run.corpus.escape_ids)
+        path = Path(topics)
+        stream = partial(read_topics, path, run.corpus.escape_ids)
+        return TopicSource(stream, path.name, sha256=file_sha256(path) if path.is_file() else "")
     if run.judged is None:
         raise UsageError(f"the topics came from the file {run.topics}; name it with --topics")
-    return dataset_of(run.judged.at(data_dir)).topics()
+    return TopicSource.of(dataset_of(run.judged.at(data_dir)))
+
+
+def other_topics(run: RunManifest, topics: TopicSource) -> dict[str, str]:
+    """The digest of topics that differ from what was searched: a file that changed, or texts of encoded queries."""
+    noted = topics.noted()
+    same = not run.topics_sha256 or run.topics_sha256 in (noted, noted.partition("+")[0])
+    return {} if same else {"topics": noted[:NAMED]}
 
 
 def hybrid_manifest(
-    runs: Sequence[Path], weights: Sequence[float], candidates: int, hits: int, shards: Sequence[Path | None] = ()
+    runs: Sequence[Path],
+    weights: Sequence[float],
+    candidates: int,
+    hits: int,
+    topics: TopicSource,
+    shards: Sequence[Path | None] = (),
 ) -> RunManifest:
     """The manifest of a hybrid run: topics and judgements as in the runs, their names and weights.
 
     Args:
         candidates: taken from each run, per topic.
+        topics: of the runs, as they are read.
         shards: those that are read, one (or None) for each run; empty for none.
     """
     shared = fused_manifest(runs, Fusion("interpolation", tuple(weights), normalisation="none"), hits)
     options = {"weights": list(weights), "candidates": candidates, "runs": shared.encoder.options["runs"]}
+    options |= other_topics(shared, topics)
     if any(shards):
         # Their impacts are rounded, so that scores differ from those of encoded documents.
-        options["shards"] = [folder and f"{folder.name}@{file_sha256(folder / MANIFEST)[:12]}" for folder in shards]
+        options["shards"] = [folder and f"{folder.name}@{file_sha256(folder / MANIFEST)[:NAMED]}" for folder in shards]
     names = [manifest_of_run(path).encoder.name for path in runs]
     return replace(shared, encoder=EncoderRef(name="+".join(names), options=options))
 
@@ -287,7 +304,10 @@ def reranking_encoder(
     return load_encoder_of(own_encoder(run), checkpoint, tokenizer, device, settings)
 
 
-def reranked_manifest(run: RunManifest, model: Encoder, depth: int) -> RunManifest:
-    """The manifest of a re-ranked run: its encoder and depth, and the encoder of the first search."""
-    encoder = EncoderRef({**model.identity(), "reranks": {"depth": depth, "encoder": dict(run.encoder)}})
-    return replace(run, encoder=encoder, quantiser={}, efficiency={}, counts=Counts())
+def reranked_manifest(path: Path, topics: TopicSource, model: Encoder, depth: int) -> RunManifest:
+    """The manifest of a re-ranked run: its encoder and depth, and the encoder and the digest of the first search."""
+    run = manifest_of_run(path)
+    first = {"depth": depth, "encoder": dict(run.encoder), **other_topics(run, topics)}
+    index = f"{run.index}+{file_sha256(path)[:NAMED]}"
+    encoder = EncoderRef({**model.identity(), "reranks": first})
+    return replace(run, encoder=encoder, index=index, quantiser={}, efficiency={}, counts=Counts())

@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from lexvl_anserini.data.dataset import dataset_of
-from lexvl_anserini.engines.index_folder import BuiltIndex
+from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
+from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
+from lexvl_anserini.ground.run_manifest import NAMED, RunManifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms
@@ -24,6 +29,7 @@ from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, write_run
 from lexvl_anserini.searching.refine import Refinement, SearchSettings
 from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Searcher, refuse_other_kinds
+from lexvl_anserini.shards.collection import source_digest
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -136,7 +142,7 @@ class IndexSearch:
             corpus=manifest.corpus,
             encoder=self.encoder.entry(manifest, self.refinement_note),
             quantiser=manifest.quantiser,
-            index=self.index.path.name,
+            index=named_content(self.index.path, manifest),
             hits=hits,
             remove_query=remove_query,
             strict_scores=strict_scores,
@@ -169,6 +175,20 @@ class IndexSearch:
                 written.counts.topics,
             )
         return written
+
+
+def named_content(index: Path, manifest: Manifest) -> str:
+    """The name of an index with a digest of what decides its answers, `demo@0123456789ab`; equal for equal answers.
+
+    The shards say what an index holds until documents are deleted or replaced; then the id of Lucene's commit does.
+    """
+    report = read_report(index)
+    content = {
+        "shards": [source["shards"] for source in report.get("sources") or ()] or [source_digest(manifest)],
+        "commit": commit_id(index) if report.changed or not report else None,
+        **{key: report.get(key) for key in ("engine", "options", "faiss", "files", "collection")},
+    }
+    return f"{index.name}@{sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()[:NAMED]}"
 
 
 def texts_of(hits: RankedList, index: BuiltIndex, data_dir: str | None) -> dict[str, str]:

@@ -28,10 +28,12 @@ from lexvl_anserini.encode import command, estimate
 from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.ground.run_manifest import manifest_path
+from lexvl_anserini.queries.query_vectors import encode_queries, finished_queries
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout
 from lexvl_anserini.shards.writing import write_impacts
 from tests.invoking import invoked
@@ -353,6 +355,18 @@ def test_encodes_topics_of_a_corpus(encode, beir):
     # A run of them can be measured: the queries know where they are judged.
     origin = json.loads(Path("q.jsonl.manifest.json").read_text())["topics"]
     assert origin["dataset"] == f"beir:{beir}" and origin["split"] == "test" and not origin["remove_query"]
+
+
+def test_topics_for_an_index_that_has_greater_impacts_now(tmp_path):
+    """They may need fewer bits; a file of an older version does not say for which impacts it was made."""
+    output, made = tmp_path / "q.jsonl", {"encoder": {"name": "x"}, "topics": {}, "topics_sha256": "0"}
+    output.write_text("")
+    write_json(manifest_path(output), {**made, "contents": True, "max_impact": 9, "counts": {"topics": 2}})
+    assert finished_queries(output, {**made, "contents": True, "max_impact": 9}, False) == 2
+    with pytest.raises(ArtefactError, match="max_impact: 9 found, 10 requested"):
+        finished_queries(output, {**made, "contents": True, "max_impact": 10}, False)
+    write_json(manifest_path(output), {**made, "contents": True, "counts": {"topics": 2}})
+    assert finished_queries(output, {**made, "contents": True, "max_impact": 10}, False) == 2
 
 
 def test_topics_are_not_overwritten_unless_told(encode, tmp_path):

@@ -20,6 +20,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.hybrid import command
+from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.searching.rescoring import (
     WeightedEncoder,
     candidates_of,
@@ -83,7 +84,7 @@ def test_what_cannot_be_scored(tmp_path):
     with pytest.raises(ArtefactError, match="no manifest beside it"):
         encoder_of_run(tmp_path / "a.trec", 1.0, None, "cpu")
     with pytest.raises(ArtefactError, match="no manifest beside it"):
-        hybrid_manifest([tmp_path / "a.trec"], [1.0], 10, 10)
+        hybrid_manifest([tmp_path / "a.trec"], [1.0], 10, 10, TopicSource(lambda: iter(()), "x"))
 
 
 def test_candidates_of_several_runs(tmp_path):
@@ -162,6 +163,8 @@ def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     assert not CliRunner().invoke(app, asked).exit_code and mixed.stat().st_mtime_ns == before
     other = CliRunner().invoke(app, [*asked, "--candidates", "3"])
     assert isinstance(other.exception, ArtefactError) and "another request (encoder.options." in str(other.exception)
-    about = hybrid_manifest(runs, [1.0, 1.0], 100, 10)
+    about = hybrid_manifest(runs, [1.0, 1.0], 100, 10, TopicSource.of(dataset))
     assert about.encoder["name"] == "joint+joint" and about.dataset == dataset.name
-    assert [topic.query_id for topic in topics_of_run(about, None, None)] == [topic.query_id for topic in topics]
+    assert [topic.query_id for topic in topics_of_run(about, None, None).stream()] == [
+        topic.query_id for topic in topics
+    ]

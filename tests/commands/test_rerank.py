@@ -16,13 +16,21 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
 from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.rerank import command
 from lexvl_anserini.runs.fusion import Fusion, fused_manifest
 from lexvl_anserini.runs.order import in_order
 from lexvl_anserini.runs.trec import lists_of, read_run, write_run
-from lexvl_anserini.searching.rescoring import above, documents_of_run, encoder_of_run, rerank_lists, reranking_encoder
+from lexvl_anserini.searching.rescoring import (
+    above,
+    documents_of_run,
+    encoder_of_run,
+    rerank_lists,
+    reranking_encoder,
+    topics_of_run,
+)
 from lexvl_anserini.searching.shared_terms import encoder_options
 from lexvl_anserini.shards.corpus_reading import Covered, WholeCorpus
 
@@ -152,6 +160,31 @@ def test_the_command(monkeypatch, capsys, first, tmp_path):
     assert run(monkeypatch, capsys, *arguments)[0] == 0 and output.read_bytes() == before
     code, _, err = run(monkeypatch, capsys, *arguments, "--set", "lexical_union=false")
     assert code == 1 and "a run of another request" in err
+    # One that an older version wrote, which does not say of which run it was.
+    shown = json.loads(manifest_path(output).read_text())
+    assert shown["index"] == f"index+{file_sha256(first)[:12]}"
+    manifest_path(output).write_text(json.dumps({**shown, "index": "index"}))
+    assert run(monkeypatch, capsys, *arguments)[0] == 0 and output.read_bytes() == before
+    assert json.loads(manifest_path(output).read_text())["index"] == shown["index"]
+
+
+def test_a_run_and_topics_of_the_same_names_that_changed(monkeypatch, capsys, first, corpus, tmp_path):
+    """They counted as what was scored before."""
+    arguments = ("--run", first, "--output", tmp_path / "second.trec", "--depth", 2, "--device", "cpu")
+    about = read_run_manifest(first)
+    digest = topics_of_run(about, None, None).noted()
+    manifest_path(first).write_text(json.dumps({**about.to_json(), "topics_sha256": digest}))
+    assert run(monkeypatch, capsys, *arguments)[0] == 0
+    assert "topics" not in read_run_manifest(tmp_path / "second.trec").encoder["reranks"]
+    queries = (corpus / "queries.jsonl").read_text()
+    (corpus / "queries.jsonl").write_text(queries.replace("dog", "cat"))
+    code, _, err = run(monkeypatch, capsys, *arguments)
+    assert code == 1 and "a run of another request (encoder.reranks.topics: " in err
+    (corpus / "queries.jsonl").write_text(queries)
+    assert run(monkeypatch, capsys, *arguments)[0] == 0
+    first.write_text("\n".join(first.read_text().splitlines()[:2]) + "\n")
+    code, _, err = run(monkeypatch, capsys, *arguments)
+    assert code == 1 and "a run of another request (index: " in err
 
 
 def test_documents_that_changed_since_they_were_encoded(monkeypatch, capsys, first, corpus, tmp_path):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
@@ -35,9 +37,10 @@ from lexvl_anserini.queries.query_source import TopicSource, topic_source
 from lexvl_anserini.runs.trec import is_finished, read_run, write_run
 from lexvl_anserini.search import FeedbackOptions, RefinementOptions, RM3Options, TwoPhaseOptions, command
 from lexvl_anserini.searching import retrieval, searcher
-from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.building import append_index, build_index, delete_documents
 from lexvl_anserini.searching.refine import refinement_names
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.retrieval import named_content, search_index
+from lexvl_anserini.shards.pruning import Pruning, prune_shards
 from tests.invoking import invoked
 
 INDEX = Path(__file__).parents[1] / "fixtures/lexvl-1/indexes/splade"
@@ -125,7 +128,7 @@ def test_a_run_of_a_data_set(index: Path, beir: Path, tmp_path: Path) -> None:
     manifest = read_run_manifest(run)
     assert manifest is not None
     assert (manifest.dataset, manifest.split, manifest.remove_query) == (f"beir:{beir}", "test", True)
-    assert (manifest.index, manifest.hits, manifest.encoder["name"]) == ("index", 1000, "toy")
+    assert (manifest.index_name, manifest.hits, manifest.encoder["name"]) == ("index", 1000, "toy")
     assert manifest.left_out == 1
 
 
@@ -140,23 +143,17 @@ def test_the_topic_itself_is_a_hit_in_a_folder_of_ones_own(index: Path, beir: Pa
     assert "left out" not in caplog.text
 
 
-def test_a_run_of_an_older_version_keeps_its_rule(index: Path, beir: Path, tmp_path: Path, caplog) -> None:
-    """Until 0.2.0 every folder `beir:PATH` had BEIR's rule; the same command finds that run finished, and says so."""
+def test_a_run_of_an_older_rule_is_another_request(index: Path, beir: Path, tmp_path: Path) -> None:
+    """Until 0.2.0 every folder `beir:PATH` had BEIR's rule."""
     own, run = beir.rename(tmp_path / "mine"), tmp_path / "a.trec"
     arguments = ("--index", index, "--topics", f"beir:{own}", "--output", run)
     invoke(*arguments, "--remove-query")
-    with pytest.raises(ArtefactError, match="remove_query: true found, false requested"):
-        invoke(*arguments)  # this version's option made it: without, it is another request
-    beside = manifest_path(run)
-    older = {key: value for key, value in json.loads(beside.read_text()).items() if key != "left_out"}
-    beside.write_text(json.dumps(older))
-    content = run.read_bytes()
-    with caplog.at_level("INFO", "lexvl_anserini"):
-        told = json.loads(invoke(*arguments, "--format", "json"))
-    assert told["lines"] == 3 and run.read_bytes() == content and json.loads(beside.read_text()) == older
-    assert "an older version wrote it, without documents whose id is the topic's; --overwrite keeps them" in caplog.text
-    with pytest.raises(ArtefactError, match="remove_query: true found, false requested"):
-        invoke(*arguments, "--no-remove-query")
+    for _ in range(2):
+        with pytest.raises(ArtefactError, match="remove_query: true found, false requested"):
+            invoke(*arguments)
+        about = json.loads(manifest_path(run).read_text())
+        older = {key: value for key, value in about.items() if key != "left_out"} | {"index": "index"}
+        manifest_path(run).write_text(json.dumps(older))
     invoke(*arguments, "--overwrite")
     assert run.read_text().startswith("q1 Q0 q1 1 18 toy\n")
 
@@ -205,6 +202,82 @@ def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkey
     manifest_path(run).unlink()
     with pytest.raises(ArtefactError, match="exists without toy.trec.manifest.json; --overwrite replaces it"):
         invoke(*arguments, "--hits", 1)
+
+
+def test_a_run_is_of_what_the_index_held(index: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Another document was deleted, or the shards were pruned: the run of the index before counted as finished."""
+    run, queries, shards = tmp_path / "x.trec", tmp_path / "q.jsonl", tmp_path / "shards"
+    queries.write_bytes(jsonl([{"id": "q", "vector": {"dog": 1, "cat": 1}}]))
+    arguments = ("--index", index, "--topics", queries, "--output", run)
+
+    def found(*options: str) -> list[str]:
+        invoke(*arguments, *options)
+        return [document.doc_id for document in read_run(run)]
+
+    delete_documents(index, ["d1"])
+    assert found() == found() == ["q1", "d2"]
+    append_index(index, shards, replace=True)
+    delete_documents(index, ["d2"])
+    with pytest.raises(ArtefactError, match="a run of another request .index: "):
+        found()
+    assert found("--overwrite") == ["q1", "d1"]
+    append_index(index, shards, replace=True)
+    delete_documents(index, ["d2"])
+    with pytest.raises(ArtefactError, match="a run of another request .index: "):
+        found()  # the same documents, but no digest says so
+    # Equal shards give an equal index.
+    build_index(shards, index, overwrite=True)
+    assert found("--overwrite") == ["q1", "d1", "d2"]
+    written = run.stat().st_mtime_ns
+    build_index(shards, tmp_path / "again" / index.name)
+    shutil.rmtree(index)
+    (tmp_path / "again" / index.name).rename(index)
+    assert found() == ["q1", "d1", "d2"] and run.stat().st_mtime_ns == written
+    prune_shards(shards, tmp_path / "pruned", Pruning(without_terms=frozenset({"cat"})))
+    build_index(tmp_path / "pruned", index, overwrite=True)
+    with pytest.raises(ArtefactError, match="a run of another request .index: "):
+        found()
+    # A run of an older version has the name alone.
+    about = read_json(manifest_path(run), "manifest")
+    assert about["index"].startswith("index@")
+    write_json(manifest_path(run), {**about, "index": "index"})
+    caplog.set_level("INFO", "lexvl_anserini")
+    assert found() == ["q1", "d1", "d2"] and run.stat().st_mtime_ns != written
+    assert f"{run}: an older version wrote it, without a digest of what the index held; making it again" in caplog.text
+    with pytest.raises(ArtefactError, match="a run of another request .hits: "):
+        found("--hits", "1")
+    write_json(manifest_path(run), {**about, "index": "index"})
+    with pytest.raises(ArtefactError, match="a run of another request .hits: [^;]*;"):
+        found("--hits", "1")
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "other"),
+    [("faiss", {}, {"faiss": "sq8"}), ("lucene", {}, {"metadata": False}), ("partitions", {}, None)],
+)
+def test_what_names_the_content_of_an_index(
+    tmp_path: Path, engine: str, options: dict[str, Any], other: dict[str, Any] | None
+) -> None:
+    """Equal for an index that is built again, in any folder of its name; another one for others."""
+    shards = [tmp_path / "one", tmp_path / "two"]
+    for number, folder in enumerate(shards):
+        documents = [(f"d{number}", {"dog": 1 + number}), (f"e{number}", {"cat": 2})]
+        if engine == "faiss":
+            write_dense_shards(folder, [(doc_id, [1.0 + number, *v.values()]) for doc_id, v in documents])
+        else:
+            write_shards(folder, documents, terms=TERMS)
+
+    def named(folder: str, *sources: Path, **settings: Any) -> str:
+        path = tmp_path / folder / "i"
+        build_index(sources, path, engine=engine, options=settings)
+        return named_content(path, read_manifest(path))
+
+    first = named("a", shards[0], **options)
+    assert re.fullmatch(r"i@[0-9a-f]{12}", first) and first == named("b", shards[0], **options)
+    others = [named("c", shards[1], **options)]
+    others += [] if other is None else [named("d", shards[0], **other)]
+    others += [] if engine == "faiss" else [named("e", *shards, **options)]
+    assert len({first, *others}) == 1 + len(others)
 
 
 def make_of(index: Path, beir: Path) -> None:

@@ -21,7 +21,7 @@ from eval.efficiency.vectors import (
     generate,
     queries_from_pool,
     read_encoded,
-    read_matrix,
+    read_impact_matrix,
     shape_of,
     synthetic_corpus,
     synthetic_queries,
@@ -159,13 +159,13 @@ def test_a_matrix_becomes_shards(tmp_path):
     assert [document.vector for document in held] == [{"t00001": 7}, {"t00000": 255, "t00002": 1}, {}]
     sparse.save_npz(path, sparse.csr_matrix(rows * 2 // 2 + (rows > 9)))
     with pytest.raises(DataError, match="integers from 1 to 255; quantise"):
-        read_matrix(path)
+        read_impact_matrix(path)
     sparse.save_npz(path, sparse.csr_matrix(rows / 2))
     with pytest.raises(DataError, match="integers from 1 to 255; quantise"):
-        read_matrix(path)
+        read_impact_matrix(path)
     path.write_bytes(b"nothing")
     with pytest.raises(DataError, match="docs.npz: no sparse matrix"):
-        read_matrix(path)
+        read_impact_matrix(path)
 
 
 def test_shards_are_real_shards(tmp_path):

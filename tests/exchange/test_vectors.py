@@ -22,6 +22,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.exchange import import_shards
 from lexvl_anserini.exchange.formats import default_shards, import_file
 from lexvl_anserini.exchange.importing import ImportSettings
+from lexvl_anserini.exchange.vectors import read_matrix
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
@@ -189,6 +190,63 @@ def test_rows_of_a_matrix_are_documents(tmp_path: Path, name: str, save: Callabl
         import_file(tmp_path / name, tmp_path / "other", ImportSettings(**beside))
     with pytest.raises(ArtefactError, match="another request"):
         import_file(tmp_path / name, tmp_path / "out", ImportSettings(**beside))
+
+
+def save_twice(path: Path, kind: str, weights: np.ndarray) -> None:
+    """Two rows of two columns, the first with two weights in the second column."""
+    coo = sparse.coo_matrix((weights, ([0, 0, 1], [1, 1, 0])), shape=(2, 2))
+    if kind == "pt":
+        torch.save(torch.sparse_coo_tensor(np.array(coo.coords), torch.tensor(coo.data), coo.shape), path)
+        return
+    # Conversions sum; the parts of a file need not be.
+    of_csr = sparse.csr_matrix((weights, np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
+    of_csc = sparse.csc_matrix((np.roll(weights, 1), np.array([1, 0, 0]), np.array([0, 1, 3])), shape=(2, 2))
+    matrices = {"csr": of_csr, "csc": of_csc, "coo": coo}
+    sparse.save_npz(path, matrices[kind])
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "pt"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int64, np.float32])
+def test_weights_of_one_place_are_summed(tmp_path: Path, kind: str, dtype: Any) -> None:
+    """The last one was written, and all were counted; sums of small integers wrapped."""
+    path = tmp_path / ("m.pt" if kind == "pt" else "m.npz")
+    save_twice(path, kind, np.array([100, 120, 5], dtype))
+    matrix = read_matrix(path)
+    assert matrix.toarray().tolist() == [[0, 220], [5, 0]] and matrix.nnz == 2
+    (tmp_path / "ids").write_text("x\ny\n")
+    (tmp_path / "terms").write_text("boat\nsea\n")
+    settings = ImportSettings(ids=tmp_path / "ids", vocabulary=tmp_path / "terms")
+    manifest = import_file(path, tmp_path / "out", settings)
+    assert manifest.counts.postings == sum(map(len, held(tmp_path / "out", manifest).values())) == 2
+    assert build_index(tmp_path / "out", tmp_path / "index").documents == 2
+
+
+OUTSIDE: dict[str, dict[str, Any]] = {
+    "csr": {"indices": [0, 9], "indptr": [0, 1, 2]},
+    "csr, below 0": {"indices": [0, -2], "indptr": [0, 1, 2]},
+    "csr, ends that fall": {"indices": [0, 1], "indptr": [0, 900_000, 2]},
+    "csc": {"indices": [0, 9], "indptr": [0, 1, 2]},
+    "csc, ends that fall": {"indices": [0, 1], "indptr": [0, 900_000, 2]},
+    "bsr": {"indices": [0, 9], "indptr": [0, 1, 2]},
+    "coo": {"row": [0, 9], "col": [0, 1]},
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_weights_outside_of_a_matrix_are_one_line(tmp_path: Path, name: str) -> None:
+    """scipy wrote outside of its memory, and the process died."""
+    kind, path = name[:3], tmp_path / "m.npz"
+    numbers = {part: np.array(values, np.int32) for part, values in OUTSIDE[name].items()}
+    data = np.ones((2, 1, 1) if kind == "bsr" else 2, np.float32)
+    np.savez(path, format=np.array(kind.encode()), shape=np.array([2, 2]), data=data, **numbers)
+    with pytest.raises(DataError, match=r"m.npz: no sparse matrix \[documents, terms\] \(ValueError: "):
+        read_matrix(path)
+    wrong = {"csr": torch.sparse_csr_tensor, "csc": torch.sparse_csc_tensor}.get(kind)
+    if wrong is not None:
+        ends, places = (torch.tensor(OUTSIDE[name][part]) for part in ("indptr", "indices"))
+        torch.save(wrong(ends, places, torch.ones(2), (2, 2), check_invariants=False), tmp_path / "m.pt")
+        with pytest.raises(DataError, match=r"m.pt: no sparse matrix \[documents, terms\] \(RuntimeError: "):
+            read_matrix(tmp_path / "m.pt")
 
 
 def test_what_a_matrix_lacks_and_what_is_none(tmp_path: Path) -> None:
