@@ -18,8 +18,6 @@ import numpy as np
 import pytest
 from damage import damaged, one_line
 from faults import Ended, faults
-from numba import config
-from numba.core.caching import FunctionCache
 from rounds import Rounds
 from shard_folders import write_shards
 
@@ -211,11 +209,9 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
 def test_stored_kernels_that_are_damaged_or_shared(rounds: Rounds, collections: dict[Path, str]) -> None:
     """Several processes use, compile and store kernels at once; some are killed, some files are damaged or gone."""
     for _seed, random, folder in rounds:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(config, "CACHE_DIR", str(folder))
-            place = Path(FunctionCache(kernels.search.py_func).cache_path)  # type: ignore[attr-defined]
-        stored = kernels.search._cache.cache_path  # type: ignore[attr-defined]
-        shutil.copytree(stored, place, dirs_exist_ok=True)
+        stored = Path(kernels.search._cache.cache_path)  # type: ignore[attr-defined]
+        place = folder / stored.name
+        shutil.copytree(stored, place)
         # Those that are called from Python are loaded; their code has that of the others.
         loaded = [path for name in ("search-", "expand-", "spell-") for path in place.glob(f"kernels.{name}*")]
         for path in random.sample(sorted(loaded), random.randint(1, 3)):
