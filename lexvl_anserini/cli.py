@@ -250,7 +250,7 @@ class RunnerOptions:
 def set_up_logging(verbose: bool = False) -> None:
     """Plain log lines on stderr for our two packages; other libraries only from warnings on."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    for package in ("lexvl_anserini", "lexvl_eval", "eval"):
+    for package in ("lexvl_anserini", "lexvl_eval"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
 
 

@@ -74,7 +74,7 @@ def encode(monkeypatch, capsys, beir, golden, tmp_path):
         return ended.value.code, captured.out, captured.err
 
     yield run
-    for name in ("lexvl_anserini", "eval"):
+    for name in ("lexvl_anserini", "lexvl_eval"):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 

@@ -123,7 +123,7 @@ def test_a_topic_of_negative_judgements_only_counts_0():
 
 
 def test_topics_of_one_side_are_reported(caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.INFO, "eval"):
+    with caplog.at_level(logging.INFO, "lexvl_eval"):
         evaluate(RUN, QRELS, ["AP"], name="toy")
     assert "toy: 1 topics without judgements are ignored ('9')" in caplog.text
     assert "toy: 1 of 4 topics are not in the run and count 0 ('4')" in caplog.text
@@ -422,14 +422,14 @@ def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, c
         kernels = module_from_spec(spec)
         spec.loader.exec_module(kernels)
         caplog.clear()
-        with caplog.at_level(logging.INFO, "eval"), compilation_logged():
+        with caplog.at_level(logging.INFO, "lexvl_eval"), compilation_logged():
             assert (kernels.double(2), kernels.double(2.5)) == (4, 5.0)  # two types, each compiled
         return caplog.text.count("ranx compiles its measures")
 
     assert lines_of_a_new_process() == 1
     assert lines_of_a_new_process() == 0
     evaluate(RUN, QRELS, ["P@2"])
-    with caplog.at_level(logging.INFO, "eval"):
+    with caplog.at_level(logging.INFO, "lexvl_eval"):
         evaluate(RUN, QRELS, ["P@2"])
     assert "ranx compiles" not in caplog.text
 

@@ -155,7 +155,10 @@ def examples(page: Path) -> str:
 
 
 # Other projects that the examples of a page import.
-NEEDED = {"adapters.md": ("ir_measures", "langchain_core", "pyterrier")}
+NEEDED = {
+    "adapters.md": ("ir_measures", "langchain_core", "pyterrier"),
+    "pages.md": ("pebble", "pypdfium2", "rapidocr"),
+}
 
 # tests/project/test_docs_pyserini.py runs the page on Pyserini with what Pyserini needs.
 WITH_EXAMPLES = [page for page in (ROOT / "README.md", *DOCS) if page.name not in ("comparison.md", "pyserini.md")]

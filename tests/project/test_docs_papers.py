@@ -24,7 +24,7 @@ SITE = ROOT / "docs" / "site"
 
 
 def loaded(name):
-    """A module of docs/site, which is no package; `lexvl_eval` is a second name of `eval`."""
+    """A module of docs/site, which is no package."""
     pytest.importorskip("lexvl_eval", reason="the package is not installed: pip install -e .")
     spec = spec_from_file_location(f"lexvl_docs_{name}", SITE / f"{name}.py")
     module = module_from_spec(spec)

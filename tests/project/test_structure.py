@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import configparser
 import importlib
 import pkgutil
 import re
@@ -12,28 +11,25 @@ import subprocess
 import sys
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
+from importlib.util import find_spec
 from pathlib import Path
 
+import lexvl_eval
 import pytest
-from checkout import COMMANDS
+from declared import EXTRAS, ROOT, SETUP, package_of, packages
 
 import lexvl_anserini
+from lexvl_anserini.cli import COMMANDS
 from lexvl_anserini.encoders.cards import CARDS, ENCODERS
 from lexvl_anserini.ground.registry import DATASETS, ENGINES, RUNNERS, RUNTIME_HOMES, resolve
 
-ROOT = Path(__file__).parents[2]
+# The packages, and their folders in a checkout.
+PACKAGES = {"lexvl_anserini": ROOT / "lexvl_anserini", "lexvl_eval": ROOT / "eval"}
 ENGINE_HOMES = {name: row.home for name, row in ENGINES.items()}
 HEAVY = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "scipy", "pyarrow")
 # What importing a command's module must not load: the model, the JVM and the table libraries.
 MODELS = ("torch", "transformers", "sentence_transformers", "jnius", "pyserini", "pandas", "faiss", "ranx", "beir")
 TEXT_SUFFIXES = {".py", ".md", ".sh", ".cfg", ".toml", ".yaml", ".yml", ".txt", ".cff", ".ini"}
-
-
-# Modules that import a project which is not installed with this one.
-ADAPTERS = {
-    "lexvl_anserini.doors.adapters.langchain_retriever": "langchain_core",
-    "lexvl_anserini.doors.adapters.pyterrier_search": "pyterrier",
-}
 
 
 def modules(package):
@@ -105,14 +101,15 @@ def test_the_commands_of_the_line_load_no_scipy(module):
 
 
 def test_every_module_can_be_imported():
-    import eval as evaluation
-
-    for package in (lexvl_anserini, evaluation):
+    """But for doors that import a package of their extra, where it is not installed."""
+    of_extras = {package for extra in EXTRAS for package in packages(extra)} - packages()
+    for package in (lexvl_anserini, lexvl_eval):
         for name in modules(package):
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
-                assert name in ADAPTERS and error.name == ADAPTERS[name], error
+                missing = error.name.partition(".")[0]
+                assert door_of(name) and package_of(missing) in of_extras and find_spec(missing) is None, error
 
 
 @pytest.mark.parametrize(
@@ -147,14 +144,12 @@ def test_commands_are_modules_with_a_command():
 
 
 def test_packaging():
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    assert setup["metadata"]["version"] == lexvl_anserini.__version__
-    for package in ("lexvl_anserini", "eval"):
-        folders = {path.parent for path in (ROOT / package).rglob("*.py")}
+    assert SETUP["metadata"]["version"] == lexvl_anserini.__version__
+    for home in PACKAGES.values():
+        folders = {path.parent for path in home.rglob("*.py")}
         assert all((folder / "__init__.py").is_file() for folder in folders), "a folder of modules is no package"
-        assert (ROOT / package / "py.typed").is_file()
-    assert "lexvl = lexvl_anserini.cli:main" in setup["options.entry_points"]["console_scripts"]
+        assert (home / "py.typed").is_file()
+    assert "lexvl = lexvl_anserini.cli:main" in SETUP["options.entry_points"]["console_scripts"]
 
 
 def repository_files():
@@ -189,14 +184,13 @@ def test_golden_files_stay_small():
 def sources():
     """Dotted name -> syntax tree, of every module of both packages; relative imports are made absolute."""
     trees = {}
-    for package in ("lexvl_anserini", "eval"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-            tree = trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    for package, home in PACKAGES.items():
+        for path in sorted(home.rglob("*.py")):
+            parts = (package, *path.relative_to(home).with_suffix("").parts)
+            tree = trees[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text(encoding="utf-8"))
             for node in ast.walk(tree):
                 if isinstance(node, ast.ImportFrom) and node.level:
-                    package = path.relative_to(ROOT).parts[: -node.level]
-                    node.module = ".".join((*package, *filter(None, [node.module])))
+                    node.module = ".".join((*parts[: -node.level], *filter(None, [node.module])))
     return trees
 
 
@@ -255,6 +249,12 @@ def test_rooms_import_only_rooms_before_them():
     assert [line for line in wrong if climbs(*line.split(" imports "))] == []
 
 
+def test_imports_of_the_evaluation_count():
+    assert "lexvl_eval.image_text" in GRAPH["lexvl_anserini.demo"]
+    assert climbs("lexvl_anserini.runs.fusion", "lexvl_eval.measures.names"), "no room imports the evaluation"
+    assert not climbs("lexvl_anserini.doors.pages.pages", "lexvl_eval.sheet"), "a command may"
+
+
 # The floors inside a package, the lowest first; what is named nowhere is above them all, and a longer name goes before.
 FLOORS = {
     "lexvl_anserini.encoders": (
@@ -265,7 +265,7 @@ FLOORS = {
         ("parts", "checkpoints.itc_layout", "checkpoints.naver_layout"),
         ("families",),
     ),
-    "eval": (
+    "lexvl_eval": (
         ("measures",), ("report",), ("analyses.classes",), ("options",), ("analyses", "efficiency"), ("reproduction",)
     ),
 }  # fmt: skip
@@ -314,14 +314,18 @@ def test_modules_do_not_import_each_other_in_a_circle():
         pytest.fail(f"import circle: {' <- '.join(error.args[1])}")
 
 
-def test_the_evaluation_imports_itself_relatively():
-    """It has two names: the folder eval/ is installed as lexvl_eval."""
-    for path in [*(ROOT / "eval").rglob("*.py"), *(ROOT / "lexvl_anserini").rglob("*.py")]:
-        assert not re.search(r"^\s*(from|import) eval\b", path.read_text(encoding="utf-8"), re.MULTILINE), path
+def test_the_evaluation_has_its_installed_name():
+    """A wheel has no `eval`, and its users may have one of their own. In the evaluation imports are relative."""
+    for package, home in PACKAGES.items():
+        forbidden = r"^\s*(from|import) (lexvl_)?eval\b" if package == "lexvl_eval" else r"^\s*(from|import) eval\b"
+        for path in home.rglob("*.py"):
+            assert not re.search(forbidden, path.read_text(encoding="utf-8"), re.MULTILINE), path
 
 
 # What commands share: their options, and the one command of all captioned image datasets.
-OF_COMMANDS = {"lexvl_anserini.cli", "eval.options", "eval.image_text", "eval.efficiency.suite"}
+OF_COMMANDS = {
+    "lexvl_anserini.cli", "lexvl_eval.options", "lexvl_eval.image_text", "lexvl_eval.efficiency.suite"
+}  # fmt: skip
 
 
 def test_only_commands_import_the_command_line():
@@ -377,7 +381,7 @@ BESIDE_COMMANDS = {"cli", "stock"}
 
 def test_rooms_have_few_loose_modules():
     folders = defaultdict(set)
-    for path in [*(ROOT / "lexvl_anserini").rglob("*.py"), *(ROOT / "eval").rglob("*.py")]:
+    for path in (path for home in PACKAGES.values() for path in home.rglob("*.py")):
         if path.stem not in ("__init__", "__main__"):
             folders[path.parent.relative_to(ROOT).as_posix()].add(path.stem)
     commands = {name.removeprefix("lexvl_anserini.") for name in COMMANDS.values()}
@@ -418,8 +422,8 @@ def test_text_is_plain_english():
 def test_docstrings_and_comments_are_sentences():
     """What begins with "Of" lacks the thing: "The limit of a file" says what "Of a file" leaves out. Help too."""
     fragment = re.compile(r'(?:^\s*(?:"""|# )|\bhelp=\(?\s*")Of ', re.MULTILINE)
-    for package in ("lexvl_anserini", "eval"):
-        for path in (ROOT / package).rglob("*.py"):
+    for home in PACKAGES.values():
+        for path in home.rglob("*.py"):
             match = fragment.search(path.read_text(encoding="utf-8"))
             assert not match, f"{path.relative_to(ROOT)}: {match}"
     sentence = re.compile(r"(?:^|[.:|)] |^[*\d.]+ )Of \w", re.MULTILINE)

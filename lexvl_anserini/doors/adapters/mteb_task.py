@@ -56,6 +56,7 @@ def task_of(dataset: Dataset, name: str | None = None, languages: Iterable[str] 
     )
 
     class OwnTask(AbsTaskRetrieval):
+        data_loaded: bool
         metadata = facts
         ignore_identical_ids = dataset.remove_query
 

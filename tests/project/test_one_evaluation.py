@@ -1,0 +1,109 @@
+"""The evaluation has two names, `eval` in a checkout and `lexvl_eval` everywhere, and each of its modules is one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from declared import ROOT
+
+LIBRARIES = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+
+
+def python(*arguments: str, folder: Path = ROOT, first: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs Python in `folder`, with `first` before everything that is installed."""
+    environ = {**os.environ, "PYTHONPATH": str(first or "")}
+    command = [sys.executable, "-W", "error", *arguments]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+
+
+def printed(*arguments: str, folder: Path = ROOT) -> str:
+    done = python(*arguments, folder=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+SAME = """
+import importlib, pickle, sys
+{imports}
+names = ["", ".measures", ".measures.names", ".score", ".analyses.classes.labelled"]
+for name in names:
+    ours = importlib.import_module("lexvl_eval" + name)
+    assert ours is importlib.import_module("eval" + name) is sys.modules["eval" + name], name
+    assert ours.__name__ == ours.__spec__.name == "lexvl_eval" + name, ours.__spec__
+    assert importlib.util.find_spec("eval" + name).origin == ours.__file__
+import eval, lexvl_eval.measures.names
+assert eval.measures.names is lexvl_eval.measures.names
+assert b"lexvl_eval" in pickle.dumps(lexvl_eval.measures.names.Measure)
+assert importlib.util.find_spec("eval.nothing") is None
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import eval",
+        "import lexvl_eval",
+        "import eval.measures.names, lexvl_eval.score",
+        "from lexvl_eval.measures import names; from eval import score",
+        "import lexvl_anserini.demo",
+        "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('eval.beir')",
+    ],
+)
+def test_a_module_is_one_in_whatever_order_its_names_are_imported(imports: str) -> None:
+    printed("-c", SAME.format(imports=imports))
+
+
+def test_a_checkout_that_is_not_installed_has_both_names() -> None:
+    """`-S` leaves out the finder of an editable installation."""
+    places = f"sys.path += {LIBRARIES}"
+    printed("-S", "-c", SAME.format(imports=f"{places}\nimport eval.score"))
+
+
+SPAWNED = """
+import multiprocessing
+from eval.measures.names import parse_measure
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        measure = pool.apply(parse_measure, ["RR@10"])
+    print(measure == parse_measure("RR@10"), type(measure).__module__)
+"""
+
+
+def test_objects_go_to_spawned_processes_and_come_back(tmp_path: Path) -> None:
+    (tmp_path / "spawned.py").write_text(SPAWNED)
+    done = python(str(tmp_path / "spawned.py"), first=ROOT)
+    assert (done.stdout, done.stderr) == ("True lexvl_eval.measures.names\n", "")
+
+
+@pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "eval.efficiency"])
+def test_commands_run_by_both_names(module: str) -> None:
+    assert f"Example: python -m {module} " in printed("-m", module, "--help")
+
+
+@pytest.mark.parametrize("order", ["lexvl_eval.score, eval", "eval, lexvl_eval.score"])
+def test_a_folder_eval_of_the_user_is_another_package(tmp_path: Path, order: str) -> None:
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval/__init__.py").write_text("mine = 1\n")
+    (tmp_path / "eval/score.py").write_text("mine = 2\n")
+    code = f"import {order}, eval.score; print(eval.mine, eval.score.mine, lexvl_eval.score.__name__)"
+    assert printed("-c", code, folder=tmp_path) == "1 2 lexvl_eval.score\n"
+
+
+@pytest.mark.parametrize(("package", "imports"), [("lexvl_anserini", "lexvl_eval.score"), ("eval", "eval.score")])
+def test_packages_of_two_checkouts_are_one_line(tmp_path: Path, package: str, imports: str) -> None:
+    """The other checkout lacks the second package, so that the second one comes from this checkout."""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_bytes((ROOT / package / "__init__.py").read_bytes())
+    library, evaluation = (tmp_path, ROOT) if package == "lexvl_anserini" else (ROOT, tmp_path)
+    done = python("-c", f"import {imports}", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"error: lexvl_anserini is in {library}, but its evaluation in {evaluation}, expected one folder; "
+        "install the checkout that you use: pip install -e CHECKOUT\n"
+    )
