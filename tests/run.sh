@@ -9,7 +9,8 @@
 #   --heavy         only the slow tests; the environment gets the extra [docs] too, for the documentation site
 #   --attack        only the attack (tests/attack), for 10 minutes and with a random seed if not given
 #   --python 3.13   with another Python: one on PATH, else Debian's in a root of its own (tests/other_python.sh);
-#                   after it --newest: all packages in their newest versions, or --pin: writes these to constraints/
+#                   after it --newest: all packages in their newest versions, also beyond the bounds of setup.cfg, or --pin:
+#                   those within the bounds, which it writes to constraints/
 #   --lint          only linter and types
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
