@@ -46,6 +46,7 @@ status=0
 if [ -n "${LEXVL_UNPINNED:-}" ]; then
   rm -rf .venv
   bash tests/run.sh --lint || status=$?
+  set -- --all "$@"
 fi
 bash tests/run.sh "$@" || status=$?
 tests=$SECONDS
