@@ -268,8 +268,8 @@ def _settle(album: Album, unreadable: Sequence[UnreadablePicture]) -> None:
             for picture in unreadable:
                 row = {"id": picture.doc_id, "sha256": picture.digest, "reason": picture.reason}
                 out.write(orjson.dumps(row) + b"\n")
-    else:
-        album.unreadable.unlink(missing_ok=True)
+    elif album.unreadable.exists():  # on a read-only disk a removal fails even of nothing
+        album.unreadable.unlink()
     if album.incoming.is_dir():
         clear(album.incoming)
         album.incoming.rmdir()

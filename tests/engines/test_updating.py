@@ -168,6 +168,7 @@ def test_impacts_of_deleted_documents_decide_nothing(
     monkeypatch.setenv(VARIABLE, form)
     outlier, right = {"a": 2**24 - 1, "😀": 1}, ("d9#1", {"a": 1} if change == "replace" else {})
     passages: Documents = [(f"d{n}#{n % 2}", {"a": 1 + n % 3, "b": 2}) for n in range(9)]
+    passages.append(("d3#0", {"##c": 2**20}))  # another term has greater impacts than these
     index = build_index(shards(tmp_path / "first", [*passages, (right[0], outlier)]), tmp_path / "index").path
     if change == "replace":
         append_index(index, shards(tmp_path / "right", [right]), replace=True)

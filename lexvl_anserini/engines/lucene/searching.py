@@ -106,10 +106,13 @@ class BatchSearcher:
             quick = self.max_impact * sum(vector.values())
             if quick < SCORE_LIMIT:
                 return quick
-        most = (self.resident() or self.lucene()).max_impacts(list(vector))
-        # Those of the postings are of deleted documents too.
-        limit = SCORE_LIMIT if self.max_impact is None else self.max_impact
-        return sum(weight * min(impact, limit) for weight, impact in zip(vector.values(), most, strict=True))
+        form = self.resident() or self.lucene()
+        most = sum(w * m for w, m in zip(vector.values(), form.max_impacts(list(vector)), strict=True))
+        if most < SCORE_LIMIT:
+            return most
+        # The greatest impacts of postings can be of deleted documents; the first hits of single terms are of others.
+        firsts = form.lists(QueryBatch([ImpactQuery(term, {term: 1}) for term in vector]), 1, 1)
+        return sum(w * hits.scores[0] for w, hits in zip(vector.values(), firsts, strict=True) if hits)
 
     def resident(self) -> PostingLists | None:
         """The resident postings; None for an index without them."""
