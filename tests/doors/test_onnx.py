@@ -34,7 +34,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
 from tests.invoking import invoked
 
-pytestmark = pytest.mark.upkeep
+pytestmark = pytest.mark.extended
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
