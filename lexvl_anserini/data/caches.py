@@ -17,7 +17,6 @@ import typer
 
 from lexvl_anserini.cli import Style, Verbose, print_rows, run
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.engines.class_archive import archive_folder
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.places import storage_root
 from lexvl_anserini.ground.user_folders import expanded_path, kernels_folder
@@ -49,7 +48,6 @@ def places() -> Mapping[str, KeptPlace]:
         "pages": KeptPlace(data / "pages.sqlite3", "words of pages"),
         "languages": KeptPlace(data / "languages", "vectors of terms"),
         "exports": KeptPlace(data / "exports", "ONNX graphs of encoders"),
-        "java": KeptPlace(archive_folder(), "classes of Java as it maps them"),
         "storage": KeptPlace(storage_root(), "copies of indexes in storage"),
         "kernels": KeptPlace(kernels_folder(), "compiled functions"),
         **{name: KeptPlace(expanded_path(path), holds, ours=False) for name, (path, holds) in others.items()},

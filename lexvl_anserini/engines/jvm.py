@@ -24,7 +24,6 @@ from threading import RLock, get_ident, local, main_thread
 from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
-from lexvl_anserini.engines.class_archive import OF_USERS, archive_option
 from lexvl_anserini.ground.errors import ArtefactError, JavaError
 from lexvl_anserini.ground.files import quoted_number
 from lexvl_anserini.ground.installed import package_folder
@@ -204,17 +203,8 @@ def _start() -> None:
         quiet = [] if jar.match(WITHOUT_NATIVE_CALLS) else [NATIVE_ACCESS]
         quiet += [UNSAFE_ACCESS] * (runtime.version >= UNSAFE_ACCESS_VERSION)
         options = [*preset, heap, young_option(heap), "-Xrs", "-Djava.awt.headless=true", *quiet, *extra]
-        # Only the jars that an archive is of may come first on the path of classes.
-        others = jnius_config.classpath or any(option.startswith(OF_USERS) for option in options)
-        archive = [] if others else archive_option(runtime.home, (jar, OUR_JAR))
-        try:
-            check_options(runtime, [*options, *archive, "-cp", f"{jar}{os.pathsep}{OUR_JAR}"])
-        except JavaError:
-            if not archive:
-                raise
-            archive = []
-            check_options(runtime, options)
-        jnius_config.set_options(*options, *archive)
+        check_options(runtime, options)
+        jnius_config.set_options(*options)
         for path, name in ((jar, ANSERINI_JAR), (OUR_JAR, OUR_JAR.name)):
             _add_to_class_path(path, name)
         # The machine takes over the user's locale, in which C writes 0.5 as "0,5" for a German; Python has not.
