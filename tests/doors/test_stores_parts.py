@@ -1,4 +1,4 @@
-"""The parts of `engines/stores`: URLs, logins, errors of clients, queries in parts, limits of hits, rounding."""
+"""The parts of `doors/stores`: URLs, logins, errors of clients, queries in parts, rounding."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_servers import MemoryStore, UrlOf, serving
 
+from lexvl_anserini.doors.sharing.indexes import checked_index
 from lexvl_anserini.doors.stores.building import load
 from lexvl_anserini.doors.stores.fetching import best_hits, dot, top
 from lexvl_anserini.doors.stores.folder import FILES, Notes, folder_of, write_folder
@@ -37,9 +38,7 @@ from tests.doors.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 # No server has port 1: connections are refused.
 CLOSED = {
     "qdrant": ("qdrant_client", "qdrant+http://bob:sesame@127.0.0.1:1/demo"),
-    "milvus": ("pymilvus", "milvus+http://bob:sesame@127.0.0.1:1/demo"),
     "opensearch": ("opensearchpy", "opensearch+http://bob:sesame@127.0.0.1:1/demo"),
-    "pgvector": ("psycopg", "pgvector://bob:sesame@127.0.0.1:1/postgres/demo"),
 }
 
 
@@ -60,11 +59,7 @@ def memory(tmp_path: Path) -> Iterator[UrlOf]:
         ("qdrant+http://h/demo", "qdrant", ("h", 6333, ""), "qdrant+http://h:6333/demo"),
         ("qdrant+https://k:s3@h:1/a/b/demo", "qdrant", ("h", 1, "a/b"), "qdrant+https://h:1/a/b/demo"),
         ("opensearch+http://u:p%40@[::1]:9/d_1", "opensearch", ("[::1]", 9, ""), "opensearch+http://[::1]:9/d_1"),
-        ("milvus+file:/x/a.db/demo", "milvus", ("", 0, "/x/a.db"), "milvus+file:/x/a.db/demo"),
         ("qdrant+edge:///x/demo", "qdrant", ("", 0, "/x"), "qdrant+edge:/x/demo"),
-        ("milvus+http://h/base/demo", "milvus", ("h", 19530, "base"), "milvus+http://h:19530/base/demo"),
-        ("pgvector://u@h/base/demo", "pgvector", ("h", 5432, "base"), "pgvector://h:5432/base/demo"),
-        ("pgvector:///base/demo?host=/run", "pgvector", ("", 0, "base"), "pgvector:///base/demo?host=/run"),
     ],
 )
 def test_urls(given: str, engine: str, where: tuple[str, int, str], text: str) -> None:
@@ -85,13 +80,12 @@ def test_a_folder_of_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_
     ("given", "message"),
     [
         ("qdrant+ftp://h/demo", r"expected qdrant\+http:, qdrant\+https:, qdrant\+file:, qdrant\+edge:"),
-        ("pgvector+http://h/b/demo", "expected pgvector:"),
         ("qdrant+http://h/Demo", "name of the index is 'Demo', expected at most 40 lower-case"),
         ("qdrant+http://h/" + "x" * 41, "at most 40"),
         ("qdrant+http://h/", "name of the index is ''"),
         ("qdrant+http:///demo", r"expected qdrant\+http://HOST:PORT/NAME"),
-        ("pgvector://demo", "expected pgvector://HOST/DATABASE/NAME"),
-        ("pgvector://h/b/demo?password=sesame", "a login among the parameters"),
+        ("qdrant+http://h/demo?api_key=sesame", "demo: parameters after `.`; expected none"),
+        ("qdrant+http://u:se?same@h/demo", "parameters after"),
         ("opensearch+http://u:sesame@h/x y", "name of the index"),
     ],
 )
@@ -172,22 +166,27 @@ def test_a_server_that_is_too_old(name: str, content: dict[str, Any], expected: 
         index_path(f"{name}+http://127.0.0.1:{port}/demo")
 
 
-def test_postgres_refuses(tmp_path: Path) -> None:
-    with serving("pgvector", tmp_path) as url_of:
-        url = url_of("demo")
-        for changed, message in (
-            (url.replace("user=postgres", "user=stranger"), "refuses the login .*PGUSER and PGPASSWORD"),
-            (url.replace("/postgres/", "/other/"), "no such database"),
-        ):
-            with pytest.raises(StoreError, match=message):
-                index_path(changed)
-        wide = [f"w{number}" for number in range(16_001)]
-        shards = tmp_path / "wide"
-        from shard_folders import write_shards
-
-        write_shards(shards, [("a", dict.fromkeys(wide, 1))])
-        with pytest.raises(ArtefactError, match="document 'a': 16,001 postings, PostgreSQL holds 16,000; prune"):
-            build_index(shards, url)
+@pytest.mark.parametrize(
+    ("url", "engine"),
+    [("milvus+file:/x/a.db/demo", "milvus"), ("pgvector://bob:sesame@h/base/demo?host=/run", "pgvector")],
+)
+def test_a_store_of_an_older_version(url: str, engine: str, tmp_path: Path) -> None:
+    """Its URL, and the local folder that 0.3.0 left, are one line."""
+    shards = small(tmp_path / "shards", DOCUMENTS[:2])
+    folder = tmp_path / "folder"
+    build_index(shards, folder)
+    report = json.loads((folder / "index.json").read_bytes())
+    (folder / "index.json").write_text(json.dumps(report | {"engine": engine, "url": url}))
+    message = f"demo|folder: an index of the engine {engine}; 0.3.0 is the last version that reads it; build one"
+    for act in (
+        lambda: index_path(url),
+        lambda: build_index(shards, url),
+        lambda: list(search_index(folder, QUERIES)),
+        lambda: checked_index(folder),
+    ):
+        with pytest.raises(ArtefactError, match=message) as caught:
+            act()
+        assert "sesame" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", CLOSED)
@@ -200,7 +199,7 @@ def test_a_client_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPat
 
 def filled(documents: dict[str, dict[int, int]]) -> MemoryStore:
     store = MemoryStore(StorePlace("qdrant", "file", "", 0, "/none", "demo"))
-    store.begin(100)
+    store.begin()
     store.add(
         [
             StoreRow(doc_id, sorted(vector), [vector[dim] for dim in sorted(vector)])
@@ -229,8 +228,8 @@ def test_queries_in_parts_are_exact(
     expected = ranked("q", ((doc_id, score) for doc_id, score in exact if score), hits)
     dims = sorted(query)
     weights = [query[dim] for dim in dims]
-    assert ranked("q", best_hits(store, dims, weights, hits, "q"), hits) == expected
-    fetched = top(store, dims, weights, hits, "q")
+    assert ranked("q", best_hits(store, dims, weights, hits), hits) == expected
+    fetched = top(store, dims, weights, hits)
     assert all(dot(query, documents[doc_id]) == score for doc_id, score in fetched.hits)
 
 
@@ -239,19 +238,14 @@ def test_a_tie_that_no_part_of_a_query_shows() -> None:
     heavy = {f"y{number}": {1: 2} for number in range(32)} | {f"z{number}": {2: 2} for number in range(32)}
     store = filled({**heavy, "a": {1: 1}, "b": {2: 1}, "c": {1: 1, 2: 1}})
     store.most_terms, store.ordered = 1, True  # type: ignore[misc]
-    assert ranked("q", best_hits(store, [1, 2], [1, 1], 1, "q"), 1)[0].doc_id == "c"
+    assert ranked("q", best_hits(store, [1, 2], [1, 1], 1), 1)[0].doc_id == "c"
 
 
-def test_ties_across_a_limit_of_hits() -> None:
+def test_hits_are_fetched_until_the_cut_is_certain() -> None:
     store = filled({f"d{number}": {1: 5 if number < 40 else 2} for number in range(100)})
-    store.most_hits = 64  # type: ignore[misc]
-    assert len(best_hits(store, [1], [1], 30, "q")) >= 40
-    assert {score for _, score in best_hits(store, [1], [1], 40, "q")} == {5, 2}
-    # Of the 60 documents that score 2, 24 are among the 64: those with the first ids need not be.
-    with pytest.raises(ArtefactError, match="q: the cut at 41 hits is in a tie, or beyond the 64 hits that Memory"):
-        best_hits(store, [1], [1], 41, "q")
-    store.most_hits = 101  # type: ignore[misc]
-    assert len(best_hits(store, [1], [1], 1000, "q")) == 100
+    assert len(best_hits(store, [1], [1], 30)) >= 40
+    assert {score for _, score in best_hits(store, [1], [1], 40)} == {5, 2}
+    assert len(best_hits(store, [1], [1], 41)) == len(best_hits(store, [1], [1], 1000)) == 100
 
 
 def test_a_store_that_rounds_scores_is_refused(memory: UrlOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def test_all_log_lines_have_one_name():
         names = [ast.unparse(call.args[0]) for call in calls(path) if ast.unparse(call.func).endswith(".getLogger")]
         found += [f"{path.relative_to(ROOT)}: {name}" for name in names if name not in ours]
     # Those of other projects, whose levels are set and to which nothing is logged.
-    others = ("opensearch", "pymilvus", "name", "httpx", "org.apache.lucene", "package", "torch.onnx")
+    others = ("opensearch", "httpx", "org.apache.lucene", "package", "torch.onnx")
     assert [line for line in found if line.rpartition(": ")[2].strip("'") not in others] == []
     roots = [p for p in library_modules() for call in calls(p) if ast.unparse(call.func) in LOG_TO_ROOT]
     assert roots == []

@@ -77,7 +77,7 @@ def load(
     """
     source = LoadedShards(shards, manifest, read_vocabulary(shards, manifest))
     with store.errors():
-        store.begin(len(source.vocabulary))
+        store.begin()
         try:
             filled = _filled(store, source, allow_inexact, progress)
             filled |= {"bytes": size} if (size := store.size()) is not None else {}
@@ -141,11 +141,6 @@ def _checked(
     store: ImpactStore, row: StoreRow, impacts: np.ndarray, vocabulary: Vocabulary, allow_inexact: bool
 ) -> int:
     """The number of impacts of a document that the store rounds."""
-    if store.most_postings is not None and len(row.dims) > store.most_postings:
-        raise ArtefactError(
-            f"document {row.doc_id!r}: {len(row.dims):,} postings, {store.title} holds {store.most_postings:,}; prune "
-            "the shards with python -m lexvl_anserini.prune, or use lucene"
-        )
     # Without the zeros at its end, a number has as many bits as a float must keep.
     rounds = impacts // (impacts & -impacts) >= 1 << store.significant_bits
     if rounds.any() and not allow_inexact and not store.significant_bits:
@@ -214,7 +209,7 @@ def measured_loss(store: ImpactStore, queries: Sequence[Query], expected: Sequen
     """
     changed, largest = 0, 0.0
     for query, exact in zip(queries, expected, strict=True):
-        hits = ranked("probe", best_hits(store, list(query), list(query.values()), HITS, "a probe"), HITS)
+        hits = ranked("probe", best_hits(store, list(query), list(query.values()), HITS), HITS)
         changed += hits != exact
         # A list that is too short differs by the whole score.
         scores = zip_longest((hit.score for hit in hits), (hit.score for hit in exact), fillvalue=0.0)

@@ -183,8 +183,7 @@ class StoreEngine(ImpactEngine):
 
         Raises:
             UsageError: a weight is no integer >= 1, or `hits` is below 1.
-            ArtefactError: a score could reach 2^24, from where floats of 32 bits round; or a tie across the cut that
-                the store's limit of hits leaves open.
+            ArtefactError: a score could reach 2^24, from where floats of 32 bits round.
         """
         check_count("hits", hits)
         check_count("threads", threads, most=MOST_THREADS)
@@ -217,9 +216,9 @@ class StoreEngine(ImpactEngine):
                     f"topic {query_id!r}: documents match that share no scored term with the query, which {self.name} "
                     "does not search; build an index with --engine lucene for this"
                 )
-            return ranked(query_id, self._candidates(query_id, clause, hits), hits)
+            return ranked(query_id, self._candidates(clause, hits), hits)
 
-    def _candidates(self, query_id: str, clause: Clause, hits: int) -> Scored:
+    def _candidates(self, clause: Clause, hits: int) -> Scored:
         """Scores of the documents that can be among the best of a tree; the store ranks them by an upper bound."""
         total: dict[str, int] = {}
         for term, weight in scored_terms(clause):
@@ -228,7 +227,6 @@ class StoreEngine(ImpactEngine):
         if not dims:
             return []
         scores: dict[str, float | None] = {}
-        where = f"topic {query_id!r}"
 
         def certain(fetched: Fetched) -> Scored | None:
             new = [doc_id for doc_id, _ in fetched.hits if doc_id not in scores]
@@ -241,7 +239,7 @@ class StoreEngine(ImpactEngine):
             # Those that were not fetched have at most the last bound.
             return matching if len(best) >= hits and best[hits - 1] > fetched.hits[-1][1] else None
 
-        return growing(self.store, lambda count: top(self.store, dims, weights, count, where), certain, hits, where)
+        return growing(lambda count: top(self.store, dims, weights, count), certain, hits)
 
     def _scores(self, clause: Clause, doc_ids: Sequence[str]) -> Scored:
         """The scores of a tree for those of some documents that match it."""
@@ -257,7 +255,7 @@ class StoreEngine(ImpactEngine):
         if not dims:
             return ranked(query_id, [])
         with self._exclusive():
-            hits_of_store = best_hits(self.store, dims, weights, hits, f"topic {query_id!r}")
+            hits_of_store = best_hits(self.store, dims, weights, hits)
         if self.exact and (strange := next((hit for hit in hits_of_store if hit[1] != int(hit[1])), None)):
             raise ArtefactError(
                 f"topic {query_id!r}: document {strange[0]!r} has the score {strange[1]} in {self.store.title}, "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from lexvl_anserini.doors.stores.store import ImpactStore
-from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.queries.clauses import (
     Boost,
     Clause,
@@ -43,8 +43,8 @@ class Fetched(NamedTuple):
     all: bool
 
 
-def best_hits(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], hits: int, where: str) -> Scored:
-    """The documents that can be among the `hits` best, all ties of the last one included; errors name `where`."""
+def best_hits(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], hits: int) -> Scored:
+    """The documents that can be among the `hits` best, all ties of the last one included."""
     # The list of a query in parts has gaps below its end, also where each part's list is ordered.
     ordered = store.ordered and not is_long(store, dims)
 
@@ -53,34 +53,21 @@ def best_hits(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], h
         enough = len(hits_so_far) > hits and hits_so_far[hits - 1][1] > hits_so_far[-1][1]
         return hits_so_far if fetched.all or enough or (ordered and len(hits_so_far) >= hits) else None
 
-    return growing(store, lambda count: top(store, dims, weights, count, where), certain, hits, where)
+    return growing(lambda count: top(store, dims, weights, count), certain, hits)
 
 
-def growing(
-    store: ImpactStore,
-    fetch: Callable[[int], Fetched],
-    certain: Callable[[Fetched], Result | None],
-    hits: int,
-    where: str,
-) -> Result:
+def growing(fetch: Callable[[int], Fetched], certain: Callable[[Fetched], Result | None], hits: int) -> Result:
     """What `certain` makes of enough hits: it gets more of them, twice as many each time, until it is not None."""
-    most, count = store.most_hits, hits + MARGIN
-    while True:
-        count = count if most is None else min(count, most)
-        if (result := certain(fetch(count))) is not None:
-            return result
-        if count == most:
-            raise ArtefactError(
-                f"{where}: the cut at {hits} hits is in a tie, or beyond the {most:,} hits that {store.title} returns; "
-                "which documents come first cannot be known: use fewer --hits, or an index of lucene"
-            )
+    count = hits + MARGIN
+    while (result := certain(fetch(count))) is None:
         count *= 2
+    return result
 
 
-def top(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int, where: str) -> Fetched:
+def top(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int) -> Fetched:
     """The `count` best documents of a query of any number of terms."""
     if is_long(store, dims):
-        return in_parts(store, dims, weights, count, where)
+        return in_parts(store, dims, weights, count)
     hits = store.top(dims, weights, count)
     return Fetched([hit for hit in hits if hit[1] > 0], len(hits) < count)
 
@@ -90,7 +77,7 @@ def is_long(store: ImpactStore, dims: Sequence[int]) -> bool:
     return store.most_terms is not None and len(dims) > store.most_terms
 
 
-def in_parts(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int, where: str) -> Fetched:
+def in_parts(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], count: int) -> Fetched:
     """As `top`, for a query of more terms than the store takes (Fagin's threshold algorithm).
 
     Each part of the query has a list of its own. A document in none of the lists scores at most the sum of their last
@@ -115,7 +102,7 @@ def in_parts(store: ImpactStore, dims: Sequence[int], weights: Sequence[int], co
     def certain(fetched: Fetched) -> Fetched | None:
         return fetched if fetched.all or len(fetched.hits) >= count else None
 
-    return growing(store, fetch, certain, count, where)
+    return growing(fetch, certain, count)
 
 
 def dot(query: Mapping[int, int], vector: Mapping[int, int]) -> int:

@@ -41,7 +41,7 @@ FILES = frozenset({MANIFEST, REPORT, VOCABULARY, GREATEST})
 # The limit of all notes, unpacked: a manifest of some million shards.
 MOST_BYTES = 1 << 30
 
-# Characters of a note; Milvus holds 65,535 bytes.
+# Characters of a note.
 PIECE = 60_000
 
 # Seconds to wait for another process that writes the same local folder.

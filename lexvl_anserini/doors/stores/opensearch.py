@@ -104,7 +104,7 @@ class OpenSearchStore(ImpactStore):
         aliases = self.served.indices.get_alias(index=f"{self.place.name}_*", ignore_unavailable=True)
         return {table: self.place.name in index["aliases"] for table, index in aliases.items() if self.is_ours(table)}
 
-    def begin(self, width: int) -> None:
+    def begin(self) -> None:
         """An index whose documents hold features by the number of their dimension: names may have no dot."""
         for left, published in self._ours().items():
             if not published:

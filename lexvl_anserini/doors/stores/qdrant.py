@@ -101,7 +101,7 @@ class QdrantStore(ImpactStore):
     def _alias(self) -> dict[str, str]:
         return {alias.alias_name: alias.collection_name for alias in self.served.get_aliases().aliases}
 
-    def begin(self, width: int) -> None:
+    def begin(self) -> None:
         """A collection without dense vectors; the sparse index is in memory."""
         if self.served is None:
             if Path(self.place.path).is_dir() and any(Path(self.place.path).iterdir()):
@@ -203,7 +203,7 @@ class EdgeStore(ImpactStore):
         self.shard = self.edge.EdgeShard.load(str(self.folder))
         return True
 
-    def begin(self, width: int) -> None:
+    def begin(self) -> None:
         """A shard in a folder beside, which no other process writes; what a killed process left there is removed."""
         self.close()
         self.table = self.fresh_name()

@@ -57,9 +57,7 @@ class ImpactStore(ABC):
     title             of the store, for errors
     package, extra    the client's module, and the extra of setup.cfg that installs it
     variables         of the environment that hold the login, for errors
-    most_hits         that a query returns; None for any number
     most_terms        of a query; None for any number
-    most_postings     of a document; None for any number
     ordered           hits come in the order of `runs/order.py`, also across the cut
     significant_bits  of an impact that the store keeps
     settings          options of building and their values, the default first
@@ -69,9 +67,7 @@ class ImpactStore(ABC):
     package: ClassVar[str]
     extra: ClassVar[str]
     variables: ClassVar[str] = ""
-    most_hits: ClassVar[int | None] = None
     most_terms: ClassVar[int | None] = None
-    most_postings: ClassVar[int | None] = None
     ordered: ClassVar[bool] = False
     significant_bits: int = 24
     settings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -154,8 +150,8 @@ class ImpactStore(ABC):
         """
 
     @abstractmethod
-    def begin(self, width: int) -> None:
-        """Makes an empty table for vectors of `width` dimensions under a fresh name; removes unfinished older ones."""
+    def begin(self) -> None:
+        """Makes an empty table under a fresh name; removes unfinished older ones."""
 
     @abstractmethod
     def add(self, rows: Sequence[StoreRow]) -> None:

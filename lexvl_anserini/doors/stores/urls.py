@@ -1,9 +1,7 @@
 """The URL of an index in a store, and the logins that come with URLs.
 
 qdrant+http://HOST:6333/NAME            qdrant+https://...          qdrant+file:FOLDER/NAME    qdrant+edge:FOLDER/NAME
-milvus+http://HOST:19530/NAME           milvus+https://...          milvus+file:FILE.db/NAME
 opensearch+http://HOST:9200/NAME        opensearch+https://...
-pgvector://HOST:5432/DATABASE/NAME      with libpq's parameters after `?`
 
 `USER:PASSWORD@` may stand before HOST. It is kept in the memory of this process and never written.
 """
@@ -19,17 +17,16 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.registry import refuse_gone_engine
 
-# The forms of URLs of each engine: those of servers, and those of folders and files.
-SERVERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"opensearch": ("http", "https"), "qdrant": ("http", "https"), "milvus": ("http", "https"), "pgvector": ("",)}
-)
-FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({"qdrant": ("file", "edge"), "milvus": ("file",)})
+# The forms of URLs: those of servers, and those of folders of each engine.
+SERVERS = ("http", "https")
+FOLDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({"opensearch": (), "qdrant": ("file", "edge")})
 
-PORTS: Mapping[str, int] = MappingProxyType({"opensearch": 9200, "qdrant": 6333, "milvus": 19530, "pgvector": 5432})
+PORTS: Mapping[str, int] = MappingProxyType({"opensearch": 9200, "qdrant": 6333})
 
 # Several slashes become one where a path of the standard library holds a URL.
-_URL = re.compile(rf"({'|'.join(SERVERS)})(?:\+(\w*))?:(/*)(.*)", re.DOTALL)
+_URL = re.compile(rf"({'|'.join(PORTS)})(?:\+(\w*))?:(/*)(.*)", re.DOTALL)
 
 # Names that every store takes; a suffix of an unfinished index still fits.
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -51,11 +48,10 @@ class StorePlace:
     """Where an index is; its text is the URL without a login.
 
     engine      a row of `registry.ENGINES`
-    form        http, https, file, edge, or empty
-    host, port  of a server; empty and 0 of a folder, or where libpq chooses
-    path        between host and name: a folder, a file, a database, or empty
+    form        http, https, file or edge
+    host, port  of a server; empty and 0 of a folder
+    path        between host and name, or a folder; may be empty
     name        of the index
-    parameters  after `?`
     url_login   login of the URL
     """
 
@@ -65,21 +61,18 @@ class StorePlace:
     port: int
     path: str
     name: str
-    parameters: str = ""
     url_login: Login = field(default=Login(), repr=False, compare=False)
 
     def __str__(self) -> str:
-        scheme = f"{self.engine}+{self.form}" if self.form else self.engine
-        end = f"?{self.parameters}" if self.parameters else ""
+        scheme = f"{self.engine}+{self.form}"
         if self.local:
-            return f"{scheme}:{self.path}/{self.name}{end}"
-        address = f"{self.host}:{self.port}" if self.host else ""
-        return f"{scheme}://{address}{'/' + self.path if self.path else ''}/{self.name}{end}"
+            return f"{scheme}:{self.path}/{self.name}"
+        return f"{scheme}://{self.host}:{self.port}{'/' + self.path if self.path else ''}/{self.name}"
 
     @property
     def local(self) -> bool:
-        """True for a folder or a file of this machine."""
-        return self.form in FOLDERS.get(self.engine, ())
+        """True for a folder of this machine."""
+        return self.form in FOLDERS[self.engine]
 
     @property
     def login(self) -> Login:
@@ -98,48 +91,39 @@ class StorePlace:
 
 def parse_url(index: str | Path) -> StorePlace:
     """The place that a URL names; its login is remembered for this process."""
-    text, _, parameters = str(index).partition("?")
+    text = str(index)
+    refuse_gone_engine(_shown(index), text.partition(":")[0].partition("+")[0])
     match = _URL.fullmatch(text)
     if match is None:
         raise UsageError(f"{_shown(index)}: no URL of an index in a store")
     engine, form, slashes, rest = match[1], match[2] or "", match[3], match[4]
-    forms = (*SERVERS[engine], *FOLDERS.get(engine, ()))
+    forms = (*SERVERS, *FOLDERS[engine])
     if form not in forms:
-        expected = ", ".join(f"{engine}+{form}:" if form else f"{engine}:" for form in forms)
-        raise UsageError(f"{_shown(index)}: expected {expected}")
-    if re.search(r"(?i)pass|secret|key", parameters):
-        raise UsageError(f"{_shown(text)}: a login among the parameters; expected USER:PASSWORD@ before the host")
+        raise UsageError(f"{_shown(index)}: expected {', '.join(f'{engine}+{form}:' for form in forms)}")
+    if "?" in rest:
+        raise UsageError(f"{_shown(index)}: parameters after `?`; expected none, and a login before the host")
     before, _, name = rest.rpartition("/")
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{_shown(index)}: the name of the index is {name[:60]!r}, expected at most 40 lower-case letters, digits "
             "and underscores, a letter first, which every store takes"
         )
-    if form in FOLDERS.get(engine, ()):
+    if form in FOLDERS[engine]:
         folder = Path(("/" if slashes else "") + before) if before or slashes else Path()
-        return StorePlace(engine, form, "", 0, str(folder.absolute()), name, parameters)
+        return StorePlace(engine, form, "", 0, str(folder.absolute()), name)
     authority, _, path = before.partition("/")
-    if engine == "pgvector" and not path:
-        authority, path = "", authority
-    place = _served(index, engine, form, authority, path, name, parameters)
-    if any(place.url_login):
-        _LOGINS[str(place)] = place.url_login
-    return place
-
-
-def _served(
-    index: str | Path, engine: str, form: str, authority: str, path: str, name: str, parameters: str
-) -> StorePlace:
     login, _, server = authority.rpartition("@")
     user, _, password = login.partition(":")
     host, colon, port = server.rpartition(":") if re.search(r":\d*$", server) else (server, "", "")
-    if (not host and engine != "pgvector") or (engine == "pgvector" and not path) or (colon and not port):
-        expected = "pgvector://HOST/DATABASE/NAME" if engine == "pgvector" else f"{engine}+{form}://HOST:PORT/NAME"
-        raise UsageError(f"{_shown(index)}: expected {expected}")
-    number = int(port or PORTS[engine]) if host else 0
-    return StorePlace(engine, form, host, number, path, name, parameters, Login(unquote(user), unquote(password)))
+    if not host or (colon and not port):
+        raise UsageError(f"{_shown(index)}: expected {engine}+{form}://HOST:PORT/NAME")
+    number, url_login = int(port or PORTS[engine]), Login(unquote(user), unquote(password))
+    place = StorePlace(engine, form, host, number, path, name, url_login)
+    if any(url_login):
+        _LOGINS[str(place)] = url_login
+    return place
 
 
 def _shown(index: str | Path) -> str:
-    """A URL for an error, without what stands before an @."""
-    return re.sub(r"(:/*)[^/]*@", r"\1***@", str(index))
+    """A URL for an error, without what comes before an @ or after a `?`."""
+    return re.sub(r"(:/*)[^/]*@", r"\1***@", str(index)).partition("?")[0]
