@@ -31,11 +31,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple
 
-from lexvl_anserini.data.strict_yaml import Spot, read_yaml, suggestion
+from pydantic import AfterValidator, PositiveFloat
+
+from lexvl_anserini.data.yaml_files import Many, read_yaml
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.installed import shipped_folder
@@ -65,47 +68,19 @@ STATUSES: Mapping[str, str] = {
 }
 
 
-class KnownName(str):
-    """One of some known names."""
+def _refuse_others(kind: str, names: Iterable[str]) -> AfterValidator:
+    """Refuses a text that is none of some names."""
 
-    kind: ClassVar[str]
-    known: ClassVar[Iterable[str]]
+    def check(name: str) -> str:
+        if name not in names:
+            raise ValueError(UnknownName(kind, name, names))
+        return name
 
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> Self:
-        """Raises DataError for another name."""
-        if text not in cls.known:
-            raise DataError(f"{spot}: {UnknownName(cls.kind, text, cls.known)}")
-        return cls(text)
+    return AfterValidator(check)
 
 
-class UnitName(KnownName):
-    """A key of `UNITS`."""
-
-    kind, known = "unit", UNITS
-
-
-class StatusName(KnownName):
-    """A key of `STATUSES`."""
-
-    kind, known = "status", STATUSES
-
-
-class AxisName(KnownName):
-    """What the rows of a table are."""
-
-    kind, known = "kind of rows", ("systems", "quantities")
-
-
-class ToleratedDifference(float):
-    """How far a measured value may be from the stated one."""
-
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> Self:
-        """Raises DataError for what is no number above zero."""
-        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or not float(text):
-            raise DataError(f"{spot}: tolerance {text!r}, expected a number above zero, in the unit of the table")
-        return cls(text)
+Unit = Annotated[str, _refuse_others("unit", UNITS)]
+Status = Annotated[str, _refuse_others("status", STATUSES)]
 
 
 class PrintedNumber(NamedTuple):
@@ -118,53 +93,6 @@ class PrintedNumber(NamedTuple):
     value: float | None
     decimals: int
     bound: str = ""
-
-
-class PrintedRow(NamedTuple):
-    """The numbers of a row, None where the source has a dash, and the row's place in the file."""
-
-    numbers: tuple[PrintedNumber | None, ...]
-    spot: Spot
-
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> PrintedRow:
-        """Raises DataError for what is neither a number nor a dash."""
-        return cls(tuple(None if word == "-" else _number(word, spot) for word in text.split()), spot)
-
-
-class PrintedTerms(NamedTuple):
-    """Terms and their weights, in the order of the source: `dog 1.5, ##gy 0.7`."""
-
-    weights: Mapping[str, PrintedNumber]
-
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> PrintedTerms:
-        """Raises DataError for a term without a weight or with two."""
-        weights: dict[str, PrintedNumber] = {}
-        for pair in text.split(","):
-            term, _, number = pair.strip().rpartition(" ")
-            if not term:
-                raise DataError(f"{spot}: {pair.strip()!r}, expected a term and its weight")
-            if term in weights:
-                raise DataError(f"{spot}: two values for one cell, the weight of {term!r}")
-            weights[term] = _number(number, spot)
-        return cls(weights)
-
-
-class Headings(NamedTuple):
-    """Headings of columns: one, or `COCO [R@1, R@5]` for `COCO R@1` and `COCO R@5`; and their place in the file."""
-
-    names: tuple[str, ...]
-    spot: Spot
-
-    @classmethod
-    def from_text(cls, text: str, spot: Spot) -> Headings:
-        """Splits a heading with brackets, which may be at its end or before its last words."""
-        before, bracket, rest = text.partition("[")
-        if not bracket:
-            return cls((text,), spot)
-        inside, _, after = rest.partition("]")
-        return cls(tuple(f"{before}{word.strip()}{after}" for word in inside.split(",")), spot)
 
 
 class DenseTwin(NamedTuple):
@@ -180,7 +108,7 @@ class SpeedSuite(NamedTuple):
     """What `lexvl efficiency --suite search` compares over a collection that it draws; its options by their names."""
 
     documents: int
-    system: tuple[str, ...]
+    system: Many[str]
     shape: str = "mixture"
     query_count: int = 100
     query_terms: int | None = None
@@ -245,21 +173,21 @@ class TableEntry(NamedTuple):
     title: str
     protocol: str = ""
     data: str = ""
-    unit: UnitName = UnitName("%")
-    status: StatusName = StatusName("printed")
+    unit: Unit = "%"
+    status: Status = "printed"
     source: str = ""
-    rows_are: AxisName = AxisName("systems")
-    columns: tuple[Headings, ...] = ()
-    rows: Mapping[str, PrintedRow] = {}
-    terms: Mapping[str, PrintedTerms] = {}
-    units: Mapping[str, UnitName] = {}
-    statuses: Mapping[str, StatusName] = {}
+    rows_are: Literal["systems", "quantities"] = "systems"
+    columns: Many[str] = ()
+    rows: Mapping[str, str] = {}
+    terms: Mapping[str, str] = {}
+    units: Mapping[str, Unit] = {}
+    statuses: Mapping[str, Status] = {}
     notes: Mapping[str, str] = {}
     uncompared: Mapping[str, str] = {}
     systems: Mapping[str, PublishedSystem] = {}
     runs: PublishedRuns | None = None
     missing: str = ""
-    tolerance: ToleratedDifference | None = None
+    tolerance: PositiveFloat | None = None
 
 
 class PaperEntry(NamedTuple):
@@ -268,16 +196,7 @@ class PaperEntry(NamedTuple):
     paper: str
     tables: Mapping[str, TableEntry]
     source: str = ""
-    missing: tuple[str, ...] = ()
-
-
-def _number(word: str, spot: Spot) -> PrintedNumber:
-    if word == "?":
-        return PrintedNumber(None, 1)
-    number = re.fullmatch(r"([<>]?)(-?[0-9]+(?:\.([0-9]+))?(?:e-?[0-9]+)?)", word)
-    if not number:
-        raise DataError(f"{spot}: {word!r} is no number; a dash is a cell that the paper leaves out")
-    return PrintedNumber(float(number[2]), len(number[3] or ""), number[1])
+    missing: Many[str] = ()
 
 
 class PublishedCell(NamedTuple):
@@ -356,32 +275,64 @@ def read_tables(path: Path) -> Iterator[PublishedTable]:
 
 
 def _cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:
+    if entry.terms and (entry.rows or entry.columns):
+        raise DataError(f"{where}: both rows and terms; make two tables of them")
     across = entry.rows_are == "quantities"
-    columns = _columns(entry, where)
-    quantities = {} if across else {heading: _quantity(heading, spot) for heading, spot in columns.items()}
-    for row, (numbers, spot) in entry.rows.items():
+    columns = _read_headings(entry, where)
+    quantities = {} if across else {heading: _read_quantity(heading, where) for heading in columns}
+    for row, text in entry.rows.items():
+        there = f"{where}: {row}"
+        numbers = [None if word == "-" else _read_number(word, there) for word in text.split()]
         if len(numbers) != len(columns):
-            raise DataError(f"{spot}: {len(numbers)} values, expected {len(columns)}, one per column")
-        of_row = _quantity(row, spot) if across else None
+            raise DataError(f"{there}: {len(numbers)} values, expected {len(columns)}, one per column")
+        of_row = _read_quantity(row, where) if across else None
         for column, number in zip(columns, numbers, strict=True):
             if number:
                 yield _cell(name, entry, (row, column), of_row or quantities[column], number)
-    for row, terms in entry.terms.items():
-        for term, weight in terms.weights.items():
+    for row, text in entry.terms.items():
+        for term, weight in _read_terms(text, f"{where}: {row}").items():
             yield _cell(name, entry, (row, term), Quantity("weight", entry.data, term), weight)
 
 
-def _columns(entry: TableEntry, where: str) -> dict[str, Spot]:
-    """The headings of the columns and their places; a table has columns and rows, or terms."""
-    if entry.terms and (entry.rows or entry.columns):
-        raise DataError(f"{where}: both rows and terms; make two tables of them")
-    columns: dict[str, Spot] = {}
-    for names, spot in entry.columns:
-        for heading in names:
-            if heading in columns:
-                raise DataError(f"{spot}: two values for one cell, the column {heading!r} is there twice")
-            columns[heading] = spot
-    return columns
+def _read_headings(entry: TableEntry, where: str) -> list[str]:
+    """The headings of the columns: `COCO [R@1, R@5] of 5k` is `COCO R@1 of 5k` and `COCO R@5 of 5k`."""
+    headings: list[str] = []
+    for text in entry.columns:
+        before, _, rest = text.partition("[")
+        inside, _, after = rest.partition("]")
+        headings += [f"{before}{word.strip()}{after}" for word in inside.split(",")]
+    if twice := next((heading for heading in headings if headings.count(heading) > 1), None):
+        raise DataError(f"{where}: two values for one cell, the column {twice!r} is there twice")
+    return headings
+
+
+def _read_terms(text: str, where: str) -> dict[str, PrintedNumber]:
+    """Terms and their weights, in the order of the source: `dog 1.5, ##gy 0.7`."""
+    weights: dict[str, PrintedNumber] = {}
+    for pair in text.split(","):
+        term, _, number = pair.strip().rpartition(" ")
+        if not term:
+            raise DataError(f"{where}: {pair.strip()!r}, expected a term and its weight")
+        if term in weights:
+            raise DataError(f"{where}: two values for one cell, the weight of {term!r}")
+        weights[term] = _read_number(number, where)
+    return weights
+
+
+def _read_number(word: str, where: str) -> PrintedNumber:
+    if word == "?":
+        return PrintedNumber(None, 1)
+    number = re.fullmatch(r"([<>]?)(-?[0-9]+(?:\.([0-9]+))?(?:e-?[0-9]+)?)", word)
+    if not number:
+        raise DataError(f"{where}: {word!r} is no number; a dash is a cell that the paper leaves out")
+    return PrintedNumber(float(number[2]), len(number[3] or ""), number[1])
+
+
+def _read_quantity(text: str, where: str) -> Quantity:
+    try:
+        return parse_quantity(text)
+    except UsageError as error:
+        raise DataError(f"{where}: {error}") from None
 
 
 def _cell(
@@ -423,7 +374,9 @@ def _check_names(entry: TableEntry, cells: tuple[PublishedCell, ...], where: str
     ):
         for key in keys:
             if key not in known:
-                raise DataError(f"{where}: {field} has {key!r}, which is no cell's{suggestion(key, sorted(known))}")
+                near = get_close_matches(key, sorted(known), n=1, cutoff=0.5)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise DataError(f"{where}: {field} has {key!r}, which is no cell's{hint}")
 
 
 def _check_systems(entry: TableEntry, where: str) -> None:
@@ -460,10 +413,3 @@ def _check_training(system: PublishedSystem, where: str) -> None:
         check_corpus(system.trained_on)
     except UsageError as error:
         raise DataError(f"{where}: trained_on: {error}") from None
-
-
-def _quantity(text: str, spot: Spot) -> Quantity:
-    try:
-        return parse_quantity(text)
-    except UsageError as error:
-        raise DataError(f"{spot}: {error}") from None

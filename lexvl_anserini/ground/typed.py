@@ -136,6 +136,7 @@ EXPECTED = {
     "model_type": "keys and values",
     "model_attributes_type": "keys and values",
     "dataclass_type": "keys and values",
+    "named_tuple_type": "keys and values",
     "literal_error": "{expected}",
     "greater_than": "a number above {gt}",
     "greater_than_equal": "at least {ge}",

@@ -110,21 +110,37 @@ def test_terms_are_cells(tmp_path):
 
 # What is wrong -> a text of PAPER, what stands there instead, and the error.
 BAD = {
-    "unknown key": ("    title: two", "    titel: two", r"paper.yaml line 4 \(tables: table1\): unknown key 'titel'"),
-    "a row twice": ("CLIP†: 10 - 151.3", "VDR K=32: 1 2 3", r"line 11 .*: 'VDR K=32' is there twice"),
-    "a column twice": ("[R@1, R@5]", "[R@1, R@1]", "line 7 .*: two values for one cell, the column 'text-to-image"),
-    "too few values": ("15.8 35.70 -", "15.8 35.70", "line 10 .*: 2 values, expected 3, one per column"),
-    "too many values": ("15.8 35.70 -", "15.8 35.70 - 4", "line 10 .*: 4 values, expected 3, one per column"),
-    "no number": ("35.70", "35,70", "line 10 .*: '35,70' is no number; a dash is a cell that the paper leaves out"),
-    "nan": ("35.70", "nan", "line 10 .*: 'nan' is no number"),
-    "unknown status": ("secondary,", "seen,", "line 14 .*: unknown status 'seen'; known: derived, printed, secondary"),
-    "unknown unit": ("parameters: M}", "parameters: m}", "line 13 .*: unknown unit 'm'.* known: %, 1, GB"),
-    "unknown task": ("- text-to-im", "- text-im", "line 7 .*: unknown task 'text-image'; did you mean 'text-to-image'"),
-    "unknown corpus": ("coco/test", "cocoa/test", "line 7 .*: unknown corpus 'cocoa'; did you mean 'coco'"),
-    "unknown split": ("coco/test", "coco/tset", "line 7 .*: unknown split 'tset'; did you mean 'test'"),
-    "unknown measure": ("R@5]", "MRR@0]", "line 7 .*: measure 'MRR@0' needs a cut"),
-    "no measure": ("model parameters\n", "model\n", "line 8 .*: 'model' names no measure"),
-    "unknown rows": ("protocol: test", "rows_are: test", "line 5 .*: unknown kind of rows 'test images'"),
+    "unknown key": ("    title: two", "    titel: two", "paper.yaml: .*; tables.table1.titel: unknown key"),
+    "a row twice": ("CLIP†: 10 - 151.3", "VDR K=32: 1 2 3", r"paper.yaml: .*'VDR K=32' is there twice .* line 11"),
+    "a column twice": ("[R@1, R@5]", "[R@1, R@1]", r"table1\): two values for one cell, the column 'text-to-image"),
+    "too few values": ("15.8 35.70 -", "15.8 35.70", r"table1\): VDR K=32: 2 values, expected 3, one per column"),
+    "too many values": ("15.8 35.70 -", "15.8 35.70 - 4", r"table1\): VDR K=32: 4 values, expected 3, one per column"),
+    "no number": (
+        "35.70",
+        "35,70",
+        r"table1\): VDR K=32: '35,70' is no number; a dash is a cell that the paper leaves out",
+    ),
+    "nan": ("35.70", "nan", r"table1\): VDR K=32: 'nan' is no number"),
+    "unknown status": (
+        "secondary,",
+        "seen,",
+        "table1.statuses.CLIP†: unknown status 'seen'; known: derived, printed, secondary",
+    ),
+    "unknown unit": (
+        "parameters: M}",
+        "parameters: m}",
+        "table1.units.model parameters: unknown unit 'm'.* known: %, 1, GB",
+    ),
+    "unknown task": ("- text-to-im", "- text-im", r"table1\): unknown task 'text-image'; did you mean 'text-to-image'"),
+    "unknown corpus": ("coco/test", "cocoa/test", r"table1\): unknown corpus 'cocoa'; did you mean 'coco'"),
+    "unknown split": ("coco/test", "coco/tset", r"table1\): unknown split 'tset'; did you mean 'test'"),
+    "unknown measure": ("R@5]", "MRR@0]", r"table1\): measure 'MRR@0' needs a cut"),
+    "no measure": ("model parameters\n", "model\n", r"table1\): 'model' names no measure"),
+    "unknown rows": (
+        "protocol: test",
+        "rows_are: test",
+        'table1.rows_are: "test images", expected .systems. or .quantities.',
+    ),
     "note of no cell": ("{CLIP†: of", "{CLIP: of", r"1\): notes has 'CLIP', which is no cell's; did you mean 'CLIP†"),
     "note of a dash": ("{CLIP†: of", "{CLIP† | text-to-image coco/test R@5: of", "has 'CLIP† .*R@5', which is no"),
     "system of no row": (
@@ -138,7 +154,7 @@ BAD = {
     "no tolerance": (
         "    source: a",
         "    tolerance: 0\n    source: a",
-        "line 12 .*: tolerance '0', expected a number above",
+        'table1.tolerance: "0", expected a number above 0',
     ),
     "no source": (
         "    source: a survey\n",
@@ -206,14 +222,14 @@ NUMBERS = st.decimals(-1000, 1000, places=2) | st.integers(0, 10**6) | st.none()
 
 @given(st.lists(st.lists(NUMBERS, min_size=1, max_size=6), min_size=1, max_size=6))
 def test_any_numbers_come_back(tmp_path, rows):
-    """Rectangular tables come back cell by cell; the first row of another length is refused by its line."""
+    """Rectangular tables come back cell by cell; the first row of another length is refused by its name."""
     lines = [f'      row {n}: "{" ".join("-" if x is None else str(x) for x in row)}"' for n, row in enumerate(rows)]
     columns = ", ".join(f"column {n}" for n in range(len(rows[0])))
     head = ["paper: A", "tables:", "  t:", "    title: t", "    missing: some", f"    columns: ['model [{columns}]']"]
     text = "\n".join([*head, "    rows:", *lines])
     uneven = [n for n, row in enumerate(rows) if len(row) != len(rows[0])]
     if uneven:
-        with pytest.raises(DataError, match=f"line {len(head) + 2 + uneven[0]} .*, expected {len(rows[0])}, one per"):
+        with pytest.raises(DataError, match=rf"\(tables: t\): row {uneven[0]}: .*, expected {len(rows[0])}, one per"):
             read(tmp_path, text)
         return
     cells = {(c.row, c.column): c for c in read(tmp_path, text)["paper-t"].cells}
