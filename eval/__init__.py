@@ -11,8 +11,7 @@ beir, msmarco ............... the same with the measures and rules of these data
 coco, flickr30k, flickr8k, demo ... images with captions: R@k as the papers define it (`lexvl score-demo`)
 table, compare .............. systems side by side; systems against a baseline, with significance
 results ..................... stored results as one table, as MTEB's JSON, as a pandas frame
-quantisation, pruning, ann .. what integer impacts, shorter vectors and approximate search lose
-split ....................... topics in seeded halves or folds
+quantisation, pruning ....... what integer impacts and shorter vectors lose
 zeroshot, linear_probe ...... images classified by prompts with class names, or by a linear classifier
 completeness ................ complete sentences against partial ones
 terms ....................... the terms of corpora, documents and images

@@ -173,15 +173,10 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "quantisation": Row("lexvl_eval.analyses.quantisation", "What integer impacts lose"),
         "pruning": Row("lexvl_eval.analyses.pruning", "What shorter queries and documents lose"),
         "sparsity": Row("lexvl_eval.analyses.sparsity", "Terms per query and document, and FLOPS"),
-        "draw-pages": Row("lexvl_eval.analyses.pages.draw_pages", "Draw judged texts as scanned pages"),
-        "word-error": Row("lexvl_eval.analyses.pages.word_error", "How well the words of pages are read"),
         "tune": Row("lexvl_eval.analyses.tune", "Choose settings on one split, report them on another"),
-        "split": Row("lexvl_eval.analyses.split", "Split judged topics into seeded halves or folds"),
-        "ann": Row("lexvl_eval.analyses.ann", "What approximate dense search loses"),
         "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),
         "cluster": Row("lexvl_eval.efficiency.cluster", "A cluster of this machine against one process"),
         "doctor": Row("lexvl_anserini.searching.doctor", "Whether everything runs here, and what is missing"),
-        "caches": Row("lexvl_anserini.data.caches", "What is kept on this machine, and how to clear it"),
     },
 }
 
@@ -348,8 +343,13 @@ def make_app(command: Command, name: str | None = None, program: str | None = No
 
 # Commands of older versions: the first version without each, and what there is instead.
 GONE: Mapping[str, str] = {
+    "ann": "0.4.0; FAISS's own tools compare its layouts with exact search",
+    "caches": "0.4.0; docs/platforms.md lists the folders",
     "ceiling": "0.3.0; in a checkout: python tools/world ceiling",
     "concepts": "0.3.0; in a checkout: python tools/world concepts",
+    "draw-pages": "0.4.0; lexvl pages searches pages of your own",
+    "split": "0.4.0; lexvl tune --split-seed draws the same halves and folds",
+    "word-error": "0.4.0; other packages, such as jiwer, measure it",
 }
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -42,7 +43,6 @@ from ..measures.ties import checked_hits, some
 from ..report.labels import split_names
 from ..report.render import Table, check_format, render
 from ..report.tables import folds_table, tuning_table
-from .split import drawn_parts
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -97,13 +97,32 @@ class Split:
         return mean(self.values(value, measure).values())
 
 
+def draw_parts(query_ids: Iterable[str], label: str, seed: int, folds: int | None = None) -> list[list[str]]:
+    """Distinct topics in two halves, of which the first has the odd topic, or in so many folds.
+
+    Their order is that of SHA-256 of `<seed>:<query_id>`: a half is what it begins or ends with, a fold every Nth.
+
+    Raises:
+        DataError: fewer topics than parts.
+    """
+    distinct, parts = set(query_ids), folds or 2
+    if len(distinct) < parts:
+        what = f"{folds} folds" if folds else "two halves"
+        raise DataError(f"{label}: {len(distinct)} topics have judgements; {what} need {parts} or more")
+    drawn = sorted(distinct, key=lambda query_id: sha256(f"{seed}:{query_id}".encode()).digest())
+    if folds:
+        return [drawn[number::folds] for number in range(folds)]
+    middle = (len(drawn) + 1) // 2
+    return [drawn[:middle], drawn[middle:]]
+
+
 def halves(split: Split, seed: int) -> tuple[Split, Split]:
     """The judged topics of a split in two halves, drawn by the seed; the first half has the odd topic.
 
     Raises:
         DataError: fewer than two topics are judged.
     """
-    parts = drawn_parts((qrel.query_id for qrel in split.qrels), split.label, seed)
+    parts = draw_parts((qrel.query_id for qrel in split.qrels), split.label, seed)
     first, second = (
         replace(
             split,
@@ -194,7 +213,7 @@ def cross_validate(
     Raises:
         DataError: fewer topics than folds are judged.
     """
-    parts = drawn_parts((qrel.query_id for qrel in whole.qrels), whole.label, seed, folds)
+    parts = draw_parts((qrel.query_id for qrel in whole.qrels), whole.label, seed, folds)
     drawn = [query_id for part in parts for query_id in part]
     by_topic = [whole.values(setting.value, measure) for setting in settings]
     values = np.array([[of[query_id] for query_id in drawn] for of in by_topic])  # [settings, topics]

@@ -43,9 +43,7 @@ class FieldColumn(NamedTuple):
 
 
 # How a field is shown; PLAIN is a text that is aligned as a number.
-PLAIN, COUNT, ONE_DECIMAL, TWO_DECIMALS, FOUR_DECIMALS = (
-    text.format for text in ("{}", "{:,}", "{:.1f}", "{:.2f}", "{:.4f}")
-)
+PLAIN, COUNT, TWO_DECIMALS, FOUR_DECIMALS = (text.format for text in ("{}", "{:,}", "{:.2f}", "{:.4f}"))
 
 
 def percent(share: float) -> str:

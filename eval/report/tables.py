@@ -17,7 +17,6 @@ from .render import (
     COUNT,
     FOUR_DECIMALS,
     MISSING,
-    ONE_DECIMAL,
     PLAIN,
     TWO_DECIMALS,
     Column,
@@ -31,7 +30,6 @@ from .render import (
 )
 
 if TYPE_CHECKING:
-    from ..analyses.ann import LayoutCost
     from ..analyses.terms import TermProfile
     from ..analyses.tune import CrossValidated, Tuned, TuningSetting
     from ..measures.significance import SystemComparison
@@ -342,20 +340,6 @@ def format_option(value: Any) -> str:
         return MISSING
     values = value if isinstance(value, tuple) else (value,)
     return " ".join(item if isinstance(item, str) else f"{item:g}" for item in values)
-
-
-def layout_table(rows: Sequence[LayoutCost], hits: Sequence[int]) -> Table:
-    """One row per FAISS layout and its parameters."""
-    columns = (
-        FieldColumn("dims", "dimensions", PLAIN),
-        FieldColumn("layout", "layout"),
-        FieldColumn("parameters", lambda row: " ".join(f"{key}={value}" for key, value in row.parameters.items())),
-        FieldColumn("bytes", "bytes", COUNT),
-        FieldColumn("build s", "build_s", ONE_DECIMAL),
-        FieldColumn("ms/query", "ms_per_query", TWO_DECIMALS),
-        *(FieldColumn(f"recall@{k}", lambda row, k=k: row.recall[k], FOUR_DECIMALS) for k in hits),  # type: ignore[misc]
-    )
-    return Table.of_fields(rows, columns)
 
 
 # The columns of tables of analyses; shares are in percent.

@@ -49,67 +49,6 @@ MARGIN = 16
 TRAINING_SEED = 20240307
 
 
-class VectorSearch:
-    """Searches stored vectors by inner product.
-
-    FAISS's own sums depend on the size of the batch in their last bits. The fetched documents are therefore scored
-    again in float64, rounded to float32, so that equal vectors have equal scores and a list is always the same. Where
-    the layout compares all vectors, lists are exact across the cut at `hits`, ties included; where it does not, they
-    are ordered in the same way but may miss documents.
-    """
-
-    def __init__(self, store: Store, doc_ids: Sequence[str]):
-        self.store, self.doc_ids = store, doc_ids
-        self.longest = store.longest() if store.layout.exhaustive else 0.0
-
-    def search(self, queries: Iterable[DenseQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
-        """One list per query, in batches on `threads` threads."""
-        check_count("hits", hits)
-        check_count("threads", threads, most=MOST_THREADS)
-        stream = iter(queries)
-        while batch := list(islice(stream, BATCH_SIZE)):
-            with faiss_threads(threads):
-                lists = list(self._search_batch(batch, hits))
-            yield from lists
-
-    def close(self) -> None:
-        """Nothing is open; the vectors are in memory."""
-
-    def _search_batch(self, batch: Sequence[DenseQuery], hits: int) -> Iterator[RankedList]:
-        width = self.store.dimensions
-        for query in batch:
-            if query.vector.shape != (width,) or not np.isfinite(query.vector).all():
-                raise UsageError(
-                    f"topic {query.query_id!r}: vector {query.vector.shape}, expected ({width},) finite numbers; "
-                    "is it the encoder of the index?"
-                )
-        matrix = np.stack([query.vector for query in batch]).astype(np.float32)  # [B, D]
-        scores, positions = self.store.search(matrix, hits + MARGIN)  # [B, fetch] each
-        for row, query in enumerate(batch):
-            yield self._ranked(query, hits, scores[row], positions[row])
-
-    def _ranked(self, query: DenseQuery, hits: int, scores: np.ndarray, positions: np.ndarray) -> RankedList:
-        """Exact scores and order of the fetched documents; of exhaustive layouts, none outside can be among `hits`."""
-        filled = positions >= 0
-        scores, positions = scores[filled], positions[filled]
-        exact = self.exact_scores(query.vector, positions)
-        while self.store.layout.exhaustive and len(positions) < len(self.store):
-            # What was not fetched has at most the last score, give or take the rounding of a float32 sum of D terms
-            # (of decoded vectors: and of the decoding).
-            rounding = 4 * self.store.dimensions * 2.0**-24 * float(np.linalg.norm(query.vector)) * self.longest
-            if np.partition(exact, -hits)[-hits] > scores[-1] + rounding:
-                break
-            [scores], [positions] = self.store.search(query.vector[None].astype(np.float32), 4 * len(positions))
-            exact = self.exact_scores(query.vector, positions)
-        ids = [self.doc_ids[position] for position in positions]
-        return ranked(query.query_id, zip(ids, exact.tolist(), strict=True), hits)
-
-    def exact_scores(self, vector: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Inner products in float64, rounded to float32; each row is summed on its own, equal rows are equal."""
-        products = self.store.vectors(positions).astype(np.float64) * vector.astype(np.float64)  # [k, D]
-        return products.sum(axis=1).astype(np.float32)
-
-
 @dataclass(frozen=True)
 class FaissOptions(EngineOptions):
     """How vectors are stored.
@@ -126,8 +65,13 @@ class FaissOptions(EngineOptions):
         return {"layout": self.layout, **self.parameters}
 
 
-class FaissEngine(VectorSearch, Engine):
-    """A dense index on disk.
+class FaissEngine(Engine):
+    """A dense index on disk, searched by inner product.
+
+    FAISS's own sums depend on the size of the batch in their last bits. The fetched documents are therefore scored
+    again in float64, rounded to float32, so that equal vectors have equal scores and a list is always the same. Where
+    the layout compares all vectors, lists are exact across the cut at `hits`, ties included; where it does not, they
+    are ordered in the same way but may miss documents.
 
     Args:
         parameters: of searching (`ef_search`, `nprobe`, `rescore`), instead of those the index was built with.
@@ -164,7 +108,8 @@ class FaissEngine(VectorSearch, Engine):
                 f"{index}: {built[0]} is none of this {name} index's parameters of searching; build another"
             )
         store.parameters = parameters_of(name, {**stored, **(parameters or {})}, store.dimensions, expected)
-        super().__init__(store, doc_ids)
+        self.store, self.doc_ids = store, doc_ids
+        self.longest = store.longest() if store.layout.exhaustive else 0.0
 
     @staticmethod
     def options(values: Mapping[str, Any]) -> FaissOptions:
@@ -228,18 +173,61 @@ class FaissEngine(VectorSearch, Engine):
             write_report(part, report, manifest)
         return BuiltIndex(index, manifest)
 
+    def search(self, queries: Iterable[DenseQuery], hits: int, threads: int = 1) -> Iterator[RankedList]:
+        """One list per query, in batches on `threads` threads."""
+        check_count("hits", hits)
+        check_count("threads", threads, most=MOST_THREADS)
+        stream = iter(queries)
+        while batch := list(islice(stream, BATCH_SIZE)):
+            with faiss_threads(threads):
+                lists = list(self._search_batch(batch, hits))
+            yield from lists
+
+    def close(self) -> None:
+        """Nothing is open; the vectors are in memory."""
+
+    def _search_batch(self, batch: Sequence[DenseQuery], hits: int) -> Iterator[RankedList]:
+        width = self.store.dimensions
+        for query in batch:
+            if query.vector.shape != (width,) or not np.isfinite(query.vector).all():
+                raise UsageError(
+                    f"topic {query.query_id!r}: vector {query.vector.shape}, expected ({width},) finite numbers; "
+                    "is it the encoder of the index?"
+                )
+        matrix = np.stack([query.vector for query in batch]).astype(np.float32)  # [B, D]
+        scores, positions = self.store.search(matrix, hits + MARGIN)  # [B, fetch] each
+        for row, query in enumerate(batch):
+            yield self._ranked(query, hits, scores[row], positions[row])
+
+    def _ranked(self, query: DenseQuery, hits: int, scores: np.ndarray, positions: np.ndarray) -> RankedList:
+        """Exact scores and order of the fetched documents; of exhaustive layouts, none outside can be among `hits`."""
+        filled = positions >= 0
+        scores, positions = scores[filled], positions[filled]
+        exact = self.exact_scores(query.vector, positions)
+        while self.store.layout.exhaustive and len(positions) < len(self.store):
+            # What was not fetched has at most the last score, give or take the rounding of a float32 sum of D terms
+            # (of decoded vectors: and of the decoding).
+            rounding = 4 * self.store.dimensions * 2.0**-24 * float(np.linalg.norm(query.vector)) * self.longest
+            if np.partition(exact, -hits)[-hits] > scores[-1] + rounding:
+                break
+            [scores], [positions] = self.store.search(query.vector[None].astype(np.float32), 4 * len(positions))
+            exact = self.exact_scores(query.vector, positions)
+        ids = [self.doc_ids[position] for position in positions]
+        return ranked(query.query_id, zip(ids, exact.tolist(), strict=True), hits)
+
+    def exact_scores(self, vector: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Inner products in float64, rounded to float32; each row is summed on its own, equal rows are equal."""
+        products = self.store.vectors(positions).astype(np.float64) * vector.astype(np.float64)  # [k, D]
+        return products.sum(axis=1).astype(np.float32)
+
 
 def sample(shards: Path, manifest: Manifest, size: int) -> np.ndarray:
     """At most `size` vectors of all shards, the same every time; float32 [n, D]."""
-    chosen = training_sample(manifest.counts.documents, size)
+    count = manifest.counts.documents
+    chosen = np.sort(np.random.default_rng(TRAINING_SEED).choice(count, min(size, count), replace=False))
     pieces, start = [], 0
     for batch in read_vectors(shards, manifest):
         inside = chosen[(chosen >= start) & (chosen < start + len(batch.vectors))] - start
         pieces.append(batch.vectors[inside])
         start += len(batch.vectors)
     return np.concatenate(pieces)
-
-
-def training_sample(count: int, size: int) -> np.ndarray:
-    """Positions of at most `size` of `count` vectors, drawn without replacement, ascending; the same every time."""
-    return np.sort(np.random.default_rng(TRAINING_SEED).choice(count, min(size, count), replace=False))

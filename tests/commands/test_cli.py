@@ -24,8 +24,9 @@ import lexvl_anserini
 from eval.measures.names import parse_measure
 from eval.options import measure_names
 from lexvl_anserini import cli
-from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app, quiet_libraries
+from lexvl_anserini.cli import GONE, GROUPS, Command, CommandGroup, expanded, guarded, make_app, quiet_libraries
 from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS
 
 ROOT = Path(__file__).parents[2]
@@ -175,6 +176,13 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     assert done.returncode == 2 and "No such command 'seerch'. Did you mean 'search'?" in done.stderr
 
 
+@pytest.mark.parametrize("name", GONE)
+def test_a_command_of_older_versions_is_one_line(name: str) -> None:
+    assert name not in COMMANDS
+    with pytest.raises(UsageError, match=rf"^lexvl {name}: gone since 0\.\d\.0; \S.*$"):
+        CommandGroup().resolve_command(None, [name])
+
+
 def test_version_starts_neither_java_nor_torch() -> None:
     shown, imported = lexvl("--version")
     rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
@@ -219,8 +227,8 @@ def completed(shell: str, line: str) -> tuple[list[str], set[str]]:
 @pytest.mark.parametrize(
     "shell,line,expected",
     [
-        ("bash", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity", "split"]),
-        ("zsh", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity", "split"]),
+        ("bash", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity"]),
+        ("zsh", "lexvl s", ["search", "serve", "score", "sheet", "score-demo", "sparsity"]),
         ("bash", "lexvl encode --encoder sp", ["splade"]),
         ("bash", "lexvl encode --describe vdr", ["vdr", "vdr-crossmodal"]),
         ("bash", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),

@@ -16,6 +16,7 @@ from eval.analyses.tune import (
     TuningSetting,
     command,
     cross_validate,
+    draw_parts,
     field_weights,
     fusion_settings,
     halves,
@@ -126,6 +127,15 @@ def test_a_topic_of_both_splits_is_refused():
         DataError, match=r"1 topics are in dev and in test \('1'\).*with --test .*--split-seed 1, which"
     ):
         tune([TuningSetting({}, 1)], split("dev", "1", []), split("test", "1", []), RR)
+
+
+def test_parts_by_hand():
+    # SHA-256 of "1:a" begins with 41, of "1:b" with 6f, of "1:c" with b8.
+    assert draw_parts("cab", "x", 1, 3) == [["a"], ["b"], ["c"]]
+    assert draw_parts("abcab", "x", 1) == [["a", "b"], ["c"]]
+    assert draw_parts("abc", "x", 1, 2) == [["a", "c"], ["b"]]
+    with pytest.raises(DataError, match="x: 2 topics have judgements; 3 folds need 3 or more"):
+        draw_parts("ab", "x", 1, 3)
 
 
 def test_halves_are_drawn_by_the_seed_and_have_every_topic_once():
