@@ -51,14 +51,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be don
 Style = Annotated[
     str, typer.Option("--format", callback=checked_style, help="Format of what is printed: text or json.")
 ]
-Languages = Annotated[
-    bool,
-    typer.Option(
-        "--languages",
-        help="Queries in any language: a word that is no term becomes the nearest terms (extra "
-        "[languages]); no text encoder reads them.",
-    ),
-]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 Runtime = Annotated[
     str | None,
@@ -201,7 +193,6 @@ class QueryEncoderOptions:
     tokenizer: MovedTokenizer = None
     device: Device = "auto"
     runtime: Runtime = None
-    languages: Languages = False
 
     def changes(self, typed: bool) -> dict[str, Any]:
         """The options that replace those of the index; `typed` is True if no run notes them.
@@ -211,7 +202,7 @@ class QueryEncoderOptions:
         """
         if self.runtime == AUTO and not typed:
             raise UsageError(f"--runtime {AUTO} is for typed queries; a run names its runtime: give torch or onnx")
-        return encoder_settings(self.settings, self.runtime or (AUTO if typed else None), self.languages)
+        return encoder_settings(self.settings, self.runtime or (AUTO if typed else None))
 
 
 @dataclass(frozen=True)
@@ -475,10 +466,9 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
-def encoder_settings(settings: Iterable[str] | None, runtime: str | None, languages: bool = False) -> dict[str, Any]:
-    """The options of an encoder: its settings, the runtime where the user names one, queries in any language."""
-    others = {"runtime": runtime, "languages": languages}
-    return parse_settings(settings or ()) | {name: value for name, value in others.items() if value}
+def encoder_settings(settings: Iterable[str] | None, runtime: str | None) -> dict[str, Any]:
+    """The options of an encoder: its settings, and the runtime where the user names one."""
+    return parse_settings(settings or ()) | ({"runtime": runtime} if runtime else {})
 
 
 def print_rows(rows: Mapping[str, Any], style: str) -> None:

@@ -15,7 +15,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -24,7 +23,7 @@ from lexvl_eval.report.answers import TypedAnswer, documents_of, strips_of_answe
 from lexvl_eval.report.strips import Strip, draw_sheet
 from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
-from lexvl_anserini.cli import Checkpoint, Device, Languages, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import Checkpoint, Device, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.entries import printable
 from lexvl_anserini.data.pictures.exif import BASIC, GPS, RANGE_KEYS, TEXT_KEYS, read_facts
@@ -43,7 +42,7 @@ from lexvl_anserini.searching.following import Album, Differences, Followed, com
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.likeness import THRESHOLD, Alike, Likeness
 from lexvl_anserini.searching.refine import Refinement
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher, in_any_language, readings
+from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 from lexvl_anserini.searching.shared_terms import explain
 
 if TYPE_CHECKING:
@@ -130,8 +129,6 @@ class AnswerOptions:
     alike: Annotated[
         float, typer.Option(min=0, max=1, help="Show near-duplicates of this cosine as one; 0 shows each by itself.")
     ] = THRESHOLD
-
-    languages: Languages = False
 
     def check(self) -> None:
         """Raises UsageError for an unknown order, an expression or a score that cannot be read."""
@@ -308,11 +305,9 @@ def ask(
     """Prints the answers to queries and draws them."""
     fields = index.manifest.fields
     reader = EncoderChanges().load(index.manifest) if fields else model
-    if options.languages:
-        reader = in_any_language(reader)
     answers = with_facts(dataset, answers_of(index, reader, queries, options), options.sort)
     for answer in answers:
-        for line in chain(lines_of(answer), readings(reader, answer.typed.text)):
+        for line in lines_of(answer):
             typer.echo(line)
         if not (fields or knows(reader, answer.typed.text)):
             typer.echo("  no word of this query is a term of the model (English words of captions): expect little")

