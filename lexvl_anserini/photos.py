@@ -29,7 +29,6 @@ from lexvl_anserini.data.entries import printable
 from lexvl_anserini.data.pictures.exif import BASIC, GPS, RANGE_KEYS, TEXT_KEYS, read_facts
 from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.taught import TAUGHT, with_taught
 from lexvl_anserini.engines.index_folder import index_manifest, is_index
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.files import exclusive
@@ -199,19 +198,6 @@ def knows(model: Encoder, query: str) -> bool:
     return knows is None or knows(query)
 
 
-def with_words_of(album: Album, model: Encoder) -> Encoder:
-    """The encoder with the words that the album's index is taught; of another checkpoint, they are left out."""
-    manifest = read_manifest(album.index) if is_index(album.index) else None
-    words = manifest.encoder.options.get(TAUGHT) if manifest else None
-    if not manifest or not words:
-        return model
-    taught = with_taught(model, words) if words["vocabulary"] == model.vocabulary.digest else model
-    if taught.identity().without_places() == manifest.encoder.without_places():
-        return taught
-    log.warning("the taught words %s are of another checkpoint: teach them again", ", ".join(words["words"]))
-    return model
-
-
 def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
     """Brings the index up to date, with a bar."""
     differences = compare(dataset, model, album)
@@ -364,7 +350,6 @@ def command(
     name, for_photos = default_encoder(dataset.name, DIRECTION)
     model = load_encoder(name, checkpoint or for_photos, device=device, **direction_option(name, DIRECTION))
     with exclusive(album.path):
-        model = with_words_of(album, model)
         for line in changes_made(updated(dataset, model, album), album):
             typer.echo(line)
         index = Index(album.index, index_manifest(album.index))

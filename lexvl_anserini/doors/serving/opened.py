@@ -26,7 +26,6 @@ from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import field_options
-from lexvl_anserini.encoders.taught import plain
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import WITH_WORDS, index_name, index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
@@ -177,7 +176,7 @@ class LiveIndex:
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
         tower: Any = model.document
-        return tower if isinstance(plain(tower), ImageTower) and self.picture_tower is not None else None
+        return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
 
     def _map_tower_of_field(self) -> ImageTower | None:
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
@@ -188,7 +187,7 @@ class LiveIndex:
         places = (changes.get("checkpoint"), changes.get("tokenizer"))
         options = {"runtime": TORCH}
         tower: Any = load_encoder_of(entry.encoder, *places, self.served.encoder.device, options).document
-        return tower if isinstance(plain(tower), ImageTower) else None
+        return tower if isinstance(tower, ImageTower) else None
 
     def suggested(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
