@@ -125,7 +125,6 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
         "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
-        "duplicates": Row("lexvl_anserini.searching.duplicates", "List near-duplicates in an index"),
         "serve": Row("lexvl_anserini.doors.serving.serve", "Serve a search page and a JSON API"),
         "mcp": Row("lexvl_anserini.doors.serving.mcp", "Serve indexes as tools of agents (MCP)"),
         "publish": Row("lexvl_anserini.doors.serving.publish", "Write the search page as files that need no server"),
@@ -340,6 +339,7 @@ def make_app(command: Command, name: str | None = None, program: str | None = No
 GONE: Mapping[str, str] = {
     "ceiling": "0.3.0; in a checkout: python tools/world ceiling",
     "concepts": "0.3.0; in a checkout: python tools/world concepts",
+    "duplicates": "0.4.0; 0.3.0 lists near-duplicates of an index",
     "teach": "0.4.0; 0.3.0 teaches words, and searches an index that has some",
 }
 

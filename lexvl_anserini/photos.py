@@ -39,7 +39,6 @@ from lexvl_anserini.search import filter_of
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow, pictures_to_follow
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.likeness import THRESHOLD, Alike, Likeness
 from lexvl_anserini.searching.refine import Refinement
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 from lexvl_anserini.searching.shared_terms import explain
@@ -125,9 +124,6 @@ class AnswerOptions:
     min_score: Annotated[
         str | None, typer.Option(help="Least score of a hit: 300, or 16% of the greatest that a picture could have.")
     ] = None
-    alike: Annotated[
-        float, typer.Option(min=0, max=1, help="Show near-duplicates of this cosine as one; 0 shows each by itself.")
-    ] = THRESHOLD
 
     def check(self) -> None:
         """Raises UsageError for an unknown order, an expression or a score that cannot be read."""
@@ -146,35 +142,18 @@ class AnswerOptions:
         return Refinement(where=filter_of(self.where, (), ())) if self.where else None
 
 
-class Finder(NamedTuple):
-    """What finds pictures: the index, opened, and its near-duplicates if they are shown as one."""
-
-    searcher: Searcher
-    likeness: Likeness | None
-    options: AnswerOptions
-
-    def find(self, query: str) -> tuple[list[Alike], bool]:
-        """The pictures of a query, the best first; and whether they have the least score, or are the nearest."""
-        options, fit = self.options, True
-
-        def search(depth: int) -> RankedList:
-            nonlocal fit
-            listed = self.searcher.search(query, depth, options.refinement)
-            fitting = self.searcher.search(query, depth, options.refinement, cut=options.cut) if options.cut else listed
-            fit = bool(fitting) or not listed
-            return fitting or listed
-
-        if self.likeness is None:
-            return [Alike(doc_id, ()) for doc_id in search(options.hits).doc_ids], fit
-        return self.likeness.found(search, options.hits)[1], fit
+def find(searcher: Searcher, query: str, options: AnswerOptions) -> tuple[RankedList, bool]:
+    """The pictures of a query, the best first; and whether they have the least score, or are the nearest."""
+    listed: RankedList = searcher.search(query, options.hits, options.refinement)
+    fitting = searcher.search(query, options.hits, options.refinement, cut=options.cut) if options.cut else listed
+    return fitting or listed, bool(fitting) or not listed
 
 
 class PhotoAnswer(NamedTuple):
-    """The hits of a query, explained, and of each what is known of the picture and how many are like it."""
+    """The hits of a query, explained, and of each what is known of the picture."""
 
     typed: TypedAnswer
     remarks: Mapping[str, str] = {}
-    alike: Mapping[str, str] = {}
 
 
 def lines_of(answer: PhotoAnswer) -> Iterator[str]:
@@ -185,9 +164,8 @@ def lines_of(answer: PhotoAnswer) -> Iterator[str]:
     for rank, hit in enumerate(typed.hits, start=1):
         terms = ", ".join(f"{term.term} {term.product / hit.score:.0%}" for term in hit.terms[:PRINTED_TERMS])
         yield f"{rank:3}  {hit.score:6}  {picture_of(hit.doc_id):{width}}  {terms}"
-        more = [text for texts in (answer.remarks, answer.alike) if (text := texts.get(hit.doc_id))]
-        if more:
-            yield f"{'':13}{', '.join(more)}"
+        if remark := answer.remarks.get(hit.doc_id):
+            yield f"{'':13}{remark}"
     if not typed.hits:
         yield "  nothing here has a term of this query" + answer.remarks.get("", "")
 
@@ -216,19 +194,16 @@ def index_of_words(dataset: Dataset, album: Album) -> Index:
 
 def answers_of(index: Index, model: Encoder, queries: Sequence[str], options: AnswerOptions) -> list[PhotoAnswer]:
     """The hits of each query, explained, the best first; where none has the least score, the nearest with a note."""
-    likeness = Likeness.of(index, options.alike) if options.alike else None
     with Searcher(index, model) as searcher:
-        finder = Finder(searcher, likeness, options)
         try:
-            every = [finder.find(query) for query in queries]
+            every = [find(searcher, query, options) for query in queries]
         except UnknownName as unknown:
             raise without_fact(unknown) from unknown
     none = {"": ", or none of those that match has one"} if options.where else {}
     answers = []
     for query, (hits, fit) in zip(queries, every, strict=True):
-        explained = explain(index, query, [hit.doc_id for hit in hits], model=model)
-        alike = {hit.doc_id: f"+{len(hit.others):,} like this" for hit in hits if hit.others}
-        answers.append(PhotoAnswer(TypedAnswer(query, explained, "" if fit else NOTHING), none, alike))
+        explained = explain(index, query, hits.doc_ids, model=model)
+        answers.append(PhotoAnswer(TypedAnswer(query, explained, "" if fit else NOTHING), none))
     return answers
 
 
@@ -299,17 +274,8 @@ def ask(
             typer.echo("  no word of this query is a term of the model (English words of captions): expect little")
     sheet = album.path / SHEET
     strips = drawn(dataset, index, model, [answer.typed for answer in answers])
-    draw_sheet([*map(with_counts, strips, answers)], sheet, DEFAULT_TERMS, maps=bool(fields))
+    draw_sheet(strips, sheet, DEFAULT_TERMS, maps=bool(fields))
     typer.echo(f"\nqueries, their first pictures and terms: {sheet}")
-
-
-def with_counts(strip: Strip, answer: PhotoAnswer) -> Strip:
-    """A strip with the number of near-duplicates beside the name of a picture."""
-    cells = []
-    for cell, hit in zip(strip.cells, answer.typed.hits, strict=True):
-        name = f"{answer.alike.get(hit.doc_id, '')}  {cell.item.name}".strip()
-        cells.append(cell._replace(item=cell.item._replace(name=name)))
-    return strip._replace(cells=tuple(cells))
 
 
 @expanded

@@ -83,9 +83,6 @@ def test_dates_cameras_and_near_duplicates(dated) -> None:
     assert found(where="orientation:square", sort="-date", hits=1) == ["b"]
     assert found(filters=[{"field": "meta.date", "low": "2020", "high": "2021-01"}]) == ["b", "c"]
     assert found(text="red green", where="camera:pixel") == ["c"]
-    alike = dated.ask(index="dated", text="red", alike=True)["hits"]
-    assert [(hit["rank"], hit["doc_id"], hit["alike"]) for hit in alike] == [(1, "a.png", 1), (2, "d.png", 0)]
-    assert found(where="orientation:square", alike=True) == ["a", "c", "d"]
     status, refused = dated.post("/api/search", {"index": "dated", "text": "red", "sort": "size"})
     assert status == 422 and "sort" in refused["error"]
 

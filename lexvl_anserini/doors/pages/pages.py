@@ -105,7 +105,7 @@ def command(
     Example: python -m lexvl_anserini.doors.pages.pages FOLDER "terms of payment"
     """
     started = time.perf_counter()
-    options = AnswerOptions(hits=hits, min_score=min_score, alike=0)
+    options = AnswerOptions(hits=hits, min_score=min_score)
     options.check()
     place = expanded_path(folder).resolve()
     album = PageAlbum(output or default_output(place, Path.cwd(), ALBUMS))

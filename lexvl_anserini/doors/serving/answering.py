@@ -138,8 +138,6 @@ class Service:
             if cut is not None and cut.relative and not lexical:
                 cut = None
                 ignored.append("the least score, as a share")
-            if question.alike and index.likeness is None:
-                ignored.append("near-duplicates as one")
             hits = find(index, question, read.query, where, cut)
             searched = time.perf_counter()
             timing = Timing(
@@ -151,7 +149,7 @@ class Service:
                 index=question.index,
                 read_as=read.read_as,  # type: ignore[arg-type]
                 chips=chips(read),
-                hits=[hit_of(index, hit, hits.alike.get(hit.doc_id, 0)) for hit in hits.listed],
+                hits=[hit_of(index, hit) for hit in hits.listed],
                 nearest=hits.nearest,
                 documents=index.manifest.counts.documents,
                 ignored=ignored,
@@ -368,15 +366,14 @@ def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> Ran
 
 
 class FoundHits(NamedTuple):
-    """The hits of a question, in their order; whether they are only the nearest; near-duplicates of each, by id."""
+    """The hits of a question, in their order; whether they are only the nearest."""
 
     listed: Sequence[ScoredDoc]
     nearest: bool
-    alike: Mapping[str, int] = {}
 
 
 def find(index: LiveIndex, question: Question, query: Any, where: Clause | None, cut: Cut | None) -> FoundHits:
-    """The hits of a query as a question wants them: cut, without near-duplicates, in its order."""
+    """The hits of a query as a question wants them: cut, in its order."""
     least = None if cut is None else least_score(cut, index, query)
     by_date, newest_first = question.sort != "score", question.sort == "-date"
 
@@ -386,18 +383,12 @@ def find(index: LiveIndex, question: Question, query: Any, where: Clause | None,
         hits = search(index, query, where, depth)
         return hits if least is None else hits.down_to(least) or hits
 
-    alike: dict[str, int] = {}
-    if question.alike and index.likeness is not None and (query is not None or where is not None):
-        hits, shown = index.likeness.found(fitting, question.hits)
-        alike = {near.doc_id: len(near.others) for near in shown}
-        listed = [hits[near.doc_id] for near in shown]
-    else:
-        listed = list(fitting(question.hits))
+    listed = list(fitting(question.hits))
     nearest = least is not None and any(hit.score < least for hit in listed[:1])
     if by_date:
         listed = dated(index, listed, newest_first)
     numbered = [hit._replace(rank=rank) for rank, hit in enumerate(listed, start=1)]
-    return FoundHits(numbered, nearest, alike)
+    return FoundHits(numbered, nearest)
 
 
 def dated(index: LiveIndex, hits: Sequence[ScoredDoc], newest_first: bool) -> list[ScoredDoc]:
@@ -427,7 +418,7 @@ def chips(read: ReadQuery) -> list[Chip]:
     return [Chip(term=term, weight=round(now.get(term, 0)), given=round(before[term])) for term in order]
 
 
-def hit_of(index: LiveIndex, hit: ScoredDoc, alike: int) -> ShownHit:
+def hit_of(index: LiveIndex, hit: ScoredDoc) -> ShownHit:
     """A hit with what is known of its document."""
     shown = index.corpus.documents.get(hit.doc_id, UNKNOWN)
     return ShownHit(
@@ -438,7 +429,6 @@ def hit_of(index: LiveIndex, hit: ScoredDoc, alike: int) -> ShownHit:
         text=shown.text,
         picture=bool(shown.picture),
         metadata=dict(shown.metadata),
-        alike=alike,
     )
 
 

@@ -35,7 +35,6 @@ from lexvl_anserini.ground.registry import AUTO, TORCH
 from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.likeness import Likeness
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 
 if TYPE_CHECKING:
@@ -116,18 +115,6 @@ class LiveIndex:
         """The engine of an impact index."""
         expect_lexical(f"index {self.served.name!r}", self.manifest.kind, "only an impact index has terms")
         return cast("ImpactEngine", self.engine)
-
-    @cached_property
-    def likeness(self) -> Likeness | None:
-        """The near-duplicates of the index; None where its vectors are too many, or in no folder of Lucene's."""
-        counts, folder = self.manifest.counts, self.served.path
-        if (
-            self.manifest.kind != "impact"
-            or counts.postings > limits.MOST_POSTINGS
-            or not any(folder.glob("segments_*"))
-        ):
-            return None
-        return Likeness.of(self.searcher.index)
 
     @cached_property
     def picture_tower(self) -> Tower | None:
