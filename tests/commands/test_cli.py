@@ -26,6 +26,7 @@ from eval.options import measure_names
 from lexvl_anserini import cli
 from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app, quiet_libraries
 from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS
 
 ROOT = Path(__file__).parents[2]
@@ -173,6 +174,15 @@ def test_only_the_command_that_is_called_is_imported() -> None:
 def test_an_unknown_command_is_a_usage_error() -> None:
     done = python("-m", "lexvl_anserini", "seerch")
     assert done.returncode == 2 and "No such command 'seerch'. Did you mean 'search'?" in done.stderr
+
+
+@pytest.mark.parametrize("name", cli.GONE)
+def test_a_command_that_is_gone_is_one_line(name: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["lexvl", name, "anything"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == UsageError.exit_code and name not in cli.COMMANDS
+    assert capsys.readouterr().err == f"error: lexvl {name}: gone since {cli.GONE[name]}\n"
 
 
 def test_version_starts_neither_java_nor_torch() -> None:

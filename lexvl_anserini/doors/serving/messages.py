@@ -51,7 +51,6 @@ class Question(Message):
     weights   term -> weight instead of the encoder's; 0 leaves the term out
     where     an expression that documents must match; it does not change scores
     min_score the least score of a hit, as `300`, or `20%` of the greatest that a document could have
-    sort      the order of the hits: of their scores, or of their dates (`meta.date`), the newest first with -date
     """
 
     index: IndexName
@@ -63,7 +62,6 @@ class Question(Message):
     where: Written = ""
     filters: Annotated[list[MetadataFilter], Field(max_length=limits.MOST_FILTERS)] = []
     min_score: Written = ""
-    sort: Literal["score", "date", "-date"] = "score"
     hits: Annotated[int, Field(ge=1, le=limits.MOST_HITS)] = 24
 
 

@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import field_options
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
-from lexvl_anserini.engines.opening import WITH_WORDS, index_name, index_path, is_store_url
+from lexvl_anserini.engines.opening import index_name, index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
@@ -348,9 +348,7 @@ def served_indexes(
     for number, place in enumerate(places):
         base = index_name(place)
         if base == ALBUM and not is_store_url(place):
-            album = Path(place).resolve().parent
-            of_read = album.name == WITH_WORDS and (album.parent / ALBUM).is_dir()
-            base = (album.parent if of_read else album).name
+            base = Path(place).resolve().parent.name
         if not base:
             raise DataError(f"{place}: a folder without a name; name the folder of an index")
         path = index_path(place)
