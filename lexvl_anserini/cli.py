@@ -51,14 +51,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be don
 Style = Annotated[
     str, typer.Option("--format", callback=checked_style, help="Format of what is printed: text or json.")
 ]
-Languages = Annotated[
-    bool,
-    typer.Option(
-        "--languages",
-        help="Queries in any language: a word that is no term becomes the nearest terms (extra "
-        "[languages]); no text encoder reads them.",
-    ),
-]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
 Runtime = Annotated[
     str | None,
@@ -133,8 +125,6 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
         "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
-        "teach": Row("lexvl_anserini.searching.teach", "Teach an index a new word by pictures"),
-        "duplicates": Row("lexvl_anserini.searching.duplicates", "List near-duplicates in an index"),
         "serve": Row("lexvl_anserini.doors.serving.serve", "Serve a search page and a JSON API"),
         "mcp": Row("lexvl_anserini.doors.serving.mcp", "Serve indexes as tools of agents (MCP)"),
         "publish": Row("lexvl_anserini.doors.serving.publish", "Write the search page as files that need no server"),
@@ -196,7 +186,6 @@ class QueryEncoderOptions:
     tokenizer: MovedTokenizer = None
     device: Device = "auto"
     runtime: Runtime = None
-    languages: Languages = False
 
     def changes(self, typed: bool) -> dict[str, Any]:
         """The options that replace those of the index; `typed` is True if no run notes them.
@@ -206,7 +195,7 @@ class QueryEncoderOptions:
         """
         if self.runtime == AUTO and not typed:
             raise UsageError(f"--runtime {AUTO} is for typed queries; a run names its runtime: give torch or onnx")
-        return encoder_settings(self.settings, self.runtime or (AUTO if typed else None), self.languages)
+        return encoder_settings(self.settings, self.runtime or (AUTO if typed else None))
 
 
 @dataclass(frozen=True)
@@ -350,6 +339,8 @@ GONE: Mapping[str, str] = {
     "draw-pages": "0.4.0; lexvl pages searches pages of your own",
     "split": "0.4.0; lexvl tune --split-seed draws the same halves and folds",
     "word-error": "0.4.0; other packages, such as jiwer, measure it",
+    "duplicates": "0.4.0; 0.3.0 lists near-duplicates of an index",
+    "teach": "0.4.0; 0.3.0 teaches words, and searches an index that has some",
 }
 
 
@@ -475,10 +466,9 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
-def encoder_settings(settings: Iterable[str] | None, runtime: str | None, languages: bool = False) -> dict[str, Any]:
-    """The options of an encoder: its settings, the runtime where the user names one, queries in any language."""
-    others = {"runtime": runtime, "languages": languages}
-    return parse_settings(settings or ()) | {name: value for name, value in others.items() if value}
+def encoder_settings(settings: Iterable[str] | None, runtime: str | None) -> dict[str, Any]:
+    """The options of an encoder: its settings, and the runtime where the user names one."""
+    return parse_settings(settings or ()) | ({"runtime": runtime} if runtime else {})
 
 
 def print_rows(rows: Mapping[str, Any], style: str) -> None:

@@ -130,12 +130,6 @@ class InputOptions:
         str | None,
         typer.Option(help="Split texts into passages DOC#N of WORDS[:STRIDE] words, for search --passages; 150:75."),
     ] = None
-    exif: Annotated[
-        str | None,
-        typer.Option(
-            help="Store date, camera, orientation of a folder's pictures as metadata: basic; and the place: gps."
-        ),
-    ] = None
 
     def check(self) -> None:
         """Raises UnknownName for an unknown encoder, UsageError for topics without an output."""
@@ -143,8 +137,6 @@ class InputOptions:
             raise UnknownName("encoder", self.encoder, ENCODERS)
         if self.topics and self.passages:
             raise UsageError("--passages splits the texts of a corpus; --topics are encoded as they are")
-        if self.topics and self.exif:
-            raise UsageError("--exif reads pictures of a corpus; --topics have no metadata")
         if self.index and (not self.topics or self.encoder):
             raise UsageError("--index names the encoder of --topics; give it with --topics and without --encoder")
         if self.topics and not self.output:
@@ -162,7 +154,7 @@ class InputOptions:
 
     def corpus_ref(self) -> CorpusRef:
         """The corpus to encode."""
-        return replace(self.ref(self.corpus, self.split), passages=self.passages, exif=self.exif)
+        return replace(self.ref(self.corpus, self.split), passages=self.passages)
 
     def load_corpus(self) -> Dataset:
         """The corpus to encode; with topics, it decides their direction."""
@@ -238,11 +230,11 @@ class ShardOptions:
         bool, typer.Option("--store-metadata", help="Keep each document's metadata beside its vector.")
     ] = False
 
-    def layout(self, metadata: bool = False) -> Layout:
-        """The layout of the shards; they store `metadata` anyway where an option of the corpus makes some."""
+    def layout(self) -> Layout:
+        """The layout of the shards."""
         from lexvl_anserini.shards.layout import Layout
 
-        return Layout(*astuple(replace(self, store_metadata=self.store_metadata or metadata)))
+        return Layout(*astuple(self))
 
 
 @dataclass(frozen=True)
@@ -356,7 +348,7 @@ def command(
         return
     inputs.check()
     part = parts.part(inputs.topics, inputs.output)
-    work = Work(inputs, encoder, quantised.load(), shards.layout(inputs.exif is not None), parts, overwrite)
+    work = Work(inputs, encoder, quantised.load(), shards.layout(), parts, overwrite)
     if runner != cli.RunnerOptions() and not dry_run and not parts.all_parts(inputs.topics):
         raise UsageError(
             "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"

@@ -36,14 +36,6 @@ class Map(NamedTuple):
     grid: list[list[float]]
 
 
-def encoder_of(index: Path, device: str) -> Encoder:
-    """The encoder of an index, or of a folder of photos, with the words that it is taught."""
-    from lexvl_anserini.engines.index_folder import in_album, index_manifest
-    from lexvl_anserini.searching.searcher import EncoderChanges
-
-    return EncoderChanges(device=device).load(index_manifest(in_album(index)))
-
-
 def localise_queries(model: Encoder, images: Sequence[str], queries: Sequence[str], values: str) -> Iterator[Map]:
     """The map of every query in every image, image by image."""
     from lexvl_anserini.encoders.parts.images.grounding import localise
@@ -80,10 +72,6 @@ def print_map(item: Map, style: str) -> None:
 def command(
     image: Annotated[list[str], typer.Option(help="An image, or archive.tar::member; repeatable.")],
     query: Annotated[list[str], typer.Option(help="A text; the maps of several tokens are averaged. Repeatable.")],
-    index: Annotated[
-        Path | None,
-        typer.Option(help="The encoder of this index, or of photos (lexvl-photos/NAME), with its taught words."),
-    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
@@ -106,16 +94,11 @@ def command(
     """
     if values not in VALUES:
         raise UsageError(f"--values {values!r}: expected {' or '.join(VALUES)}")
-    if index is None:
-        from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.encoders.loading import load_encoder
 
-        name, default_checkpoint = default_encoder("folder", "text-to-image", encoder)
-        options = cli.parse_settings(settings or ())
-        model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
-    elif encoder or checkpoint or tokenizer or backbone_config or settings:
-        raise UsageError("--index has its encoder; --encoder, --checkpoint and what else names one are without it")
-    else:
-        model = encoder_of(index, device)
+    name, default_checkpoint = default_encoder("folder", "text-to-image", encoder)
+    options = cli.parse_settings(settings or ())
+    model = load_encoder(name, checkpoint or default_checkpoint, tokenizer, backbone_config, device, **options)
     for number, map_of_query in enumerate(localise_queries(model, image, query, values)):
         print_map(map_of_query, style)
         if output:

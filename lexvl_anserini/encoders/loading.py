@@ -25,7 +25,6 @@ from lexvl_anserini.encoders.checkpoints.find import (
     read_saved,
 )
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.taught import TAUGHT, with_taught
 from lexvl_anserini.ground.errors import (
     ArtefactError,
     CheckpointError,
@@ -297,10 +296,6 @@ def load_encoder_of(
             f"an index of the fields {', '.join(field.name for field in ref.fields)}: documents have vectors of "
             "several encoders, which search and explain load; do this with the shards of one field"
         )
-    if taught := ref.options.get(TAUGHT):
-        below = EncoderRef({**ref, "options": {key: v for key, v in ref.options.items() if key != TAUGHT}})
-        model = load_encoder_of(below, checkpoint, tokenizer, device, settings)
-        return _of_vocabulary(with_taught(model, taught), vocabulary)
     if (options := {**ref.options, **(settings or {})}).get("runtime") == AUTO:
         options["runtime"] = ref.options.get("runtime", TORCH)
         changed = EncoderRef({**ref, "options": {k: v for k, v in options.items() if k != "runtime"}})

@@ -221,11 +221,6 @@ def resident_bytes(index: Path) -> int:
     return sum(path.stat().st_size for path in resident_paths(index))
 
 
-def in_album(folder: Path) -> Path:
-    """The index of a folder of photos, `lexvl-photos/NAME`; any other folder itself."""
-    return folder / "index" if is_index(folder / "index") else folder
-
-
 def folder_bytes(index: Path) -> int:
     """Size of the engine's files, without the manifest and its companions and without resident postings."""
     ours = {MANIFEST, REPORT, VOCABULARY, APPROXIMATE, *(path.name for path in resident_paths(index))}

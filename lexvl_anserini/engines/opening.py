@@ -98,10 +98,6 @@ def is_store_url(index: str | Path) -> bool:
     return bool(colon) and scheme.partition("+")[0] in (*STORES, *GONE_ENGINES)
 
 
-# The folder in an album of photos for the index of the words in them too.
-WITH_WORDS = "read"
-
-
 def index_name(index: str | Path) -> str:
     """The name of an index: that of its folder, or the last part of its URL; empty for the root of a disk."""
     if is_store_url(index):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -35,6 +36,9 @@ FIELDS = "fields"
 # A shard is a file in `docs/`, wherever the folder came from.
 SHARD_NAME = re.compile(r"docs/[^/\0]+")
 
+# Keys of a corpus, and options of an encoder, that 0.3.0 is the last version to read, and what they say.
+GONE = {"exif": "EXIF metadata", "languages": "queries in other languages", "taught": "taught words"}
+
 # Options that name the folder of a part of an encoder. The checkpoint's digest covers the content of that folder.
 PLACES = ("tokenizer", "backbone_config", "query_checkpoint", "backbone_checkpoint", "merges")
 
@@ -49,7 +53,6 @@ class CorpusRef:
     escape_ids  percent-encode white space and control characters in ids
     direction   text-to-text, text-to-image or image-to-text; None for the dataset's default
     passages    `WORDS` or `WORDS:STRIDE`, the passages into which texts are split; None for whole documents
-    exif        what of the EXIF data of a folder's pictures is metadata: basic or gps; None for nothing
     """
 
     name: str
@@ -58,7 +61,6 @@ class CorpusRef:
     escape_ids: bool = False
     direction: str | None = None
     passages: str | None = None
-    exif: str | None = None
 
     def at(self, data_dir: str | None) -> CorpusRef:
         """The same dataset in another data folder; None keeps the folder."""
@@ -130,7 +132,7 @@ class EncodedCorpus(Entry):
     """Which documents were encoded. An entry of a manifest.
 
     name, split, data_dir, escape_ids, direction   the dataset, see `CorpusRef`
-    passages, exif                                 of the dataset, absent where it has none
+    passages                                       of the dataset, absent where it has none
     documents, digest                              of the whole corpus; the digest is of ids, texts and names of images
     contents                                       digest of the pictures or vectors that were encoded, and of the
                                                    metadata that is stored; None if there are none, or for a manifest of
@@ -144,7 +146,6 @@ class EncodedCorpus(Entry):
     escape_ids: Key[bool] = Key(False)
     direction: Key[str | None] = Key(None)
     passages: Key[str | None] = Key(None)
-    exif: Key[str | None] = Key(None)
     documents: Key[int] = Key(0)
     digest: Key[str] = Key("")
     contents: Key[str | None] = Key(None)
@@ -155,7 +156,7 @@ class EncodedCorpus(Entry):
     def ref(self) -> CorpusRef:
         """The dataset that the documents belong to."""
         split = self.split or None
-        return CorpusRef(self.name, split, self.data_dir, self.escape_ids, self.direction, self.passages, self.exif)
+        return CorpusRef(self.name, split, self.data_dir, self.escape_ids, self.direction, self.passages)
 
     @property
     def part(self) -> CorpusPart | None:
@@ -338,12 +339,21 @@ class Manifest(ManifestFile):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "manifest") -> Self:
-        """Checks the names of the shards besides.
+        """Checks the names of the shards besides, and refuses what 0.3.0 is the last version to read.
 
         Raises:
-            ArtefactError: a shard is no file in `docs/`, or the manifest is not as `ManifestFile` expects.
+            ArtefactError: a shard is no file in `docs/`, a key is `GONE`, or the manifest is not as `ManifestFile`
+                expects.
         """
         manifest = super().from_json(data, where)
+        encoders = [manifest.encoder, *(field.encoder for field in manifest.encoder.fields)]
+        corpora = [manifest.corpus, *(manifest.corpus.get("parts") or ())]
+        for key in chain(*corpora, *(encoder.options for encoder in encoders)):
+            if key in GONE:
+                raise ArtefactError(
+                    f"{where}: has {GONE[key]} ({key!r}), which 0.3.0 is the last version to read; use 0.3.0, or "
+                    "encode and index again into another folder"
+                )
         for name in (shard["name"] for shard in manifest.shards):
             if not SHARD_NAME.fullmatch(name):
                 raise ArtefactError(f"{where}: shard {name[:80]!r}, expected docs/ and a file's name; encode again")

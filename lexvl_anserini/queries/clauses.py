@@ -8,7 +8,6 @@
 | Term(t, w)      | it has the term                              | w x its impact                               |
 | Text(s, w)      | its text has a word of s, analysed           | w x BM25                                     |
 | Equals, Range   | its metadata field has such a value          | 0                                            |
-| Contains        | its metadata text has this text in it        | 0                                            |
 | Ids             | its id is one of them                        | 0                                            |
 | All             | every clause matches                         | their sum, and that of the optional matching |
 | AnyOf           | one clause matches at least                  | the sum of those that match                  |
@@ -113,14 +112,6 @@ class Range(Clause):
     high: Value | None = None
     include_low: bool = True
     include_high: bool = True
-
-
-@dataclass(frozen=True)
-class Contains(Clause):
-    """A metadata field of texts has this text in it; upper and lower case of a to z are the same."""
-
-    field: str
-    text: str
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ r"""Query trees as text: `+dog -cat (sea OR "##side")^3 meta.year:[2010 TO 2020]
     meta.key:value           a metadata field equals; values with white space are quoted
     meta.key:[a TO b]        between; {a TO b} excludes the ends, * leaves a side open
     meta.key:2019..2021      between two numbers or dates; 2019.. and ..2021 leave a side open
-    date:2019                `date`, `latitude` and `longitude` are short for meta.date, ...
-    camera:pixel             `camera` and `orientation`: their text contains it
     text:"two words"         BM25 on the ordinary text field; in an index with a field `text`, a term of it
     id:doc17                 the document of that id
 
@@ -24,7 +22,6 @@ import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from lexvl_anserini.data.pictures.exif import RANGE_KEYS, TEXT_KEYS
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.clauses import (
@@ -32,7 +29,6 @@ from lexvl_anserini.queries.clauses import (
     AnyOf,
     Boost,
     Clause,
-    Contains,
     Equals,
     Ids,
     Not,
@@ -49,7 +45,7 @@ TOKEN = re.compile(
     rf"""
     (?P<open>\() | (?P<close>\)) | \^(?P<boost>\d+(?:\.\d+)?)(?=[\s)]|$) | (?P<sign>[+-])(?=\S)
     | (?P<operator>(?:AND|OR|NOT)(?=[\s()]|$))
-    | (?P<field>meta\.[^\s:()"]+|text|id|{"|".join((*RANGE_KEYS, *TEXT_KEYS))}):
+    | (?P<field>meta\.[^\s:()"]+|text|id):
       (?: (?P<left>[\[{{])\s*(?P<low>{QUOTED}|[^\s"]+)\s+TO\s+(?P<high>{QUOTED}|[^\s"\]}}]+)\s*(?P<right>[\]}}])
         | (?P<value>{QUOTED}|{WORD}) )
     | (?P<term>{QUOTED}|{WORD})
@@ -212,17 +208,12 @@ class _Parser:
 def _field(match: re.Match[str], fields: Collection[str]) -> Clause:
     """The clause of `field:value` or `field:[low TO high]`."""
     field = match["field"]
-    short = field not in fields and field in (*RANGE_KEYS, *TEXT_KEYS)
-    if short:
-        field = f"meta.{field}"
     if match["left"] is None:
         value = unquoted(match["value"])
         if field in fields:
             return Term(in_field(field, value))
         if field.startswith("meta.") and (span := SPAN.fullmatch(match["value"])):
             return Range(field, span["low"], span["high"])
-        if short and match["field"] in TEXT_KEYS:
-            return Contains(field, value)
         return Text(value) if field == "text" else Ids((value,)) if field == "id" else Equals(field, value)
     if not field.startswith("meta."):
         raise UsageError(f"{match[0]!r}: only metadata fields have ranges, meta.key:[low TO high]")

@@ -7,7 +7,7 @@ the field `id`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -163,12 +163,6 @@ def in_order(query_id: str, scored: Sequence[tuple[str, float]]) -> RankedList:
     import numpy as np
 
     return RankedList(query_id, [doc_id for doc_id, _ in scored], np.array([score for _, score in scored], np.float64))
-
-
-def in_date_order(items: Sequence[Item], date_of: Callable[[Item], str], newest_first: bool) -> list[Item]:
-    """Items by their dates, YYYY-MM-DD, those of one date as before; those without a date (empty) are last."""
-    dated = [item for item in items if date_of(item)]
-    return [*sorted(dated, key=date_of, reverse=newest_first), *(item for item in items if not date_of(item))]
 
 
 def top_positions(scores: np.ndarray, hits: int) -> np.ndarray:

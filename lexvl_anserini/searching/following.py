@@ -1,9 +1,7 @@
 """An index that follows a folder of pictures: new and changed pictures are encoded, those that are gone are dropped.
 
-    ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture, and what its EXIF data
-                            says if the dataset wants it
+    ALBUM/index/            the index; each document's metadata has the SHA-256 of its picture
     ALBUM/incoming/         shards of pictures on their way into the index
-    ALBUM/read/index/       another index, of the pictures and the words in them (`doors/pages/photo_words.py`)
     ALBUM/unreadable.jsonl  the pictures that cannot be read, and why, if there are any
 
 The index itself says which pictures it holds, and each of its changes happens whole or not at all. So a call that was
@@ -17,25 +15,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.entries import LeftOut
-from lexvl_anserini.data.pictures.exif import checked_extent, read_facts
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.engines.index_folder import is_index
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import atomic_write, clear_remains
-from lexvl_anserini.ground.manifest import CorpusRef, EncodedCorpus, Manifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, metadata_texts
-from lexvl_anserini.searching.unpacking import write_own_shards
 from lexvl_anserini.shards.corpus_reading import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.request import SKIPPED, clear
@@ -115,30 +109,25 @@ class Followed(NamedTuple):
     unreadable: Sequence[UnreadablePicture]
 
 
-def pictures_to_follow(ref: CorpusRef) -> Dataset:
-    """The pictures of `folder:<path>`; their EXIF data is read where they are encoded, not whenever they are listed."""
-    return replace(load_pictures(replace(ref, exif=None)), exif=checked_extent(ref.exif))
-
-
 def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     """Finds what the index of a folder lacks; reads files that are new or changed, and encodes nothing.
 
     Args:
-        dataset: the pictures of the folder (`pictures_to_follow`); those in the album itself are left out.
+        dataset: the pictures of the folder (`load_pictures`); those in the album itself are left out.
         model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
             digests, counts as none.
         album: where the index is, or will be.
     """
-    with FileDigests() as files:
-        pictures = list(_digested(dataset, album, files))
-    if not pictures:
-        raise DataError(f"{dataset.name}: no picture in it")
     clear_remains(album.index)
     manifest = read_manifest(album.index) if is_index(album.index) else None
     if manifest is not None and manifest.corpus.name != dataset.name:
         raise ArtefactError(
             f"{album.path}: holds the index of {manifest.corpus.name}, not of {dataset.name}; name another --output"
         )
+    with FileDigests() as files:
+        pictures = list(_digested(dataset, album, files))
+    if not pictures:
+        raise DataError(f"{dataset.name}: no picture in it")
     same = manifest is not None and manifest.encoder.without_places() == model.identity().without_places()
     held = metadata_texts(album.index, DIGEST) if same else {}
     if manifest is not None and len(held) != manifest.counts.documents:
@@ -163,9 +152,6 @@ def follow(
         ArtefactError: the disk is full, or a picture changed while it was read; the same call again goes on.
     """
     manifest, unreadable = differences.manifest, list(differences.unreadable)
-    if manifest is not None and manifest.corpus.exif != dataset.exif:
-        manifest = _with_other_metadata(dataset, album, differences, manifest)
-        _settle(album, unreadable)
     pictures = iter(differences.to_encode)
     while part := list(islice(pictures, PART)):
         skipped = _encode(dataset, model, part, album, manifest, progress)
@@ -207,8 +193,6 @@ def _encode(
     quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
     shards, layout = album.incoming, Layout(shard_size=SHARD, metadata=True)
     digests = {picture.doc_id: picture.metadata[DIGEST] for picture in pictures}
-    if dataset.exif is not None:
-        pictures = with_facts(pictures, dataset.name, dataset.exif)
     part, problem = replace(dataset, documents=lambda: iter(pictures)), None
     try:
         write_impacts(part, model, shards, quantiser, layout, overwrite=True, progress=progress, on_error="skip")
@@ -218,35 +202,6 @@ def _encode(
     if problem and len(rows) < len(pictures):
         raise problem
     return [UnreadablePicture(row["id"], digests[row["id"]], row["reason"]) for row in rows]
-
-
-def _with_other_metadata(dataset: Dataset, album: Album, differences: Differences, manifest: Manifest) -> Manifest:
-    """Builds the index again from its own impacts, with the EXIF data that the dataset wants; encodes nothing.
-
-    Documents whose pictures changed or are gone have no such metadata: they leave the index next.
-    """
-    held = differences.held
-    same = [picture for picture in differences.pictures if held.get(picture.doc_id) == picture.metadata[DIGEST]]
-    complete = same if dataset.exif is None else with_facts(same, dataset.name, dataset.exif)
-    metadata: dict[str, Mapping[str, Any]] = {doc_id: {DIGEST: digest} for doc_id, digest in held.items()}
-    metadata |= {picture.doc_id: picture.metadata for picture in complete}
-    corpus = {key: value for key, value in manifest.corpus.items() if key != "exif"}
-    corpus |= {} if dataset.exif is None else {"exif": dataset.exif}
-    write_own_shards(album.index, album.incoming, replace(manifest, corpus=EncodedCorpus(corpus)), metadata)
-    build_index(album.incoming, album.index, overwrite=True)
-    return read_manifest(album.index)
-
-
-def with_facts(pictures: Sequence[Document], name: str, extent: str) -> list[Document]:
-    """The pictures with what their EXIF data says as further metadata; logs what makes no sense."""
-    complete, left_out = [], LeftOut()
-    for picture in pictures:
-        facts = read_facts(picture.image or "", extent)
-        complete.append(picture._replace(metadata={**picture.metadata, **facts.metadata}))
-        for problem in facts.problems:
-            left_out.add(problem, picture.doc_id)
-    left_out.log(name)
-    return complete
 
 
 def _into_index(album: Album, manifest: Manifest | None) -> Manifest:

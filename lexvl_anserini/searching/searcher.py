@@ -26,9 +26,8 @@ from lexvl_anserini.engines.opening import index_path, open_index
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
-from lexvl_anserini.ground.registry import door
 from lexvl_anserini.ground.typed import MOST, check_count, check_type
-from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
+from lexvl_anserini.queries.clauses import Query, TreeQuery
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.queries.query_vectors import encode_queries
@@ -45,9 +44,6 @@ if TYPE_CHECKING:
     from lexvl_anserini.engines.engine import Engine, ImpactEngine, TextEngine
     from lexvl_anserini.queries.feedback import VectorOf
     from lexvl_anserini.searching.cuts import Cut
-
-# The option with which words that are no terms become the nearest ones (`doors/languages`).
-LANGUAGES = "languages"
 
 QUERIES = (Topic, ImpactQuery, DenseQuery, TreeQuery)
 EXPECTED = "a text, a Topic, an encoded query, a query tree, or an iterable of one of these"
@@ -113,7 +109,7 @@ class EncoderChanges:
     """How a search changes the encoder of an index.
 
     checkpoint, tokenizer   new places of the same files
-    options                 of the query side, for example `query_topk`; `languages` for queries in any language
+    options                 of the query side, for example `query_topk`
     device                  auto, cpu, cuda, ...
     """
 
@@ -124,10 +120,6 @@ class EncoderChanges:
 
     def load(self, manifest: Manifest) -> Encoder:
         """The encoder of an index, with the changes."""
-        options = dict(self.options)
-        if options.pop(LANGUAGES, False):
-            model = replace(self, options=options).load(manifest)
-            return in_any_language(model)
         if manifest.fields:
             if self.checkpoint or self.tokenizer:
                 example = f"--set {manifest.fields[-1]}.checkpoint=FOLDER"
@@ -144,26 +136,6 @@ class EncoderChanges:
         moved = {key: value for key, value in (("checkpoint", self.checkpoint), ("tokenizer", self.tokenizer)) if value}
         options = {**manifest.encoder.options, **self.options, **refinement}
         return EncoderRef({**manifest.encoder, **moved, "options": options})
-
-
-def in_any_language(model: Encoder) -> Encoder:
-    """An encoder whose queries are words of any language.
-
-    Raises:
-        MissingExtra: the extra is not installed.
-    """
-    return cast("Encoder", door("languages.near_terms").in_any_language(model))
-
-
-def tree_in_any_language(model: Encoder, clause: Clause) -> tuple[Clause, list[str]]:
-    """A query tree over terms, of one with words of any language, and how its words are read; see `in_any_language`."""
-    return cast("tuple[Clause, list[str]]", door("languages.near_terms").tree_in_any_language(model, clause))
-
-
-def readings(model: Encoder, text: str) -> list[str]:
-    """How words of any language are read, a line for each field that has terms; none of other encoders."""
-    towers = [field.tower for field in getattr(model.query, "fields", ())] or [model.query]
-    return [tower.reading(text) for tower in towers if hasattr(tower, "reading")]
 
 
 def located(index: BuiltIndex | Path | str, manifest: Path | str | None = None) -> BuiltIndex:

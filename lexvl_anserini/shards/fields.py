@@ -109,7 +109,6 @@ def join_fields(
     analysis: Analysis,
     overwrite: bool = False,
     progress: Progress = silent,
-    factors: Mapping[str, int] = {},
 ) -> Manifest:
     """Writes the shards of several fields as one folder of shards, whole or not at all.
 
@@ -121,7 +120,6 @@ def join_fields(
         output: a new folder, or a finished one of the same fields, which stays as it is.
         analysis: gives the function that splits texts into words, for fields of texts.
         progress: called with the number of documents just written.
-        factors: of the weights that some of the fields have in queries unless a search says otherwise.
 
     Returns:
         The manifest; `layout.fields` has the number of documents of each field.
@@ -147,7 +145,6 @@ def join_fields(
             "encoder": m.encoder.without_places(),
             "shards": source_digest(m),
             "documents": m.counts.documents,
-            **({"factor": factors[name]} if factors.get(name, 1) != 1 else {}),
         }
         for name, m in manifests.items()
     ]
@@ -318,7 +315,7 @@ def manifest_of(
         checkpoint=None,
         checkpoint_digest=None,
         options={
-            f"{entry['name']}.weight": own_weight(source.quantiser) * entry.get("factor", 1)
+            f"{entry['name']}.weight": own_weight(source.quantiser)
             for source, entry in zip(sources, layout[FIELDS], strict=True)
         },
         fields=[source.entry() for source in sources],

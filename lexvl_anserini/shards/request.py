@@ -68,7 +68,6 @@ def requested(
             escape_ids=dataset.escape_ids,
             direction=dataset.direction,
             **({} if dataset.passages is None else {"passages": dataset.passages}),
-            **({} if dataset.exif is None else {"exif": dataset.exif}),
             documents=summary.documents,
             digest=summary.digest,
             **({} if part is None else part_of_corpus(part, summary.documents)),

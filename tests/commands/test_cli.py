@@ -176,11 +176,13 @@ def test_an_unknown_command_is_a_usage_error() -> None:
     assert done.returncode == 2 and "No such command 'seerch'. Did you mean 'search'?" in done.stderr
 
 
-@pytest.mark.parametrize("name", GONE)
-def test_a_command_of_older_versions_is_one_line(name: str) -> None:
-    assert name not in COMMANDS
-    with pytest.raises(UsageError, match=rf"^lexvl {name}: gone since 0\.\d\.0; \S.*$"):
-        CommandGroup().resolve_command(None, [name])
+@pytest.mark.parametrize("name", cli.GONE)
+def test_a_command_that_is_gone_is_one_line(name: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(sys, "argv", ["lexvl", name, "anything"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == UsageError.exit_code and name not in cli.COMMANDS
+    assert capsys.readouterr().err == f"error: lexvl {name}: gone since {cli.GONE[name]}\n"
 
 
 def test_version_starts_neither_java_nor_torch() -> None:

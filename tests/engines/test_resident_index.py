@@ -331,7 +331,7 @@ def test_deleted_documents_are_marked_until_they_add_up(
 def test_an_index_with_marked_documents_is_that_of_the_others(
     index: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts, lists, filters, vectors, near-duplicates, files for others and the approximate form are the same."""
+    """Counts, lists, filters, vectors, files for others and the approximate form are the same."""
     new = [("d7", {"t1": 7}), ("new", {"t2": 9})]
     most, _ = max(MANY_DOCUMENTS, key=lambda document: max(document[1].values(), default=0))
     gone = ["d3", "d11", most]

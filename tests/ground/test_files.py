@@ -224,7 +224,7 @@ def test_what_users_put_beside_an_output_stays(tmp_path, monkeypatch, write, swa
     """A backup of an index, a part of a file: every name but our own is the user's."""
     if not swapped:
         monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: SimpleNamespace())
-    path, mine = tmp_path / "out", ["out.bak", "out.old", "out.part", "out.partitions", "out.teach", "out.tmp"]
+    path, mine = tmp_path / "out", ["out.bak", "out.old", "out.part", "out.partitions", "out.tmp"]
     for name in mine:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)

@@ -23,7 +23,6 @@ HOME = Path("lexvl_anserini/doors")
 # A use of each door, as a command.
 USES = {
     "cluster": ("encode", "--corpus", "samples", "--output", "s3://bucket/samples"),
-    "languages": ("search", "--index", "indexes/demo", "--query", "ein rotes Boot", "--languages"),
     "onnx": ("export-onnx", "--encoder", "bag-of-tokens", "--checkpoint", "minilm", "--output", "exports"),
     "pages": ("encode", "--corpus", "pages:reports", "--output", "impacts/reports"),
     "serving": ("serve", "--index", "indexes/demo"),

@@ -259,7 +259,7 @@ def test_imports_of_the_evaluation_count():
 FLOORS = {
     "lexvl_anserini.encoders": (
         ("cards", "inputs", "pyserini_adapter"),
-        ("encoder", "ridge", "taught"),
+        ("encoder",),
         ("checkpoints",),
         ("loading",),
         ("parts", "checkpoints.itc_layout", "checkpoints.naver_layout"),

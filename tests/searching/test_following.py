@@ -16,7 +16,6 @@ from scipy import sparse
 
 from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
-from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import file_sha256
@@ -24,7 +23,7 @@ from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.searching import following
 from lexvl_anserini.searching.building import build_index, metadata_texts
-from lexvl_anserini.searching.following import DIGEST, Album, Followed, compare, follow, pictures_to_follow
+from lexvl_anserini.searching.following import DIGEST, Album, Followed, compare, follow
 from lexvl_anserini.shards.writing import write_impacts
 
 Colour = tuple[int, int, int]
@@ -305,28 +304,3 @@ def test_killed_anywhere_and_run_again(tmp_path: Path) -> None:
     expected, calls = undisturbed(tmp_path / "whole")
     for number in range(1, len(calls) + 1, 3):
         kill_and_repeat(tmp_path / str(number), number, expected)
-
-
-def test_another_choice_of_exif_data_changes_the_metadata_and_encodes_nothing(
-    tmp_path: Path, own_memory: list[str]
-) -> None:
-    folder, album = tmp_path / "in", tmp_path / "album"
-    folder.mkdir()
-    for name, taken in (("a", "2019:05:17 08:00:00"), ("b", "0000:13:45 nonsense")):
-        exif = Image.Exif()
-        exif[0x0110], exif[0x0132] = "Pixel 7", taken
-        Image.new("RGB", (1, 1), (0, 51, 0)).save(folder / f"{name}.png", exif=exif)
-    called(folder, album)
-    before = held(album)
-    paint(folder, b=(9, 0, 0), c=(255, 0, 0))
-    own_memory.clear()
-    for extent, fields in (("basic", {"meta.camera", "meta.date", "meta.orientation"}), (None, set())):
-        made: Any = Model(document=Pixels())
-        pictures = pictures_to_follow(CorpusRef(f"folder:{folder}", exif=extent))
-        done = follow(pictures, made, Album(album), compare(pictures, made, Album(album)))
-        assert done == (Followed(3, 1, 1, 0, []) if extent else Followed(3, 0, 0, 0, []))
-        assert read_report(album / "index").fields.keys() - {"meta.sha256"} == fields
-        assert read_manifest(album / "index").corpus.exif == extent
-        assert metadata_texts(album / "index", "camera") == ({"a.png": "Pixel 7"} if extent else {})
-        assert held(album)["a.png"] == before["a.png"] and sorted(path.name for path in album.iterdir()) == ["index"]
-    assert own_memory == ["b.png", "c.png"]

@@ -11,9 +11,8 @@ from lexvl_anserini.data.corpora.beir import corpus_file, folder_and_split, load
 from lexvl_anserini.data.corpora.files import Files, OtherFiles, checked_name, files_in, nothing, place_of, suffix_of
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
 from lexvl_anserini.data.entries import LeftOut, log_once
-from lexvl_anserini.data.pictures.exif import Facts, checked_extent, read_facts
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
-from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document
 
@@ -27,16 +26,13 @@ def load_folder(ref: CorpusRef) -> Dataset:
     every `.txt` file below it is a document, in the order of their paths. The id of an image is its path, and its
     caption is the text of `<same name>.txt` if that file exists; the id of a text is its path without the suffix.
     Whatever else there is (hidden files, files of other kinds, HEIC without pillow-heif, links to folders, pipes, ...)
-    is counted and named in the log. With `exif` of the reference, metadata of an image has what its EXIF data says;
-    what of it makes no sense is counted and named too.
+    is counted and named in the log.
 
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
     text-to-text.
     """
     where, split_in_name = folder_and_split(place_of(ref))
     if where.is_dir() and corpus_file(where):
-        if ref.exif is not None:
-            raise UsageError(f"{where}: in BEIR's layout, without pictures whose EXIF data could be read")
         direction, split = checked_direction(ref, DIRECTIONS, "text-to-text"), checked_split(ref, split_in_name)
         name = f"folder:{where}" if split_in_name else ref.name
         return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction))
@@ -49,40 +45,32 @@ def load_folder(ref: CorpusRef) -> Dataset:
     if ref.split is not None:
         raise DataError(f"{where}: split {ref.split!r} of a plain folder; only BEIR's layout has splits")
     direction = checked_direction(ref, DIRECTIONS, "text-to-image" if _is_image(first) else "text-to-text")
-    dataset = Dataset.of(
+    return Dataset.of(
         replace(ref, direction=direction),
-        documents=partial(
-            read_files, files, ref.escape_ids, direction == "text-to-image", exif=checked_extent(ref.exif)
-        ),
+        documents=partial(read_files, files, ref.escape_ids, direction == "text-to-image"),
         topics=partial(nothing, where, "topics"),
         qrels=partial(nothing, where, "judgements"),
     )
-    return replace(dataset, exif=ref.exif)
 
 
 def load_pictures(ref: CorpusRef) -> Dataset:
     """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are."""
     files = files_in(place_of(ref), _captions_among)
     _first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
-    dataset = Dataset.of(
+    return Dataset.of(
         replace(ref, direction="text-to-image"),
-        documents=partial(read_files, files, ref.escape_ids, texts=False, exif=checked_extent(ref.exif)),
+        documents=partial(read_files, files, ref.escape_ids, texts=False),
         topics=partial(nothing, files.where, "topics"),
         qrels=partial(nothing, files.where, "judgements"),
     )
-    return replace(dataset, exif=ref.exif)
 
 
 def read_files(
-    files: Files,
-    escape_ids: bool = False,
-    images_expected: bool = False,
-    texts: bool = True,
-    exif: str | None = None,
+    files: Files, escape_ids: bool = False, images_expected: bool = False, texts: bool = True
 ) -> Iterator[Document]:
     """Streams images and texts; where images are expected, logs the first text that is not the caption of an image.
 
-    Without `texts`, such texts are left out. With `exif`, images have what their EXIF data says as metadata.
+    Without `texts`, such texts are left out.
     """
     others, left_out = OtherFiles(), LeftOut()
     stray = False
@@ -93,10 +81,7 @@ def read_files(
             text = _read_text(files, captions[0]) if captions else None
             for second in captions[1:]:
                 left_out.add("a second caption of an image", second)
-            facts = Facts() if exif is None else read_facts(where, exif)
-            for problem in facts.problems:
-                left_out.add(problem, name)
-            yield Document(checked_name(name, where, escape_ids), text=text, image=where, metadata=facts.metadata)
+            yield Document(checked_name(name, where, escape_ids), text=text, image=where)
         elif _is_read(name) and not texts:
             left_out.add("a text that is no caption", name)
         elif _is_read(name):

@@ -11,7 +11,7 @@ and changed files, because words are remembered (`reading.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -86,27 +86,19 @@ def up_to_date(
     Raises:
         DataError: no page can be read.
     """
-    manifest = words_of(dataset, album, progress)
-    fields = {TEXT: album.words}
+
+    def write(encoder: Encoder, shards: Path) -> Manifest:
+        return write_impacts(
+            dataset, encoder, shards, layout=LAYOUT, overwrite=True, progress=progress, on_error="skip"
+        )
+
+    fields, joined = {TEXT: album.words}, album.path / "joined"
+    manifest = write(load_encoder("bm25"), album.words)
     if pictures is not None:
         fields[IMAGE] = album.pictures
-        write_impacts(
-            dataset, pictures, album.pictures, None, LAYOUT, overwrite=True, progress=progress, on_error="skip"
-        )
-    return manifest, built(fields, album)
-
-
-def words_of(dataset: Dataset, album: PageAlbum, progress: Progress) -> Manifest:
-    """Brings the texts of a corpus up to date in the album."""
-    bm25 = load_encoder("bm25")
-    return write_impacts(dataset, bm25, album.words, layout=LAYOUT, overwrite=True, progress=progress, on_error="skip")
-
-
-def built(fields: Mapping[str, Path], album: PageAlbum, factors: Mapping[str, int] = {}) -> Index:
-    """Joins fields and builds the album's index of them, if they changed."""
-    joined = album.path / "joined"
-    join_fields(fields, joined, word_analysis, overwrite=True, factors=factors)
-    return build_index(joined, album.index, overwrite=True)
+        write(pictures, album.pictures)
+    join_fields(fields, joined, word_analysis, overwrite=True)
+    return manifest, build_index(joined, album.index, overwrite=True)
 
 
 class WholeWord(NamedTuple):

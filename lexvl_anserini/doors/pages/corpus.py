@@ -1,4 +1,4 @@
-"""PDFs, scans and pictures as a corpus of pages (`pages:<path>`), and pictures with words (`read-pictures:<path>`)."""
+"""PDFs, scans and pictures as a corpus of pages (`pages:<path>`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from lexvl_anserini.data.corpora.files import (
     place_of,
     suffix_of,
 )
-from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.entries import LeftOut, log_once
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
@@ -57,27 +56,6 @@ def load_pages(ref: CorpusRef) -> Dataset:
         topics=partial(nothing, files.where, "topics"),
         qrels=partial(nothing, files.where, "judgements"),
     )
-
-
-def load_read_pictures(ref: CorpusRef) -> Dataset:
-    """Loads `read-pictures:<path>`: the documents of `pictures:<path>`; OCR adds the words in a picture to its text.
-
-    The words of a picture that cannot be read are none: encoders of pictures refuse it.
-    """
-    require("pebble", "pypdfium2", "rapidocr")
-    pictures = load_pictures(ref)
-    return replace(pictures, documents=partial(with_words, pictures))
-
-
-def with_words(pictures: Dataset) -> Iterator[Document]:
-    """Streams pictures with their words; some pictures are read ahead."""
-    with PageReader() as reader:
-        documents, images = tee(pictures.documents())
-        read = reader.words(PageReference(image.image or "", 1) for image in images)
-        for document, page in zip(documents, read, strict=True):
-            words = page.words.words if page.words else ()
-            metadata = {**document.metadata, "words": page.words.source} if page.words and words else document.metadata
-            yield document._replace(text=f"{document.text or ''} {text_of(words)}".strip(), metadata=metadata)
 
 
 def reference_of(ref: CorpusRef, doc_id: str) -> str:

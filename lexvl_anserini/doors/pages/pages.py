@@ -33,13 +33,12 @@ from lexvl_anserini.photos import (
     DIRECTION,
     NAMED,
     SHEET,
-    AnswerOptions,
-    PhotoAnswer,
     answers_of,
     default_output,
     lines_of,
     picture_of,
 )
+from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import Explanation
 from lexvl_anserini.shards.request import SKIPPED
@@ -73,7 +72,7 @@ def ask(dataset: Dataset, album: PageAlbum, answers: Sequence[TypedAnswer], pict
     """Prints the answers to queries and draws them."""
     for answer in answers:
         shown = answer if pictures is not None else answer._replace(hits=[without_field(why) for why in answer.hits])
-        for line in lines_of(PhotoAnswer(shown)):
+        for line in lines_of(shown):
             typer.echo(line)
     sheet = album.path / SHEET
     strips = strips_of_read(answers, partial(reference_of, dataset.ref), pictures)
@@ -105,8 +104,7 @@ def command(
     Example: python -m lexvl_anserini.doors.pages.pages FOLDER "terms of payment"
     """
     started = time.perf_counter()
-    options = AnswerOptions(hits=hits, min_score=min_score, alike=0)
-    options.check()
+    cut = None if min_score is None else Cut.of(min_score)
     place = expanded_path(folder).resolve()
     album = PageAlbum(output or default_output(place, Path.cwd(), ALBUMS))
     if any(not query.strip() for query in queries or ()):
@@ -123,8 +121,8 @@ def command(
         for line in counted(manifest, album):
             typer.echo(line)
     if queries:
-        answers = answers_of(index, EncoderChanges().load(index.manifest), queries, options)
-        ask(dataset, album, [answer.typed for answer in answers], pictures or None)
+        answers = answers_of(index, EncoderChanges().load(index.manifest), queries, hits, cut)
+        ask(dataset, album, answers, pictures or None)
     else:
         typer.echo(f'to ask: lexvl pages {folder} "terms of payment"')
     typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {album.path}/")

@@ -63,7 +63,7 @@ from lexvl_anserini.queries.clauses import (
 from lexvl_anserini.queries.parser import parse, tokens_of
 from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.order import RankedList, in_date_order, ranked
+from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, search_refined
 from lexvl_anserini.searching.shared_terms import explained
@@ -138,9 +138,7 @@ class Service:
             if cut is not None and cut.relative and not lexical:
                 cut = None
                 ignored.append("the least score, as a share")
-            if question.alike and index.likeness is None:
-                ignored.append("near-duplicates as one")
-            hits = find(index, question, read.query, where, cut)
+            hits, nearest = find(index, question, read.query, where, cut)
             searched = time.perf_counter()
             timing = Timing(
                 encode_ms=round((encoded - started) * 1000, 2),
@@ -151,8 +149,8 @@ class Service:
                 index=question.index,
                 read_as=read.read_as,  # type: ignore[arg-type]
                 chips=chips(read),
-                hits=[hit_of(index, hit, hits.alike.get(hit.doc_id, 0)) for hit in hits.listed],
-                nearest=hits.nearest,
+                hits=[hit_of(index, hit) for hit in hits],
+                nearest=nearest,
                 documents=index.manifest.counts.documents,
                 ignored=ignored,
                 warning=warning_of(index, question.text) if read.read_as == "text" else "",
@@ -367,45 +365,15 @@ def search(index: LiveIndex, query: Any, where: Clause | None, hits: int) -> Ran
     return next(search_refined(index.impacts, [RefinedQuery(query)], settings, hits))
 
 
-class FoundHits(NamedTuple):
-    """The hits of a question, in their order; whether they are only the nearest; near-duplicates of each, by id."""
-
-    listed: Sequence[ScoredDoc]
-    nearest: bool
-    alike: Mapping[str, int] = {}
-
-
-def find(index: LiveIndex, question: Question, query: Any, where: Clause | None, cut: Cut | None) -> FoundHits:
-    """The hits of a query as a question wants them: cut, without near-duplicates, in its order."""
-    least = None if cut is None else least_score(cut, index, query)
-    by_date, newest_first = question.sort != "score", question.sort == "-date"
-
-    def fitting(depth: int) -> Sequence[ScoredDoc]:
-        if by_date and query is None:  # all that match score 0, so that the first by date can be anywhere
-            return dated(index, list(search(index, query, where, limits.MOST_DATED)), newest_first)[:depth]
-        hits = search(index, query, where, depth)
-        return hits if least is None else hits.down_to(least) or hits
-
-    alike: dict[str, int] = {}
-    if question.alike and index.likeness is not None and (query is not None or where is not None):
-        hits, shown = index.likeness.found(fitting, question.hits)
-        alike = {near.doc_id: len(near.others) for near in shown}
-        listed = [hits[near.doc_id] for near in shown]
-    else:
-        listed = list(fitting(question.hits))
-    nearest = least is not None and any(hit.score < least for hit in listed[:1])
-    if by_date:
-        listed = dated(index, listed, newest_first)
-    numbered = [hit._replace(rank=rank) for rank, hit in enumerate(listed, start=1)]
-    return FoundHits(numbered, nearest, alike)
-
-
-def dated(index: LiveIndex, hits: Sequence[ScoredDoc], newest_first: bool) -> list[ScoredDoc]:
-    """Hits by the dates of their documents."""
-    documents = index.corpus.documents
-    return in_date_order(
-        hits, lambda hit: str(documents.get(hit.doc_id, UNKNOWN).metadata.get("date", "")), newest_first
-    )
+def find(
+    index: LiveIndex, question: Question, query: Any, where: Clause | None, cut: Cut | None
+) -> tuple[RankedList, bool]:
+    """The hits of a query that have the least score; if none has it, the nearest ones and True."""
+    hits = search(index, query, where, question.hits)
+    if cut is None:
+        return hits, False
+    fitting = hits.down_to(least_score(cut, index, query))
+    return fitting or hits, bool(hits) and not fitting
 
 
 def least_score(cut: Cut, index: LiveIndex, query: Any) -> float:
@@ -427,7 +395,7 @@ def chips(read: ReadQuery) -> list[Chip]:
     return [Chip(term=term, weight=round(now.get(term, 0)), given=round(before[term])) for term in order]
 
 
-def hit_of(index: LiveIndex, hit: ScoredDoc, alike: int) -> ShownHit:
+def hit_of(index: LiveIndex, hit: ScoredDoc) -> ShownHit:
     """A hit with what is known of its document."""
     shown = index.corpus.documents.get(hit.doc_id, UNKNOWN)
     return ShownHit(
@@ -438,7 +406,6 @@ def hit_of(index: LiveIndex, hit: ScoredDoc, alike: int) -> ShownHit:
         text=shown.text,
         picture=bool(shown.picture),
         metadata=dict(shown.metadata),
-        alike=alike,
     )
 
 

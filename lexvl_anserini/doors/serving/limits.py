@@ -29,11 +29,6 @@ MOST_HITS = 100
 MOST_WEIGHTS = 1000
 MOST_FILTERS = 20
 
-# Documents without a query that are put in the order of their dates, and postings of an index whose near-duplicates are
-# looked for: each takes 16 bytes of memory.
-MOST_DATED = 100_000
-MOST_POSTINGS = 1 << 25
-
 # A picture as a query of terms keeps that many, the heaviest; a page can show and change as many.
 PICTURE_TERMS = 64
 

@@ -51,8 +51,6 @@ class Question(Message):
     weights   term -> weight instead of the encoder's; 0 leaves the term out
     where     an expression that documents must match; it does not change scores
     min_score the least score of a hit, as `300`, or `20%` of the greatest that a document could have
-    sort      the order of the hits: of their scores, or of their dates (`meta.date`), the newest first with -date
-    alike     near-duplicates are one hit, with their number
     """
 
     index: IndexName
@@ -64,17 +62,11 @@ class Question(Message):
     where: Written = ""
     filters: Annotated[list[MetadataFilter], Field(max_length=limits.MOST_FILTERS)] = []
     min_score: Written = ""
-    sort: Literal["score", "date", "-date"] = "score"
-    alike: bool = False
     hits: Annotated[int, Field(ge=1, le=limits.MOST_HITS)] = 24
 
 
 class ShownHit(Message):
-    """A document of an answer.
-
-    picture  whether `/api/picture` has one of it
-    alike    how many near-duplicates it has, where they are one hit
-    """
+    """A document of an answer; `picture` says whether `/api/picture` has one of it."""
 
     rank: int
     doc_id: str
@@ -83,7 +75,6 @@ class ShownHit(Message):
     text: str
     picture: bool
     metadata: dict[str, str | int | float | bool]
-    alike: int = 0
 
 
 class Chip(Message):

@@ -26,9 +26,8 @@ from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import field_options
-from lexvl_anserini.encoders.taught import plain
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
-from lexvl_anserini.engines.opening import WITH_WORDS, index_name, index_path, is_store_url
+from lexvl_anserini.engines.opening import index_name, index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
@@ -36,7 +35,6 @@ from lexvl_anserini.ground.registry import AUTO, TORCH
 from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.likeness import Likeness
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 
 if TYPE_CHECKING:
@@ -119,18 +117,6 @@ class LiveIndex:
         return cast("ImpactEngine", self.engine)
 
     @cached_property
-    def likeness(self) -> Likeness | None:
-        """The near-duplicates of the index; None where its vectors are too many, or in no folder of Lucene's."""
-        counts, folder = self.manifest.counts, self.served.path
-        if (
-            self.manifest.kind != "impact"
-            or counts.postings > limits.MOST_POSTINGS
-            or not any(folder.glob("segments_*"))
-        ):
-            return None
-        return Likeness.of(self.searcher.index)
-
-    @cached_property
     def picture_tower(self) -> Tower | None:
         """The side of the encoder that reads pictures, that of queries first; None if none does."""
         if self.manifest.corpus.name.startswith(WITHOUT_PICTURES):
@@ -177,7 +163,7 @@ class LiveIndex:
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
         tower: Any = model.document
-        return tower if isinstance(plain(tower), ImageTower) and self.picture_tower is not None else None
+        return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
 
     def _map_tower_of_field(self) -> ImageTower | None:
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
@@ -188,7 +174,7 @@ class LiveIndex:
         places = (changes.get("checkpoint"), changes.get("tokenizer"))
         options = {"runtime": TORCH}
         tower: Any = load_encoder_of(entry.encoder, *places, self.served.encoder.device, options).document
-        return tower if isinstance(plain(tower), ImageTower) else None
+        return tower if isinstance(tower, ImageTower) else None
 
     def suggested(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
@@ -362,9 +348,7 @@ def served_indexes(
     for number, place in enumerate(places):
         base = index_name(place)
         if base == ALBUM and not is_store_url(place):
-            album = Path(place).resolve().parent
-            of_read = album.name == WITH_WORDS and (album.parent / ALBUM).is_dir()
-            base = (album.parent if of_read else album).name
+            base = Path(place).resolve().parent.name
         if not base:
             raise DataError(f"{place}: a folder without a name; name the folder of an index")
         path = index_path(place)

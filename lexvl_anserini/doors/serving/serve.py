@@ -72,7 +72,6 @@ class OpenOptions:
     data_dir: cli.DataDir = None
     device: cli.Device = "auto"
     runtime: cli.Runtime = None
-    languages: cli.Languages = False
 
     @contextmanager
     def service(self, index: Sequence[str], examples: Sequence[str] = ()) -> Iterator[Service]:
@@ -81,7 +80,7 @@ class OpenOptions:
 
         if len(index) > MOST_INDEXES:
             raise UsageError(f"{len(index)} indexes; a server has at most {MOST_INDEXES}, the columns of its page")
-        settings = cli.encoder_settings((), self.runtime or AUTO, self.languages)
+        settings = cli.encoder_settings((), self.runtime or AUTO)
         places = opened.served_indexes(index, self.checkpoint or [], self.device, self.data_dir, settings)
         shelf = opened.Shelf(places)
         try:

@@ -14,7 +14,6 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.queries.clauses import (
     Boost,
     Clause,
-    Contains,
     Equals,
     Ids,
     Impacts,
@@ -122,7 +121,7 @@ def refuse_unsearchable(clause: Clause, engine: str) -> None:
     """Refuses clauses that need more than vectors."""
     for node in walk(clause):
         what = None
-        if isinstance(node, Equals | Range | Contains):
+        if isinstance(node, Equals | Range):
             what = f"the metadata field {node.field!r}"
         elif isinstance(node, Text):
             what = "BM25 of a text"

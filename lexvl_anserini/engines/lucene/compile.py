@@ -22,7 +22,6 @@ from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.queries.clauses import (
     Boost,
     Clause,
-    Contains,
     Equals,
     Ids,
     Impacts,
@@ -39,9 +38,6 @@ SEARCH = "org.apache.lucene.search"
 
 # The ends of Java's long, for an open side of a range.
 LEAST, MOST = -(2**63), 2**63 - 1
-
-# States of a regular expression's automaton; a text of 2,000 characters needs about so many.
-REGEXP_WORK = 10_000
 
 EPOCH = date(1970, 1, 1).toordinal()
 YEAR_OR_MONTH = re.compile(r"(\d{4})(?:-(\d\d))?")
@@ -95,11 +91,8 @@ class Compiler:
         if isinstance(clause, Ids):
             condition = self._ids(clause.doc_ids)
         else:
-            assert isinstance(clause, Equals | Range | Contains), clause
-            if isinstance(clause, Contains):
-                condition = self._contains(clause)
-            else:
-                condition = self._equals(clause) if isinstance(clause, Equals) else self._range(clause)
+            assert isinstance(clause, Equals | Range), clause
+            condition = self._equals(clause) if isinstance(clause, Equals) else self._range(clause)
         return Compiled(self._unscored(condition), "FILTER")
 
     def _all_of(self, required: list[Compiled], optional: list[Compiled]) -> Compiled:
@@ -170,16 +163,6 @@ class Compiler:
             term = java_class("org.apache.lucene.index.Term")(clause.field, keyword(clause.value))
             return java_class(f"{SEARCH}.TermQuery")(term)
         return self._range(Range(clause.field, clause.value, clause.value))
-
-    def _contains(self, clause: Contains) -> Any:
-        if (kind := self._type(clause.field)) != "keyword":
-            raise UsageError(
-                f"{clause.field}: a field of type {kind}, expected one of texts, to look for {clause.text!r}"
-            )
-        pattern = "".join(letter if letter.isalnum() else f"\\{letter}" for letter in clause.text)
-        term = java_class("org.apache.lucene.index.Term")(clause.field, f".*{pattern}.*")
-        rules = java_class("org.apache.lucene.util.automaton.RegExp")
-        return java_class(f"{SEARCH}.RegexpQuery")(term, rules.NONE, rules.ASCII_CASE_INSENSITIVE, REGEXP_WORK)
 
     def _range(self, clause: Range) -> Any:
         kind = self._type(clause.field)

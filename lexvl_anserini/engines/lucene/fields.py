@@ -11,11 +11,9 @@ the postings, its vector from its term vector, its text from the stored fields.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,45 +179,6 @@ def keywords(index: Path, key: str) -> dict[str, str]:
     with java_errors(f"{index}: cannot be read"), whole_index(index) as whole:
         lines = whole.java.keywords(META + key).tostring().decode().split("\n")[:-1]
     return dict(line.split(" ", 1) for line in lines)
-
-
-def metadata_of(index: Path, fields: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """The metadata of documents by id, from the fields of index.json; documents without any are absent."""
-    metadata: dict[str, dict[str, Any]] = {}
-    for field, kind in fields.items():
-        if field.startswith(META):
-            key = field.removeprefix(META)
-            values = keywords(index, key) if kind == "keyword" else numbers(index, key, kind)
-            for doc_id, value in values.items():
-                metadata.setdefault(doc_id, {})[key] = value
-    return metadata
-
-
-def numbers(index: Path, key: str, kind: str) -> dict[str, Any]:
-    """The value of a metadata key by document id, for a key whose values are of the type long, double or date."""
-    jvm.start()
-    values: dict[str, Any] = {}
-    with java_errors(f"{index}: cannot be read"), opened_reader(index) as reader, java_calls():
-        doc_values, leaves = java_class("org.apache.lucene.index.DocValues"), reader.leaves()
-        for place in range(leaves.size()):
-            leaf = leaves.get(place).reader()
-            ids, held = doc_values.getBinary(leaf, ID), doc_values.getSortedNumeric(leaf, META + key)
-            live = leaf.getLiveDocs()
-            while (number := held.nextDoc()) != _postings().NO_MORE_DOCS:
-                if live is not None and not live.get(number):
-                    continue
-                ids.advanceExact(number)
-                values[str(ids.binaryValue().utf8ToString())] = _number(int(held.nextValue()), kind)
-    return values
-
-
-def _number(stored: int, kind: str) -> Any:
-    """What Lucene stores as 64 bits: days since 1970, and doubles whose bits are in the order of their values."""
-    if kind == "date":
-        return (date(1970, 1, 1) + timedelta(days=stored)).isoformat()
-    if kind == "long":
-        return stored
-    return struct.unpack("<d", struct.pack("<q", stored ^ (stored >> 63 & 0x7FFFFFFFFFFFFFFF)))[0]
 
 
 @java_calls()

@@ -4,7 +4,7 @@ import { Column, bars, drawMap, element, number, picture, pictureUrl } from "./v
 
 const STEP = 24, MOST = 96, RANK_CONSTANT = 60, HOVER_MS = 120, PAUSE_MS = 80;
 const byId = (id) => document.getElementById(id);
-const state = { q: "", as: "auto", where: "", cut: "", sort: "score", alike: false, filters: [], weights: {}, like: null, picture: null, hits: STEP, mix: null };
+const state = { q: "", as: "auto", where: "", cut: "", filters: [], weights: {}, like: null, picture: null, hits: STEP, mix: null };
 const columns = [];
 let description = { indexes: [], examples: [] };
 
@@ -27,8 +27,7 @@ function readLink() {
   const given = new URLSearchParams(site ? location.hash.slice(1) : location.search);
   const parsed = (key, otherwise) => { try { return JSON.parse(given.get(key)) ?? otherwise; } catch { return otherwise; } };
   Object.assign(state, { q: given.get("q") ?? "", as: ["text", "terms"].includes(given.get("as")) ? given.get("as") : "auto",
-    where: given.get("where") ?? "", cut: given.get("cut") ?? "", alike: given.has("alike"),
-    sort: ["date", "-date"].includes(given.get("sort")) ? given.get("sort") : "score", like: given.get("like"), picture: given.get("picture"),
+    where: given.get("where") ?? "", cut: given.get("cut") ?? "", like: given.get("like"), picture: given.get("picture"),
     hits: Math.min(Math.max(Number(given.get("hits")) || STEP, 1), MOST), mix: given.has("mix") ? Number(given.get("mix")) || 0 : null });
   const weights = parsed("weights", {}), filters = parsed("filters", []);
   state.weights = weights && typeof weights === "object" && !Array.isArray(weights) ? weights : {};
@@ -40,8 +39,6 @@ function writeLink() {
   if (state.q) given.set("q", state.q);
   if (state.as !== "auto") given.set("as", state.as);
   for (const key of ["where", "cut", "like", "picture"]) if (state[key]) given.set(key, state[key]);
-  if (state.sort !== "score") given.set("sort", state.sort);
-  if (state.alike) given.set("alike", 1);
   if (state.hits !== STEP) given.set("hits", state.hits);
   if (state.mix !== null) given.set("mix", state.mix);
   const weights = Object.fromEntries(Object.entries(state.weights).filter(([, terms]) => Object.keys(terms).length));
@@ -55,7 +52,7 @@ function writeLink() {
 
 function question(index) {
   return { index, text: state.picture || state.like ? "" : state.q, read_as: state.as, picture: state.picture, like: state.like,
-    weights: state.weights[index] ?? {}, where: state.where, filters: state.filters, min_score: state.cut, sort: state.sort, alike: state.alike, hits: state.hits };
+    weights: state.weights[index] ?? {}, where: state.where, filters: state.filters, min_score: state.cut, hits: state.hits };
 }
 
 class Searcher {
@@ -330,16 +327,13 @@ function showFilters() {
     return element("li", {}, text, element("button", { type: "button", text: "×", "aria-label": `Remove the filter ${text}`,
       onclick: () => { state.filters.splice(place, 1); showFilters(); search(); } }));
   }));
-  const others = [state.where, state.cut, state.sort !== "score", state.alike];
-  const count = state.filters.length + others.filter(Boolean).length;
+  const count = state.filters.length + [state.where, state.cut].filter(Boolean).length;
   byId("filter-count").textContent = count ? ` (${count})` : "";
   if (count) byId("filters").open = true;
 }
 
 byId("where").addEventListener("input", (event) => { state.where = event.target.value; showFilters(); search(); });
 byId("min-score").addEventListener("input", (event) => { state.cut = event.target.value.trim(); showFilters(); search(); });
-byId("sort").addEventListener("change", (event) => { state.sort = event.target.value; showFilters(); search(); });
-byId("alike").addEventListener("change", (event) => { state.alike = event.target.checked; showFilters(); search(); });
 byId("filter-field").addEventListener("change", showField);
 byId("filter-add").addEventListener("click", () => {
   const name = byId("filter-field").value, ranged = metadataFields().get(name).type !== "keyword";
@@ -383,8 +377,6 @@ async function begin() {
   field.value = state.q;
   byId("where").value = state.where;
   byId("min-score").value = state.cut;
-  byId("sort").value = state.sort;
-  byId("alike").checked = state.alike;
   byId("read-as").value = state.as;
   addBlend();
   if (site && state.like) await site.find(state.like);

@@ -102,18 +102,6 @@ function tokensOf(text, words) {
   return tokens.slice(0, words.most);
 }
 
-// --- the name of a taught word (encoders/taught.py), as a word of its own, or anywhere in writing systems without blanks
-
-const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Hangul}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
-
-function nameOf(term) {
-  const plain = (text) => text.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&");
-  const spaced = (letter) => /[\p{L}\p{N}]/u.test(letter) && !UNSPACED.test(letter);
-  const letters = [...term], name = term.split("_").filter(Boolean).map(plain).join("[\\s_]+") || plain(term);
-  const before = spaced(letters[0]) ? "(?<![\\p{L}\\p{N}_])" : "", after = spaced(letters.at(-1)) ? "(?![\\p{L}\\p{N}_])" : "";
-  return new RegExp(before + name + after, "giu");
-}
-
 let read = null;
 
 async function wordsOfSite() {
@@ -123,8 +111,7 @@ async function wordsOfSite() {
   const ids = new Map(tokens.map((token, id) => [token, id]));
   const numbers = numbersOf(await bytesOf(words.columns)), columns = tokens.map(() => numbers.next() - 1);
   const escaped = words.specials.map((token) => token.replace(/[[\](){}.*+?^$|\\]/g, "\\$&"));
-  const names = words.taught.map((column) => ({ column, name: nameOf(words.terms[column]) }));
-  read = { ...words, ids, columns, names, special: new RegExp(`(${escaped.join("|")})`), columnOf: new Map(words.terms.map((term, column) => [term, column])) };
+  read = { ...words, ids, columns, special: new RegExp(`(${escaped.join("|")})`), columnOf: new Map(words.terms.map((term, column) => [term, column])) };
   return read;
 }
 
@@ -145,14 +132,7 @@ async function weighted(question) {
 }
 
 function bagOf(text, words) {
-  const taught = [];
-  if (words.names.length) text = text.normalize("NFC");
-  for (const { column, name } of words.names) {
-    const rest = text.replace(name, " ");
-    if (rest !== text) taught.push(column);
-    text = rest;
-  }
-  const own = new Set([...tokensOf(text, words).map((token) => words.columns[token] ?? -1).filter((column) => column >= 0), ...taught]);
+  const own = new Set(tokensOf(text, words).map((token) => words.columns[token] ?? -1).filter((column) => column >= 0));
   return new Map([...own].map((column) => [column, words.weights[own.size]]));
 }
 

@@ -191,7 +191,6 @@ export class Column {
       card.hit = hit;
       card.score.textContent = number(hit.score);
       card.rank.textContent = hit.rank;
-      card.alike.textContent = hit.alike ? `+${number(hit.alike)} like this` : "";
       if (card.frame) drawMap(card.frame, null);
     }
     const order = [...this.hits.values()].map((card) => card.root);
@@ -204,7 +203,7 @@ export class Column {
 
   card(hit) {
     const name = hit.title || hit.doc_id;
-    const card = { hit, score: element("span", { class: "score" }), rank: element("span"), alike: element("span", { class: "alike" }), bars: element("ul", { class: "bars", "aria-label": `Terms of ${name}` }) };
+    const card = { hit, score: element("span", { class: "score" }), rank: element("span"), bars: element("ul", { class: "bars", "aria-label": `Terms of ${name}` }) };
     const map = (drawn) => this.events.map(card, drawn ? undefined : null);
     const open = { type: "button", onclick: () => this.events.open(card), onmouseenter: () => map(true), onfocus: () => map(true),
       onmouseleave: () => map(false), onblur: () => map(false), "aria-label": `Details of ${name}` };
@@ -218,7 +217,7 @@ export class Column {
       content = element("button", { class: "snippet", ...open, "aria-label": undefined }, words);
     }
     const id = element("span", { class: "id", title: hit.doc_id }, card.rank, ` ${hit.picture ? name : hit.doc_id}`);
-    card.root = element("li", { class: "hit" }, content, element("div", { class: "name" }, id, card.alike, card.score), card.bars);
+    card.root = element("li", { class: "hit" }, content, element("div", { class: "name" }, id, card.score), card.bars);
     if (!this.description.terms) card.bars.remove();
     return card;
   }

@@ -11,7 +11,6 @@ from lexvl_anserini.doors.serving.publishing.data_files import as_text, varying
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.tokens import token_strings
-from lexvl_anserini.encoders.taught import TaughtQueries, plain
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import CsrRows, Quantiser
@@ -28,7 +27,7 @@ def bag_of(model: Encoder) -> BagTower:
     Raises:
         UsageError: another query side, whose weights a page cannot compute.
     """
-    tower = plain(model.query)
+    tower = model.query
     if not isinstance(tower, BagTower) or not tower.binary or tower.topk is not None:
         raise UsageError(
             f"queries of the encoder {model.name!r} need more than their words, which a page without a server cannot "
@@ -45,14 +44,12 @@ def words_of(model: Encoder, manifest: Manifest) -> dict[str, Any]:
     specials  tokens that a text may name as they are
     most      tokens of a text that are read
     longest   characters of the longest word that is split
-    taught    the dimensions of taught words, in the order in which a text is searched for their names
     weights   the weight of each term in a query of 0, 1, ... terms
 
     Raises:
         UsageError: a query side whose weights a page cannot compute, or another tokenizer than BERT's with lower case.
     """
     tower = bag_of(model)
-    taught = model.query.taught.longest_first if isinstance(model.query, TaughtQueries) else []
     reader = tower.reader
     rule = json.loads(reader.tokenizer.backend_tokenizer.to_str())
     normalizer, pieces = rule["normalizer"] or {}, rule["model"]
@@ -77,8 +74,7 @@ def words_of(model: Encoder, manifest: Manifest) -> dict[str, Any]:
         "specials": [token["content"] for token in rule["added_tokens"]],
         "most": most,
         "longest": pieces["max_input_chars_per_word"],
-        "taught": [len(tower.vocabulary) + number for number in taught],
-        "weights": [0, *weights_by_size(manifest, min(most, len(tower.vocabulary)) + len(taught))],
+        "weights": [0, *weights_by_size(manifest, min(most, len(tower.vocabulary)))],
     }
 
 

@@ -18,7 +18,6 @@ from lexvl_anserini.encoders.parts.images.pixels import Box
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.tokens import token_names
 from lexvl_anserini.encoders.parts.towers import TextTower
-from lexvl_anserini.encoders.taught import TaughtSide, plain
 from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,17 +29,15 @@ WHITE, PALENESS = (255, 255, 255), 0.6
 
 def image_side(model: Encoder) -> ImageTower:
     """The tower of an encoder that reads images."""
-    sides: tuple[Any, Any] = (model.document, model.query)
-    for tower in sides:
-        if isinstance(plain(tower), ImageTower):
-            return tower  # one with taught words has all of an ImageTower
+    for tower in (model.document, model.query):
+        if isinstance(tower, ImageTower):
+            return tower
     raise UsageError(f"encoder {model.name!r} has no image side that pools over patches; maps need one")
 
 
 def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
     """The dimensions of each text's own tokens, ascending, without prompt and special tokens."""
-    sides = map(plain, (model.query, model.document))
-    towers = [tower for tower in sides if isinstance(tower, (TextTower, BagTower))]
+    towers = [tower for tower in (model.query, model.document) if isinstance(tower, (TextTower, BagTower))]
     if not towers:
         raise UsageError(f"encoder {model.name!r} reads no texts in this direction; use one with text")
     tower = towers[0]
@@ -48,18 +45,6 @@ def own_terms(model: Encoder, texts: Sequence[str]) -> list[list[int]]:
         raise UsageError(f"the terms of encoder {model.name!r} are no words but {tower.vocabulary[0]!r} and so on")
     reader = replace(tower.reader, prompt="", specials=False, padding="none")
     return [own.tolist() for own in tower.columns.own(reader(texts))]
-
-
-def terms_of(model: Encoder, query: str) -> list[int]:
-    """The dimensions of a query's own tokens, as `own_terms`, and of the taught words that it names."""
-    side, rest, names = model.document, query, list[int]()
-    if isinstance(side, TaughtSide):
-        rest, numbers = side.taught.taken_out(query)
-        names = [len(side.taught.own) + number for number in numbers]
-    [own] = own_terms(model, [rest]) if rest.strip() else [[]]
-    if not own and not names:
-        raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
-    return own + names
 
 
 @torch.inference_mode()
@@ -84,21 +69,14 @@ def patch_logits(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) 
 
 
 def patch_activations(tower: ImageTower, images: Sequence[Any], dims: Sequence[int]) -> np.ndarray:
-    """Activations of some dimensions at each grid cell, shaped as `patch_logits`.
-
-    A taught word has the sum of its coefficients times the activations of the own terms.
-    """
-    if not isinstance(tower, TaughtSide):
-        return tower.composition.activation(torch.from_numpy(patch_logits(tower, images, dims))).numpy()
-    mixed = tower.taught.of_own(dims)  # [V, len(dims)]
-    own = np.flatnonzero(mixed.getnnz(axis=1))
-    return patch_activations(plain(tower), images, own.tolist()) @ mixed[own].toarray()
+    """Activations of some dimensions at each grid cell, shaped as `patch_logits`."""
+    return tower.composition.activation(torch.from_numpy(patch_logits(tower, images, dims))).numpy()
 
 
 @torch.inference_mode()
 def token_logits(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
     """Streams every token of texts, without special ones, with the logits of some dimensions there, float32 [dims]."""
-    towers = [tower for tower in map(plain, (model.query, model.document)) if isinstance(tower, TextTower)]
+    towers = [tower for tower in (model.query, model.document) if isinstance(tower, TextTower)]
     if not towers:
         raise UsageError(f"encoder {model.name!r} has no text side that pools over tokens")
     tower, head = towers[0], towers[0].composition.head
@@ -128,14 +106,13 @@ def localise(
         values: logits, or activations (>= 0, as in the vectors). The paper does not say which.
 
     Raises:
-        UsageError: no image side, no token of the query is a term, or logits of a taught word, which has none.
+        UsageError: no image side, or no token of the query is a term.
     """
-    tower, dims = image_side(model), terms_of(model, query)
-    if values == "activation":
-        return patch_activations(tower, images, dims).mean(axis=-1)
-    if dims[-1] >= len(plain(tower).vocabulary):
-        raise UsageError(f"query {query!r}: a taught word is a sum of activations, without logits; use activations")
-    return patch_logits(tower, images, dims).mean(axis=-1)
+    tower, [dims] = image_side(model), own_terms(model, [query])
+    if not dims:
+        raise UsageError(f"query {query!r}: none of its tokens is a term of this model")
+    compute = patch_activations if values == "activation" else patch_logits
+    return compute(tower, images, dims).mean(axis=-1)
 
 
 def contributions(tower: ImageTower, image: Any, weights: Mapping[str, float]) -> np.ndarray:
