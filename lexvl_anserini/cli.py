@@ -26,7 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
-from lexvl_anserini.ground.places import with_urls
+from lexvl_plugins.cluster.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
 from lexvl_anserini.ground.registry import AUTO, EXTRA_PACKAGES, door, import_home, missing_package
 from lexvl_anserini.ground.user_folders import home_folder
@@ -106,30 +106,30 @@ class Row(NamedTuple):
 
 GROUPS: Mapping[str, Mapping[str, Row]] = {
     "Start here": {
-        "demo": Row("lexvl_anserini.demo", "The whole line on drawn images, with its tables"),
-        "photos": Row("lexvl_anserini.photos", "Search a folder of your own pictures"),
-        "pages": Row("lexvl_anserini.doors.pages.pages", "Search a folder of your own PDFs and scans"),
+        "demo": Row("lexvl_plugins.photos.demo", "The whole line on drawn images, with its tables"),
+        "photos": Row("lexvl_plugins.photos.command", "Search a folder of your own pictures"),
+        "pages": Row("lexvl_plugins.pages.pages", "Search a folder of your own PDFs and scans"),
     },
     "Train and encode": {
-        "train": Row("lexvl_anserini.train", "Train encoders by a recipe"),
-        "mine": Row("lexvl_anserini.mine", "Mine hard negatives for training from a run"),
+        "train": Row("lexvl_plugins.train.command", "Train encoders by a recipe"),
+        "mine": Row("lexvl_plugins.train.mine", "Mine hard negatives for training from a run"),
         "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
-        "export-onnx": Row("lexvl_anserini.doors.onnx.export_onnx", "Export an encoder as ONNX graphs"),
-        "import": Row("lexvl_anserini.exchange.import_shards", "Import vectors that another program encoded"),
+        "export-onnx": Row("lexvl_plugins.onnx.export_onnx", "Export an encoder as ONNX graphs"),
+        "import": Row("lexvl_plugins.exchange.import_shards", "Import vectors that another program encoded"),
         "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
     },
     "Index and search": {
         "index": Row("lexvl_anserini.index", "Build, change or check an index"),
-        "adopt": Row("lexvl_anserini.exchange.adopt", "Search an index of stock Anserini as one of ours"),
-        "export-ciff": Row("lexvl_anserini.exchange.export_ciff", "Export an index as a file that other systems read"),
+        "adopt": Row("lexvl_plugins.exchange.adopt", "Search an index of stock Anserini as one of ours"),
+        "export-ciff": Row("lexvl_plugins.exchange.export_ciff", "Export an index as a file that other systems read"),
         "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
         "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
         "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
-        "serve": Row("lexvl_anserini.doors.serving.serve", "Serve a search page and a JSON API"),
-        "mcp": Row("lexvl_anserini.doors.serving.mcp", "Serve indexes as tools of agents (MCP)"),
-        "publish": Row("lexvl_anserini.doors.serving.publish", "Write the search page as files that need no server"),
-        "push": Row("lexvl_anserini.doors.sharing.push", "Push an index to the hub or to storage"),
-        "pull": Row("lexvl_anserini.doors.sharing.pull", "Pull an index from the hub or from storage"),
+        "serve": Row("lexvl_plugins.serve.serve", "Serve a search page and a JSON API"),
+        "mcp": Row("lexvl_plugins.serve.mcp", "Serve indexes as tools of agents (MCP)"),
+        "publish": Row("lexvl_plugins.serve.publish", "Write the search page as files that need no server"),
+        "push": Row("lexvl_plugins.exchange.sharing.push", "Push an index to the hub or to storage"),
+        "pull": Row("lexvl_plugins.exchange.sharing.pull", "Pull an index from the hub or from storage"),
     },
     "Combine runs": {
         "fuse": Row("lexvl_anserini.fuse", "Fuse runs by ranks or scores"),
@@ -147,7 +147,7 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
     "Evaluate runs by the rules of one dataset": {
         "beir": Row("lexvl_eval.beir", "BEIR: nDCG@10, Recall@100"),
         "msmarco": Row("lexvl_eval.msmarco", "MS MARCO passages: RR@10"),
-        "vidore": Row("lexvl_eval.vidore", "Pages: nDCG@5"),
+        "vidore": Row("lexvl_plugins.pages.vidore", "Pages: nDCG@5"),
         "coco": Row("lexvl_eval.coco", "COCO captions: R@1, R@5, R@10"),
         "flickr30k": Row("lexvl_eval.flickr30k", "Flickr30k captions: R@1, R@5, R@10"),
         "flickr8k": Row("lexvl_eval.flickr8k", "Flickr8k captions: R@1, R@5, R@10"),
@@ -163,9 +163,9 @@ GROUPS: Mapping[str, Mapping[str, Row]] = {
         "quantisation": Row("lexvl_eval.analyses.quantisation", "What integer impacts lose"),
         "pruning": Row("lexvl_eval.analyses.pruning", "What shorter queries and documents lose"),
         "sparsity": Row("lexvl_eval.analyses.sparsity", "Terms per query and document, and FLOPS"),
-        "tune": Row("lexvl_eval.analyses.tune", "Choose settings on one split, report them on another"),
-        "efficiency": Row("lexvl_eval.efficiency.command", "Time, memory and size on this machine"),
-        "cluster": Row("lexvl_eval.efficiency.cluster", "A cluster of this machine against one process"),
+        "tune": Row("lexvl_plugins.bench.tune", "Choose settings on one split, report them on another"),
+        "efficiency": Row("lexvl_plugins.bench.command", "Time, memory and size on this machine"),
+        "cluster": Row("lexvl_plugins.cluster.efficiency", "A cluster of this machine against one process"),
         "doctor": Row("lexvl_anserini.searching.doctor", "Whether everything runs here, and what is missing"),
     },
 }

@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.cards import (
 )
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
-from lexvl_anserini.ground.places import fetched_file, place, published, stored_url
+from lexvl_plugins.cluster.places import fetched_file, place, published, stored_url
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.registry import door
 from lexvl_anserini.queries.query_source import TopicSource, load_topics
@@ -35,7 +35,7 @@ from lexvl_anserini.queries.query_vectors import encode_topics
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
-    from lexvl_anserini.doors.cluster.plans import CorpusPlan
+    from lexvl_plugins.cluster.plans import CorpusPlan
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.loading import EncoderRequest
     from lexvl_anserini.ground.quantise import Quantiser

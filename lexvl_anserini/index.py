@@ -19,7 +19,7 @@ from lexvl_anserini.engines.index_folder import RESIDENT, read_report
 from lexvl_anserini.engines.opening import engine_of, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import FIELDS, Manifest
-from lexvl_anserini.ground.places import fetched, place
+from lexvl_plugins.cluster.places import fetched, place
 from lexvl_anserini.ground.registry import door
 from lexvl_anserini.searching.building import (
     append_index,
@@ -187,7 +187,7 @@ def command(
 
 def imported(file: Path, shards: Sequence[str], overwrite: bool, dry_run: bool) -> Path:
     """Writes the postings of a CIFF file as shards; returns their folder."""
-    from lexvl_anserini.exchange.formats import CIFF, default_shards, import_file
+    from lexvl_plugins.exchange.formats import CIFF, default_shards, import_file
 
     if len(shards) > 1 or dry_run:
         raise UsageError("--from-ciff writes one folder of SHARDS, before anything can be estimated of an index")

@@ -27,7 +27,7 @@ suffix=${seed[1]:+.${seed[1]#seed=}}
 train() { # RECIPE [options of train]: writes training/RECIPE, and shares what the networks make of photos and captions
   local recipe=$1
   shift
-  python -m lexvl_anserini.train --recipe "runs/recipes/$recipe.yaml" --output "training/$recipe$suffix" --cache training/cache \
+  python -m lexvl_plugins.train.command --recipe "runs/recipes/$recipe.yaml" --output "training/$recipe$suffix" --cache training/cache \
     ${seed[@]+"${seed[@]}"} ${data[@]+"${data[@]}"} ${device[@]+"${device[@]}"} ${hours[@]+"${hours[@]}"} "$@"
 }
 

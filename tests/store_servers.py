@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from lexvl_anserini.doors.stores.qdrant import QdrantEngine
-from lexvl_anserini.doors.stores.store import ImpactStore, StoreRow, Trouble
-from lexvl_anserini.doors.stores.urls import parse_url
+from lexvl_plugins.stores.qdrant import QdrantEngine
+from lexvl_plugins.stores.store import ImpactStore, StoreRow, Trouble
+from lexvl_plugins.stores.urls import parse_url
 from lexvl_anserini.engines.opening import engine_class
 from lexvl_anserini.ground.errors import ArtefactError
 
@@ -150,7 +150,7 @@ def opened(url: str) -> Iterator[ImpactStore]:
 
 def drop_document(store: ImpactStore, doc_id: str) -> None:
     """Removes a document behind our back, with the client of the store."""
-    from lexvl_anserini.doors.stores.store import key_of
+    from lexvl_plugins.stores.store import key_of
 
     kind = type(store).__name__
     served: Any = getattr(store, "served", None)
@@ -210,7 +210,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.doors.stores import building
+from lexvl_plugins.stores import building
 building.BATCH_ROWS = 2
 def progress(n):
     print("loading", flush=True)

@@ -6,4 +6,4 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source runs/setup.sh test,opensearch,qdrant,store-servers
-python -m pytest tests/doors/test_stores.py tests/doors/test_stores_parts.py "$@"
+python -m pytest tests/plugins/stores/test_stores.py tests/plugins/stores/test_stores_parts.py "$@"

@@ -17,7 +17,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.user_folders import expanded_path
-from lexvl_anserini.training.words import function_words
+from lexvl_plugins.train.words import function_words
 
 from .classes.classification import Vectors
 from .classes.labelled import LISTS, read_rows

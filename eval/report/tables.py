@@ -31,7 +31,7 @@ from .render import (
 
 if TYPE_CHECKING:
     from ..analyses.terms import TermProfile
-    from ..analyses.tune import CrossValidated, Tuned, TuningSetting
+    from lexvl_plugins.bench.tune import CrossValidated, Tuned, TuningSetting
     from ..measures.significance import SystemComparison
 
 

@@ -72,9 +72,9 @@ def stair_side(number: int) -> float:
 
     from lexvl_anserini.encoders.parts.tokens import TokenColumns
     from lexvl_anserini.ground.vocabulary import Vocabulary
-    from lexvl_anserini.training.images.sides import SIDES
-    from lexvl_anserini.training.model_settings import ModelSettings
-    from lexvl_anserini.training.recipe import read_recipe
+    from lexvl_plugins.train.images.sides import SIDES
+    from lexvl_plugins.train.model_settings import ModelSettings
+    from lexvl_plugins.train.recipe import read_recipe
 
     model = read_recipe(shipped_folder("recipes") / "stair-paper.yaml").model
     assert isinstance(model, ModelSettings)
@@ -105,11 +105,11 @@ def fdt_share() -> float:
     """
     import torch
 
-    from lexvl_anserini.training.images.fdt_networks import clip_texts
-    from lexvl_anserini.training.images.networks import Networks, TextNetwork, fresh_patches, no_columns
-    from lexvl_anserini.training.images.sides import SIDES
-    from lexvl_anserini.training.model_settings import BpeTextSettings, ModelSettings, PretrainedImage
-    from lexvl_anserini.training.recipe import read_recipe
+    from lexvl_plugins.train.images.fdt_networks import clip_texts
+    from lexvl_plugins.train.images.networks import Networks, TextNetwork, fresh_patches, no_columns
+    from lexvl_plugins.train.images.sides import SIDES
+    from lexvl_plugins.train.model_settings import BpeTextSettings, ModelSettings, PretrainedImage
+    from lexvl_plugins.train.recipe import read_recipe
 
     shares = []
     for name, changes in (("fdt", {}), ("fdt", {"model.image.patch_size": 16}), ("fdt-swin", {})):

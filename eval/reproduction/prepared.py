@@ -22,7 +22,7 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.user_folders import expanded_path
 
 from ..analyses.classes.class_sets import CLASS_SETS
-from ..efficiency.papers import PROTOCOLS
+from lexvl_plugins.bench.papers import PROTOCOLS
 from ..measures.result_files import slug
 from .published import PublishedSystem
 from .quantities import PRIVATE, direction_of

@@ -12,7 +12,7 @@
     weight                                       the weights of an image's or a text's terms
     answers                                      passages that contain an answer: top-k
     vqa                                          visual question answering: accuracy by kind of question
-    speed                                        of systems of this project: a ratio that `eval.efficiency` names
+    speed                                        of systems of this project: a ratio that `lexvl_plugins.bench` names
     model, training, probe, claim                numbers of other kinds; their names are free, as those of speeds
 """
 

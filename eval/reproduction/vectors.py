@@ -13,9 +13,9 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 
 from ..analyses.sentence_pairs import completeness, sentence_pairs
-from ..efficiency.processes import check_system
-from ..efficiency.protocols import measure
-from ..efficiency.suite import Options
+from lexvl_plugins.bench.processes import check_system
+from lexvl_plugins.bench.protocols import measure
+from lexvl_plugins.bench.suite import Options
 from ..measures.flops import sparsity_of
 from .prepared import STORED, Prepared, objects_of, picture_of, prepare, twin_of
 from .retrieval import dataset_for, encoded, found_or_made
@@ -44,7 +44,7 @@ def measure_latency(part: RowPart, place: Workplace) -> Finding:
 
 
 def latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """What `eval.efficiency --protocol` reports of both models over the same documents; one thread, on this machine."""
+    """What `lexvl_plugins.bench --protocol` reports of both models over the same documents; one thread, on this machine."""
     twin = twin_of(part)
     dense = prepare(twin, place) if twin else None
     if twin is None or dense is None:
@@ -79,7 +79,7 @@ def measure_speed(part: RowPart, place: Workplace) -> Finding:
         check_system()
     except LexvlError as error:
         raise DataError(str(error)) from None
-    from ..efficiency.search import measure as measure_search
+    from lexvl_plugins.bench.search import measure as measure_search
 
     suite = part.system.suite
     options = Options(

@@ -246,7 +246,7 @@ CARDS: Mapping[str, Card] = {
         rerank_options=SVDR_RERANK,
     ),
     "v-splade": Card(
-        loader="lexvl_anserini.encoders.families.v_splade:load_v_splade",
+        loader="lexvl_plugins.pages.v_splade:load_v_splade",
         paper="Cho et al., V-SPLADE, 2026 (arXiv 2605.30917)",
         modalities=CROSS_MODAL,
         checkpoints=("naver/v-splade-quality", "naver/v-splade-efficient"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scipy import sparse
     from torch import Tensor
 
-    from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
+    from lexvl_plugins.exchange.adapters.pyserini_queries import StockQueryEncoder
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.ground.vocabulary import Vocabulary
 
@@ -357,7 +357,7 @@ class Encoder:
         Raises:
             UsageError: the model is not lexical.
         """
-        from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
+        from lexvl_plugins.exchange.adapters.pyserini_queries import StockQueryEncoder
         from lexvl_anserini.ground.quantise import Quantiser
 
         expect_lexical(f"encoder {self.name!r}", self.kind, "an impact index answers lexical queries")

@@ -11,7 +11,7 @@ from lexvl_anserini.engines.engine import ChangingEngine, Engine, ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
-from lexvl_anserini.ground.places import fetched, place, refreshed
+from lexvl_plugins.cluster.places import fetched, place, refreshed
 from lexvl_anserini.ground.registry import DEFAULT_ENGINES, DOORS_HOME, ENGINES, GONE_ENGINES, door, resolve
 
 OpenEngine = TypeVar("OpenEngine", bound=Engine)

@@ -18,22 +18,22 @@ DATASETS: Mapping[str, str] = {
     "beir": "lexvl_anserini.data.corpora.beir:load_beir",
     "coco": "lexvl_anserini.data.corpora.captioned:load_captions",
     "demo": "lexvl_anserini.data.corpora.demo:load_demo",
-    "dpr": "lexvl_anserini.data.corpora.text_pairs:load_dpr_file",
+    "dpr": "lexvl_plugins.train.corpora.text_pairs:load_dpr_file",
     "embeddings": "lexvl_anserini.data.corpora.embeddings:load_embeddings",
     "flickr30k": "lexvl_anserini.data.corpora.captioned:load_captions",
     "flickr8k": "lexvl_anserini.data.corpora.captioned:load_captions",
     "folder": "lexvl_anserini.data.corpora.folder:load_folder",
     "irds": "lexvl_anserini.data.corpora.irds:load_irds",
     "karpathy": "lexvl_anserini.data.corpora.captioned:load_karpathy",
-    "pages": "lexvl_anserini.doors.pages.corpus:load_pages",
-    "pairs": "lexvl_anserini.data.corpora.text_pairs:load_pairs",
+    "pages": "lexvl_plugins.pages.corpus:load_pages",
+    "pairs": "lexvl_plugins.train.corpora.text_pairs:load_pairs",
     "pictures": "lexvl_anserini.data.corpora.folder:load_pictures",
-    "samples": "lexvl_anserini.data.corpora.samples:load_samples",
-    "sentences": "lexvl_anserini.data.corpora.own_queries:load_own_queries",
-    "titles": "lexvl_anserini.data.corpora.own_queries:load_own_queries",
-    "triples": "lexvl_anserini.data.corpora.text_pairs:load_triples",
-    "vidore": "lexvl_anserini.data.corpora.vidore:load_vidore",
-    "webdataset": "lexvl_anserini.data.corpora.webdataset:load_webdataset",
+    "samples": "lexvl_plugins.photos.samples:load_samples",
+    "sentences": "lexvl_plugins.train.corpora.own_queries:load_own_queries",
+    "titles": "lexvl_plugins.train.corpora.own_queries:load_own_queries",
+    "triples": "lexvl_plugins.train.corpora.text_pairs:load_triples",
+    "vidore": "lexvl_plugins.pages.vidore_corpus:load_vidore",
+    "webdataset": "lexvl_plugins.train.corpora.webdataset:load_webdataset",
 }
 # Datasets that are named family:path; the others have a fixed place in the data folder, or are packaged.
 FAMILIES_OF_PATHS = frozenset(
@@ -71,10 +71,10 @@ ENGINES: dict[str, EngineRow] = {
     "bm25": EngineRow("lexvl_anserini.engines.bm25:BM25Engine", ("text",)),
     "faiss": EngineRow("lexvl_anserini.engines.faiss:FaissEngine", ("dense",)),
     "lucene": EngineRow("lexvl_anserini.engines.lucene.engine:LuceneEngine", ("impact",)),
-    "opensearch": EngineRow("lexvl_anserini.doors.stores.opensearch:OpenSearchEngine", ("impact",)),
-    "partitions": EngineRow("lexvl_anserini.doors.cluster.partitions:PartitionsEngine", ("impact",)),
+    "opensearch": EngineRow("lexvl_plugins.stores.opensearch:OpenSearchEngine", ("impact",)),
+    "partitions": EngineRow("lexvl_plugins.cluster.partitions:PartitionsEngine", ("impact",)),
     "pyserini": EngineRow("lexvl_anserini.engines.pyserini:PyseriniEngine", ("impact",)),
-    "qdrant": EngineRow("lexvl_anserini.doors.stores.qdrant:QdrantEngine", ("impact",)),
+    "qdrant": EngineRow("lexvl_plugins.stores.qdrant:QdrantEngine", ("impact",)),
 }
 
 # Engines of older versions.
@@ -82,8 +82,8 @@ GONE_ENGINES = frozenset({"milvus", "pgvector"})
 
 # Where the work on parts of a corpus is done.
 RUNNERS: Mapping[str, str] = {
-    "local": "lexvl_anserini.doors.cluster.runners:LocalRunner",
-    "ray": "lexvl_anserini.doors.cluster.ray_cluster:RayRunner",
+    "local": "lexvl_plugins.cluster.runners:LocalRunner",
+    "ray": "lexvl_plugins.cluster.ray_cluster:RayRunner",
 }
 
 
@@ -103,7 +103,7 @@ class RuntimeRow(NamedTuple):
 TORCH, AUTO = "torch", "auto"
 RUNTIMES: Mapping[str, RuntimeRow] = {
     TORCH: RuntimeRow("lexvl_anserini.encoders.loading:load_by_torch", None),
-    "onnx": RuntimeRow("lexvl_anserini.doors.onnx.loading:load_exported", "onnxruntime"),
+    "onnx": RuntimeRow("lexvl_plugins.onnx.loading:load_exported", "onnxruntime"),
 }
 RUNTIME_HOMES: Mapping[str, str] = {name: row.home for name, row in RUNTIMES.items()}
 

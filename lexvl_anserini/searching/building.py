@@ -15,14 +15,14 @@ from lexvl_anserini.ground.claims import Claim, claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
-from lexvl_anserini.ground.places import fetched, place, publish
+from lexvl_plugins.cluster.places import fetched, place, publish
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
 from lexvl_anserini.queries.query_source import read_queries, vocabulary_file
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.shards.collection import combined, part_folders
+from lexvl_plugins.cluster.collection import combined, part_folders
 
 Folders = Path | str | Sequence[Path | str]
 # How an error names them.

@@ -17,7 +17,7 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.ground import installed
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.installed import OURS, version_of
-from lexvl_anserini.ground.places import storage_root
+from lexvl_plugins.cluster.places import storage_root
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.ground.registry import import_home
 from lexvl_anserini.ground.user_folders import can_write, kernels_folder

@@ -18,7 +18,7 @@ from scipy import sparse
 from worlds import WORDS
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_anserini.doors.adapters.sentence_transformers_search import semantic_search_lucene
+from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import LexvlError
@@ -77,7 +77,7 @@ def test_beir(rounds: Rounds, model: Encoder) -> None:
     pytest.importorskip("beir", reason="BEIR (beir) is not installed")
     from beir.retrieval.evaluation import EvaluateRetrieval
 
-    from lexvl_anserini.doors.adapters.beir_search import BEIRSearch
+    from lexvl_plugins.exchange.adapters.beir_search import BEIRSearch
 
     for _seed, random, _ in rounds:
         documents, queries = texts_of(random, "d", 12), texts_of(random, random.choice("qd"), 6)
@@ -101,7 +101,7 @@ def test_mteb(rounds: Rounds, model: Encoder) -> None:
     from datasets import Dataset as Rows
     from mteb.mocks.mock_tasks.retrieval import MockRetrievalTask
 
-    from lexvl_anserini.doors.adapters.mteb_search import MTEBSearch
+    from lexvl_plugins.exchange.adapters.mteb_search import MTEBSearch
 
     def rows(texts: dict[str, str]) -> Any:
         return Rows.from_dict({"id": list(texts), "text": list(texts.values())})
@@ -129,8 +129,8 @@ def test_retrievers_over_an_index(rounds: Rounds, model: Encoder) -> None:
     pytest.importorskip("langchain_core", reason="LangChain (langchain-core) is not installed")
     import pandas as pd
 
-    from lexvl_anserini.doors.adapters.langchain_retriever import LexVLRetriever
-    from lexvl_anserini.doors.adapters.pyterrier_search import PyTerrierIndexer, PyTerrierRetriever
+    from lexvl_plugins.exchange.adapters.langchain_retriever import LexVLRetriever
+    from lexvl_plugins.exchange.adapters.pyterrier_search import PyTerrierIndexer, PyTerrierRetriever
 
     for _seed, random, folder in rounds:
         documents, queries = texts_of(random, "d", 12), texts_of(random, "q", 6)

@@ -42,7 +42,7 @@ class Exports:
     """Each model of torch, its export, and the impacts of that."""
 
     def __init__(self, folder: Path, checkpoint: Path):
-        from lexvl_anserini.doors.onnx import exporting
+        from lexvl_plugins.onnx import exporting
 
         self.models, self.folders, self.expected = {}, {}, {}
         for name, (encoder, options) in MODELS.items():
@@ -53,7 +53,7 @@ class Exports:
 
     def export(self, name: str, folder: Path) -> None:
         """Exports again, with the graphs that are there."""
-        from lexvl_anserini.doors.onnx import exporting
+        from lexvl_plugins.onnx import exporting
 
         stored = iter(sorted(self.folders[name].glob("*.onnx"), reverse=True) * 2)
         with pytest.MonkeyPatch.context() as patch:

@@ -23,8 +23,8 @@ from shard_folders import write_shards
 from worlds import WORDS
 
 from lexvl_anserini.data.dataset import dataset_of
-from lexvl_anserini.doors.cluster.parts import PartsRequest, encode_part, encode_parts, loaded_plan
-from lexvl_anserini.doors.cluster.plans import CorpusPlan, listing_of, plan_corpus
+from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, loaded_plan
+from lexvl_plugins.cluster.plans import CorpusPlan, listing_of, plan_corpus
 from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import CorpusRef

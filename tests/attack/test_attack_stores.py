@@ -26,8 +26,8 @@ from rounds import Rounds
 from shard_folders import write_shards
 from store_servers import KINDS, PACKAGES, UrlOf, opened, serving, tables_of
 
-from lexvl_anserini.doors.stores import building
-from lexvl_anserini.doors.stores.urls import parse_url
+from lexvl_plugins.stores import building
+from lexvl_plugins.stores.urls import parse_url
 from lexvl_anserini.engines.opening import engine_class, index_path
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
@@ -181,7 +181,7 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_builds_killed_at_a_call(rounds: Rounds, house: House) -> None:
     children = multiprocessing.get_context("forkserver")
-    children.set_forkserver_preload([__name__, *PACKAGES[house.kind][:1], "lexvl_anserini.doors.stores.engine"])
+    children.set_forkserver_preload([__name__, *PACKAGES[house.kind][:1], "lexvl_plugins.stores.engine"])
     for seed, random, _ in rounds:
         older, after = random.random() < 0.7, random.random() < 0.5
         url = house.begin(f"k{seed:x}", older)

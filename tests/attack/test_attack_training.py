@@ -19,8 +19,8 @@ from rounds import Rounds
 from tiny_training import same_weights, write_squares
 
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.training.loop import train
-from lexvl_anserini.training.run_folder import OLD_STATE, STATE
+from lexvl_plugins.train.loop import train
+from lexvl_plugins.train.run_folder import OLD_STATE, STATE
 from tests.commands.test_train import recipe_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]

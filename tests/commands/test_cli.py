@@ -24,7 +24,7 @@ import lexvl_anserini
 from eval.measures.names import parse_measure
 from eval.options import measure_names
 from lexvl_anserini import cli
-from lexvl_anserini.cli import GONE, GROUPS, Command, CommandGroup, expanded, guarded, make_app, quiet_libraries
+from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app, quiet_libraries
 from lexvl_anserini.encoders.cards import ENCODERS
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS
@@ -194,7 +194,7 @@ def test_version_starts_neither_java_nor_torch() -> None:
     assert python("-m", "lexvl_anserini", "--version").stdout == shown
 
 
-CALLS = "lexvl_anserini index|lexvl_anserini.index|lexvl_eval.score|eval.score|eval.efficiency|lexvl_eval.efficiency"
+CALLS = "lexvl_anserini index|lexvl_anserini.index|lexvl_eval.score|eval.score|lexvl_plugins.bench|lexvl_plugins.bench"
 
 
 @pytest.mark.parametrize("called", CALLS.split("|"))

@@ -29,7 +29,7 @@ from lexvl_anserini.searching.rescoring import (
     hybrid_manifest,
     topics_of_run,
 )
-from lexvl_anserini.training.objectives.joint_losses import MIXES
+from lexvl_plugins.train.objectives.joint_losses import MIXES
 from tests.encoders.test_d2s import measured
 
 

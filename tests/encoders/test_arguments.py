@@ -30,7 +30,7 @@ def test_tensors_are_those_of_sentence_transformers(model):
 
 
 def test_tensors_are_searched_by_semantic_search_lucene(model):
-    from lexvl_anserini.doors.adapters.sentence_transformers_search import semantic_search_lucene
+    from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 
     queries = model.encode_query(["dog", "red"], convert_to_tensor=True)
     found, _ = semantic_search_lucene(queries, model.encode_document(TEXTS, convert_to_tensor=True))

@@ -19,9 +19,9 @@ from safetensors.numpy import save_file
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.training.objectives.contrastive import Encoded
-from lexvl_anserini.training.objectives.lexlip_losses import lexlip
-from lexvl_anserini.training.objectives.regularisers import flops
+from lexvl_plugins.train.objectives.contrastive import Encoded
+from lexvl_plugins.train.objectives.lexlip_losses import lexlip
+from lexvl_plugins.train.objectives.regularisers import flops
 
 FAMILIES = GOLDEN / "families"
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}

@@ -401,7 +401,7 @@ def test_merges_that_unpack_without_end(tmp_path):
 
 def test_a_recipe_is_data(tmp_path):
     """YAML may name Python objects; an objective of a recipe is a row of a table."""
-    from lexvl_anserini.training.recipe import read_recipe
+    from lexvl_plugins.train.recipe import read_recipe
 
     for text in (f"!!python/object/apply:os.mkdir [{tmp_path / 'ran'}]", "objective: {name: 'os:mkdir'}"):
         (tmp_path / "recipe.yaml").write_text(text)
@@ -417,7 +417,7 @@ def test_the_state_of_a_training_is_data(tmp_path, file):
     from accelerate import Accelerator
 
     from lexvl_anserini.ground.errors import ArtefactError
-    from lexvl_anserini.training.run_folder import TrainingState, keep, resume
+    from lexvl_plugins.train.run_folder import TrainingState, keep, resume
 
     accelerator = Accelerator(cpu=True)
     model = nn.Linear(2, 2)

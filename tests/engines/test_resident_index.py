@@ -21,7 +21,7 @@ from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.engines.resident.searching import ResidentPostings
-from lexvl_anserini.exchange import ciff_writing
+from lexvl_plugins.exchange import ciff_writing
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery

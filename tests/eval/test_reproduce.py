@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
 from eval.analyses.classes.class_words import class_word_shares, lexical_space
 from eval.analyses.classes.classification import accuracies, class_ranks
-from eval.efficiency.search import ratios_of
-from eval.efficiency.suite import Report
+from lexvl_plugins.bench.search import ratios_of
+from lexvl_plugins.bench.suite import Report
 from eval.measures.metrics import evaluate, means
 from eval.measures.result_files import read_results
 from eval.reproduce import command
@@ -443,7 +443,7 @@ def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
             output.mkdir(parents=True)
             made_stair(golden, tmp_path).rename(output / "model")
 
-    monkeypatch.setattr("lexvl_anserini.training.loop.train", train)
+    monkeypatch.setattr("lexvl_plugins.train.loop.train", train)
     own_tables(tmp_path, monkeypatch)
     line = ["own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--record", tmp_path / "record.json"]
     code, text, said = call(*line, "--format", "json", "--agreeing")
@@ -484,7 +484,7 @@ def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
         }
         return Report(ratios=ratios_of(answers, (10, 1000), 1), machine={"load_average": [3.5, 2, 1]})
 
-    monkeypatch.setattr("eval.efficiency.search.measure", measure)
+    monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
     own_tables(tmp_path, monkeypatch)
     record = tmp_path / "record.json"
     code, text, said = call("own-speeds", "--output", tmp_path / "out", "--record", record, "--agreeing")
@@ -524,7 +524,7 @@ def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[s
         }
         return Report(ratios=ratios_of(answers, (10,), 1), machine={"load_average": [0, 0, 0]})
 
-    monkeypatch.setattr("eval.efficiency.search.measure", measure)
+    monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
     (folder / "two.yaml").write_text(TWO.replace("ORDER", ", ".join(f"{name}: '>4'" for name in order)))
     tables = {table.name: table for table in read_tables(folder / "two.yaml")}
     monkeypatch.setattr("eval.reproduce.published_tables", lambda: tables)
@@ -560,7 +560,7 @@ def test_a_table_of_other_systems_has_empty_results(tmp_path):
 
 
 def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("eval.efficiency.processes.STATUS", tmp_path / "none")
+    monkeypatch.setattr("lexvl_plugins.bench.processes.STATUS", tmp_path / "none")
     own_tables(tmp_path, monkeypatch)
     code, text, _ = call("own-speeds", "--output", tmp_path / "out", "--agreeing")
     assert code == 0 and text.count("run it on Linux)") == 2

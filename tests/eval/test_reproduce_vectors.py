@@ -12,9 +12,9 @@ from corpus_folders import COLOURS, coloured_coco
 from PIL import Image
 from tiny_encoders import made_stair, made_twin
 
-from eval.efficiency import protocols
-from eval.efficiency.processes import Outcome
-from eval.efficiency.suite import Options, Ratio, Report
+from lexvl_plugins.bench import protocols
+from lexvl_plugins.bench.processes import Outcome
+from lexvl_plugins.bench.suite import Options, Ratio, Report
 from eval.report.render import to_text
 from eval.reproduction import vectors
 from eval.reproduction.matrix import plan_of

@@ -50,7 +50,7 @@ assert importlib.util.find_spec("eval.nothing") is None
         "import lexvl_eval",
         "import eval.measures.names, lexvl_eval.score",
         "from lexvl_eval.measures import names; from eval import score",
-        "import lexvl_anserini.demo",
+        "import lexvl_plugins.photos.demo",
         "import runpy; sys.argv[1:] = ['--help']; runpy.run_module('eval.beir')",
     ],
 )
@@ -81,7 +81,7 @@ def test_objects_go_to_spawned_processes_and_come_back(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("True lexvl_eval.measures.names\n", "")
 
 
-@pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "eval.efficiency"])
+@pytest.mark.parametrize("module", ["eval.beir", "lexvl_eval.beir", "lexvl_plugins.bench"])
 def test_commands_run_by_both_names(module: str) -> None:
     assert f"Example: python -m {module} " in printed("-m", module, "--help")
 

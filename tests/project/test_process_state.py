@@ -132,7 +132,7 @@ def calls(folder: Path, golden: Path, exports: bool) -> Iterator[tuple[str, Call
     from lexvl_anserini import Searcher, build_index, load_dataset, load_encoder, search_index, write_impacts
     from lexvl_anserini.ground.records import Qrel, Topic
     from lexvl_anserini.searching.rescoring import rerank_lists
-    from lexvl_anserini.training.loop import train
+    from lexvl_plugins.train.loop import train
     from tests.training.test_texts import recipe_of
 
     texts = {f"d{number}": f"a red boat number {number} on the sea" for number in range(20)}
@@ -168,7 +168,7 @@ def calls(folder: Path, golden: Path, exports: bool) -> Iterator[tuple[str, Call
         assert list(rerank_lists(topics, of_topics, models["dense"], corpus.documents))
 
     if exports:
-        from lexvl_anserini.doors.onnx.exporting import export
+        from lexvl_plugins.onnx.exporting import export
 
         yield "export", lambda: export(load_encoder("splade", str(golden / BERT), device="cpu"), folder / "export")
     for name in encoders:

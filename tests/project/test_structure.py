@@ -250,9 +250,9 @@ def test_rooms_import_only_rooms_before_them():
 
 
 def test_imports_of_the_evaluation_count():
-    assert "lexvl_eval.image_text" in GRAPH["lexvl_anserini.demo"]
+    assert "lexvl_eval.image_text" in GRAPH["lexvl_plugins.photos.demo"]
     assert climbs("lexvl_anserini.runs.fusion", "lexvl_eval.measures.names"), "no room imports the evaluation"
-    assert not climbs("lexvl_anserini.doors.pages.pages", "lexvl_eval.sheet"), "a command may"
+    assert not climbs("lexvl_plugins.pages.pages", "lexvl_eval.sheet"), "a command may"
 
 
 # The floors inside a package, the lowest first; what is named nowhere is above them all, and a longer name goes before.
@@ -324,7 +324,7 @@ def test_the_evaluation_has_its_installed_name():
 
 # What commands share: their options, and the one command of all captioned image datasets.
 OF_COMMANDS = {
-    "lexvl_anserini.cli", "lexvl_eval.options", "lexvl_eval.image_text", "lexvl_eval.efficiency.suite"
+    "lexvl_anserini.cli", "lexvl_eval.options", "lexvl_eval.image_text", "lexvl_plugins.bench.suite"
 }  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def load_dense_crossmodal(
     """A checkpoint in the layout of vdr-crossmodal: `encoder_q` reads texts, `encoder_p` images.
 
     Args:
-        source: `python -m lexvl_anserini.train` writes such folders.
+        source: `python -m lexvl_plugins.train.command` writes such folders.
         direction: the modalities of queries and documents.
         text_max_length: tokens per text; default the checkpoint's.
         dimensions: keep only the first ones (Matryoshka); default all.

@@ -1,0 +1,255 @@
+"""The protocols by which papers compare a lexical with a dense model in cost, on the stored vectors of two real models.
+
+python -m lexvl_plugins.bench --protocol vdr-g --shards impacts/photos-vdr --dense-shards impacts/photos-dense
+
+Both models encode the same topics, one at a time on one thread, and search their own index: the lexical one Lucene's
+(with resident postings where it has them), the dense one FAISS, flat. Each is in a child, and rounds take turns.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
+from lexvl_anserini.ground.records import ScoredDoc
+
+from lexvl_eval.measures.inputs import JudgementSource, read_judgements
+from lexvl_eval.measures.metrics import evaluate, means
+from lexvl_plugins.bench.collection import working_folder
+from lexvl_plugins.bench.papers import PROTOCOLS, Protocol
+from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns
+from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio
+
+REPEATS = 3
+# Topics that warm caches, Java's compiler and the model before the first round.
+WARM_UP = 20
+
+# One thread for every library that has threads of its own.
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS"), "1"
+)
+
+
+# Where a protocol says nothing.
+QUERIES = 1000
+
+
+def measure(options: Options) -> Report:
+    """One row per model: milliseconds to encode, to search and in all, queries per second, bytes, FLOPS, measures."""
+    name = options.protocol or ""
+    if name not in PROTOCOLS:
+        raise UnknownName("protocol", name, PROTOCOLS)
+    protocol, twins = PROTOCOLS[name], twins_of(options)
+    count = options.query_count or protocol.queries or QUERIES
+    with working_folder(options) as folder, ExitStack() as stack:
+        built, workers = {}, {}
+        for kind, shards in twins.items():
+            index = folder / f"index-{kind}-{shards.name}"
+            built[kind] = run_once(".protocols:build", shards=str(shards), index=str(index)).result
+            workers[kind] = stack.enter_context(
+                Worker(
+                    ".protocols:answer",
+                    ONE_THREAD,
+                    shards=str(shards),
+                    index=str(index),
+                    topics=options.topics,
+                    count=count,
+                    tokens=protocol.tokens,
+                    data_dir=options.data_dir,
+                )
+            )
+        for worker in workers.values():
+            worker.request(hits=protocol.depth, limit=WARM_UP)
+        whole = {kind: partial(worker.request, hits=protocol.depth, limit=None) for kind, worker in workers.items()}
+        rounds = take_turns(whole, options.repeats or REPEATS)
+        rows = [
+            {
+                **model_of(kind, twins[kind], built[kind], worker),
+                **times_of(rounds[kind]),
+                **values_of(protocol, kind, worker, rounds[kind][0]["lists"]),
+            }
+            for kind, worker in workers.items()
+        ]
+    first = workers["impact"].facts
+    settings = {
+        "protocol": f"{name} ({protocol.paper})",
+        "topics": first["label"],
+        "items": f"{rows[0]['items']:,} used, {said(protocol.items)}",
+        "queries": f"{first['queries']:,} used, {said(protocol.queries)}",
+        "most tokens of a query": said(protocol.tokens),
+        "threads, batch size": "1, 1",
+        "hits per query": protocol.depth,
+        "rounds": options.repeats or REPEATS,
+    }
+    return Report(rows=tuple(rows), ratios=tuple(ratios(rounds, rows)), settings=settings, notes=notes(workers))
+
+
+def twins_of(options: Options) -> dict[str, Path]:
+    """The shards of both models, by kind: impact and dense."""
+    if options.shards is None or options.dense_shards is None:
+        raise UsageError("a protocol compares two models: --shards FOLDER of impacts, --dense-shards FOLDER of vectors")
+    twins = {"impact": options.shards, "dense": options.dense_shards}
+    manifests = {kind: read_manifest(shards) for kind, shards in twins.items()}
+    for kind, manifest in manifests.items():
+        if manifest.kind != kind:
+            raise UsageError(f"{twins[kind]}: {manifest.kind} shards, expected those of kind {kind!r}")
+    if len({(m.corpus.digest, m.corpus.direction, m.counts.documents) for m in manifests.values()}) > 1:
+        lexical, dense = (f"{manifest.corpus.name} ({manifest.counts.documents:,})" for manifest in manifests.values())
+        raise UsageError(f"{twins['impact']} has {lexical}, {twins['dense']} has {dense}; encode one corpus twice")
+    return twins
+
+
+def model_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
+    """The model, and the size of its index."""
+    manifest = read_manifest(shards)
+    counts, row = manifest.counts, {"system": manifest.encoder.name, "engine": built["engine"]}
+    row |= {"items": counts.documents, "index_mb": round(built["bytes"] / 1e6, 2)}
+    terms = {"terms_per_item": round(counts.postings / counts.documents, 1)} if kind == "impact" else {}
+    return {**row, **terms, **worker.facts["sparsity"]}
+
+
+def times_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Medians over the rounds of the mean of their queries, in milliseconds, and queries per second."""
+    parts = ("encode_s", "search_s", "cpu_s")
+    encode, search, cpu = (median(mean_ms(answer[part]) for answer in rounds) for part in parts)
+    named = {"encode": encode, "search": search, "total": encode + search, "cpu": cpu}
+    return {
+        **{f"{name}_ms": round(value, 3) for name, value in named.items()},
+        "queries_per_s": round(1000 / (encode + search), 1),
+        "searches_per_s": round(1000 / search, 1),
+    }
+
+
+def mean_ms(seconds: Sequence[float]) -> float:
+    """The mean of single queries in milliseconds."""
+    return 1000 * sum(seconds) / len(seconds)
+
+
+def values_of(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str, Any]) -> dict[str, float]:
+    """The measures of a model's rankings over the topics that were searched; none where there are no judgements."""
+    judged, remove_query = worker.facts["judged"], worker.facts["remove_query"]
+    if judged is None:
+        return {}
+    qrels = [qrel for qrel in read_judgements(JudgementSource(corpus=CorpusRef(**judged))).qrels if qrel[0] in lists]
+    hits = [
+        ScoredDoc(query_id, doc_id, rank, score)
+        for query_id, documents in lists.items()
+        for rank, (doc_id, score) in enumerate(documents, start=1)
+    ]
+    measures = protocol.measures["text" if judged["direction"] == "text-to-text" else "image"]
+    values = means(evaluate(hits, qrels, measures, name=kind, remove_query=remove_query))
+    return {measure: round(value, 4) for measure, value in values.items()}
+
+
+def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Mapping[str, Any]]) -> Iterator[Ratio]:
+    """The dense model over the lexical one: above 1, the lexical one is faster or smaller."""
+
+    def of(kind: str, *parts: str) -> list[float]:
+        return [sum(mean_ms(answer[part]) for part in parts) for answer in rounds[kind]]
+
+    compared = {"encoding": ["encode_s"], "search": ["search_s"], "in all": ["encode_s", "search_s"]}
+    for what, parts in {**compared, "in all, CPU": ["cpu_s"]}.items():
+        yield ratio(f"dense / lexical: {what}, per query", of("dense", *parts), of("impact", *parts))
+    yield ratio("dense / lexical: index bytes", [rows[1]["index_mb"]], [rows[0]["index_mb"]])
+
+
+def notes(workers: Mapping[str, Worker]) -> tuple[str, ...]:
+    """Peak memory, and what a model did otherwise than the protocol."""
+    lines = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
+    return (*lines, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.facts["notes"]))
+
+
+def said(number: int | None) -> str:
+    """A number of the protocol."""
+    return "the paper says nothing" if number is None else f"{number:,} in the paper"
+
+
+def build(shards: str, index: str) -> dict[str, Any]:
+    """Indexes shards with the default engine of their kind, unless it is done: seconds, bytes, name of the engine."""
+    from lexvl_anserini import build_index
+    from lexvl_anserini.engines.index_folder import folder_bytes, read_report
+
+    from lexvl_plugins.bench.index import resident_bytes
+
+    with Stopwatch() as watch:
+        build_index(shards, index)
+    path = Path(index)
+    size = folder_bytes(path) + resident_bytes(path)
+    return {"build_s": watch.wall_s, "bytes": size, "engine": read_report(path)["engine"]}
+
+
+def answer(shards: str, index: str, topics: str | None, count: int, tokens: int | None, data_dir: str | None) -> Ready:
+    """A worker around an index, its encoder and the first `count` topics; one thread.
+
+    A request is `hits` and a `limit` of topics; the answer has per topic the seconds of encoding and of searching, the
+    CPU seconds of both, and the ranked list.
+    """
+    import torch
+
+    from lexvl_anserini.engines.index_folder import index_manifest
+    from lexvl_anserini.engines.opening import open_index
+    from lexvl_anserini.ground.records import ImpactQuery
+    from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
+    from lexvl_anserini.queries.query_vectors import encode_queries
+
+    from lexvl_eval.measures.flops import sparsity_of
+
+    torch.set_num_threads(1)
+    path = Path(index)
+    manifest = index_manifest(path)
+    model, notes = load_limited(manifest, tokens)
+    source = topic_source(topics, path, manifest, data_dir, vocabulary_file(path, None))
+    if source.encoded:
+        raise UsageError(f"{source.label}: encoded queries, but a protocol measures their encoding; give topics")
+    chosen: list[Any] = list(islice(source.stream(), count))
+    engine = open_index(path, manifest)
+
+    def respond(hits: int, limit: int | None) -> dict[str, Any]:
+        encode_s, search_s, cpu_s, lists = [], [], [], {}
+        for topic in chosen[:limit]:
+            started, worked = time.perf_counter(), time.process_time()
+            [query] = encode_queries(model, [topic], manifest, batch_size=1)
+            encoded = time.perf_counter()
+            [hits_of_query] = engine.search([query], hits + source.remove_query)
+            search_s.append(time.perf_counter() - encoded)
+            cpu_s.append(time.process_time() - worked)
+            encode_s.append(encoded - started)
+            lists[topic.query_id] = [(document.doc_id, document.score) for document in hits_of_query]
+        return {"encode_s": encode_s, "search_s": search_s, "cpu_s": cpu_s, "lists": lists}
+
+    sparsity: dict[str, float] = {}
+    if manifest.kind == "impact":
+        queries = encode_queries(model, chosen, manifest)
+        row = sparsity_of(Path(shards), (query.vector for query in queries if isinstance(query, ImpactQuery)))
+        sparsity = {"terms_per_query": round(row.terms_per_query, 1), "flops": round(row.flops, 2)}
+    facts = {
+        "label": source.label,
+        "queries": len(chosen),
+        "judged": source.judged and asdict(source.judged),
+        "remove_query": source.remove_query,
+        "sparsity": sparsity,
+        "notes": notes,
+    }
+    return Ready(facts, respond)
+
+
+def load_limited(manifest: Any, tokens: int | None) -> tuple[Any, list[str]]:
+    """The encoder of an index, whose queries have at most so many tokens; and a note where it has its own limit."""
+    from lexvl_anserini.encoders.cards import length_options
+    from lexvl_anserini.encoders.loading import load_encoder_of
+
+    load = partial(load_encoder_of, manifest.encoder, device="cpu", vocabulary=manifest.vocabulary_digest)
+    if tokens is None:
+        return load(), []
+    try:
+        return load(settings=length_options(manifest.encoder.name, manifest.corpus.direction or "", tokens, tokens)), []
+    except UsageError as problem:
+        return load(), [f"its own limit of tokens, not {tokens} ({problem})"]

@@ -1,0 +1,172 @@
+"""What a suite takes and returns: options, and a report of figures, rows and ratios, never a pass or a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import typer
+
+from lexvl_anserini.cli import DataDir, encoder_names
+from lexvl_anserini.ground.errors import UsageError
+
+from lexvl_eval.measures.result_files import machine
+from lexvl_eval.report.render import MISSING, PLAIN, TWO_DECIMALS, Column, FieldColumn, Table, to_markdown, to_text
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of all suites; None is a suite's own default."""
+
+    documents: Annotated[list[int] | None, typer.Option(min=1, help="Documents of the collection.")] = None
+    shape: Annotated[list[str] | None, typer.Option(help="Synthetic vectors: mixture (default), splade or vdr.")] = None
+    terms: Annotated[
+        int | None, typer.Option(min=1, help="Terms of a synthetic document; default 150 (at most), 120 or 768.")
+    ] = None
+    protocol: Annotated[
+        str | None, typer.Option(help="vdr-g, stair-9 or lexlip: a lexical and a dense model, as a paper measures.")
+    ] = None
+    shards: Annotated[
+        Path | None, typer.Option(help="Folder that encode wrote, or .npz of impacts, instead of synthetic vectors.")
+    ] = None
+    dense_shards: Annotated[Path | None, typer.Option(help="The same corpus by a dense model, for a protocol.")] = None
+    topics: Annotated[
+        str | None, typer.Option(help="Topics of a protocol: dataset/split or a file; default the corpus's own.")
+    ] = None
+    queries: Annotated[Path | None, typer.Option(help="Encoded queries Q.jsonl[.gz], or .npz, for --shards.")] = None
+    query_count: Annotated[int | None, typer.Option(min=1, help="Queries per round; default 200.")] = None
+    query_terms: Annotated[
+        int | None, typer.Option(min=1, help="Terms of a synthetic query; default 30, of a mixture its own.")
+    ] = None
+    hits: Annotated[
+        list[int] | None, typer.Option(min=1, help="Documents per query; repeatable, default 10 and 1000.")
+    ] = None
+    system: Annotated[list[str] | None, typer.Option(help="What to compare; repeatable, default all.")] = None
+    repeats: Annotated[int | None, typer.Option(min=1, help="Rounds of alternating runs; default 3.")] = None
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of indexing and batch search; default 1.")] = None
+    encoder: Annotated[str | None, typer.Option(help="Default vdr.", autocompletion=encoder_names)] = None
+    checkpoint: Annotated[str | None, typer.Option(help="Default minilm.")] = None
+    data_dir: DataDir = None
+    workdir: Annotated[Path | None, typer.Option(help="Keeps synthetic files here, for use in later runs.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of all synthetic data.")] = None
+
+    def named(self) -> list[str]:
+        """The names of the options that the user gives."""
+        return [option.name for option in fields(self) if getattr(self, option.name) is not None]
+
+    def single(self, name: str, default: Any) -> Any:
+        """The value of an option that may be repeated, for a suite that measures one collection."""
+        values = getattr(self, name) or (default,)
+        if len(values) > 1:
+            raise UsageError(f"several --{name}: give one")
+        return values[0]
+
+
+PERCENTILES = (50, 90, 95, 99)
+
+
+class Ratio(NamedTuple):
+    """The other side over ours, round by round of alternating runs: the median, the least and the greatest."""
+
+    what: str
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+def median(values: Iterable[float]) -> float:
+    """The median of at least one value."""
+    return float(np.median([*values]))
+
+
+def ratio(what: str, others: Sequence[float], ours: Sequence[float]) -> Ratio:
+    """The other side over ours, paired by round: a slow period of the machine affects both sides of a pair."""
+    values = [other / our for other, our in zip(others, ours, strict=True)]
+    return Ratio(what, median(values), min(values), max(values), len(values))
+
+
+def latency(seconds: Sequence[float]) -> dict[str, float]:
+    """Percentiles and mean of single queries in milliseconds, and queries per second."""
+    milliseconds = np.asarray(seconds) * 1000
+    rows = {f"p{p}_ms": round(float(np.percentile(milliseconds, p)), 3) for p in PERCENTILES}
+    mean = float(milliseconds.mean())
+    return {**rows, "mean_ms": round(mean, 3), "queries_per_s": round(1000 / mean, 1)}
+
+
+def mib(size: float) -> float:
+    """Bytes as MiB."""
+    return round(size / (1 << 20), 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of a suite: single figures, rows by system and case, ratios, and what a reader needs to judge them.
+
+    `machine` has its load at the time when the report was created; `parts` are the reports that this one combines.
+    """
+
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    rows: tuple[Mapping[str, Any], ...] = ()
+    ratios: tuple[Ratio, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    parts: Mapping[str, Report] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=machine, compare=False)
+
+    def to_json(self, suite: str) -> dict[str, Any]:
+        """One object: the figures, then all other fields that are not empty."""
+        content: dict[str, Any] = {
+            "settings": dict(self.settings),
+            "rows": [dict(row) for row in self.rows],
+            "ratios": [ratio._asdict() for ratio in self.ratios],
+            "notes": list(self.notes),
+            "parts": {name: part.to_json(name) for name, part in self.parts.items()},
+        }
+        present = {name: value for name, value in content.items() if value}
+        return {"suite": suite, **self.figures, **present, "machine": dict(self.machine)}
+
+    def to_text(self) -> str:
+        """Settings and figures by name, then the two tables, then the notes."""
+        width = max(map(len, [*self.settings, *self.figures]), default=0)
+        return self._blocks(to_text, lambda name, value: f"{name:{width}}  {value}\n")
+
+    def to_markdown(self) -> str:
+        """The same for a README: settings and figures as a list."""
+        return self._blocks(to_markdown, "* {}: {}\n".format)
+
+    def _blocks(self, table: Callable[[Table], str], line: Callable[[str, Any], str]) -> str:
+        """Blocks with an empty line between them."""
+        blocks = [
+            "".join(line(name, value) for name, value in {**self.settings, **self.figures}.items()),
+            table(row_table(self.rows)) if self.rows else "",
+            table(Table.of_fields(self.ratios, RATIOS)) if self.ratios else "",
+            "".join(f"{note}\n" for note in self.notes),
+        ]
+        return "\n".join(filter(None, blocks))
+
+
+def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """One line per mapping; a column for every key of any of them, in the order of their first use."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    columns = tuple(
+        Column(key.replace("_", " "), number=not any(isinstance(row.get(key), str) for row in rows)) for key in keys
+    )
+    return Table(columns, tuple(tuple(cell(row.get(key)) for key in keys) for row in rows))
+
+
+RATIOS = (
+    FieldColumn("ratio", "what"),
+    *(FieldColumn(name, name, TWO_DECIMALS) for name in ("median", "low", "high")),
+    FieldColumn("rounds", "rounds", PLAIN),
+)
+
+
+def cell(value: Any) -> str:
+    """A value as text, with separators of thousands."""
+    if value is None:
+        return MISSING
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,420 @@
+"""The systems that the suites compare, each run in a child: ours, stock Pyserini, Lucene alone, FAISS, `baselines`.
+
+An indexing function returns its cost after the start of Java. A searching function returns a `Ready` worker; its
+requests are `latency` (single queries), `batch` (all queries at once) and those of `WHERE` (single queries among the
+documents that match a condition); of ours also `served` (the number of queries by the form of the postings), of FAISS
+`hits` (their ids), of an approximate system `recall`.
+
+FAISS searches as many synthetic items of 512 dimensions by inner product, one query at a time on one thread: unit
+vectors near a 64-dimensional subspace, as embeddings of texts and images are, so that a graph search has something to
+find. A flat index takes the same time for any vectors. Ours is exact, so the graph (HNSW) is measured where it is
+almost exact: with the smallest number of candidates, doubled from FAISS's example value, that finds 99 % of the hits of
+the flat index.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.jvm import INDEXING_OPTIONS, java_cast, java_class
+from lexvl_anserini.engines.pyserini import prepare
+from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.queries.clauses import All, Clause, Not, Term
+
+from lexvl_plugins.bench.collection import read_queries
+from lexvl_plugins.bench.processes import Ready, Stopwatch, one_by_one
+
+# (doc_id, score) by rank.
+Ranking = list[tuple[str, float]]
+
+# Java options of `python -m lexvl_anserini.index`: the suite measures the cost of that command.
+INDEXING: Mapping[str, str] = {"LEXVL_JAVA_OPTIONS": INDEXING_OPTIONS}
+
+
+class Indexer(NamedTuple):
+    """An indexing function, the format of the shards that it reads, and its environment."""
+
+    function: str
+    shard_format: str
+    environ: Mapping[str, str]
+
+
+class SearchWorker(NamedTuple):
+    """A searching function, the requests that it is measured by, and the names of the inputs that it reads.
+
+    package  what to install where its module cannot be imported: names of both, the package's first
+    """
+
+    function: str
+    tasks: tuple[str, ...]
+    arguments: Mapping[str, Any] = {}
+    inputs: tuple[str, ...] = ("index", "queries")
+    package: tuple[str, str] = ("", "")
+
+
+INDEXERS: Mapping[str, Indexer] = {
+    "ours": Indexer(".systems:index_ours", "jsonl", INDEXING),
+    "ours-parquet": Indexer(".systems:index_ours", "parquet", INDEXING),
+    "stock": Indexer(".systems:index_stock", "jsonl", {}),
+}
+
+# Shares of the documents that match a condition, and the requests that search among them.
+SHARES = (0.9, 0.1, 0.01, 0.0001)
+WHERE = tuple(f"where {100 * share:g} % match" for share in SHARES)
+
+# What systems that search the same vectors read to know how many hits they find; FAISS creates its own vectors.
+OF_BASELINES = ("shards", "queries", "exact")
+OF_FAISS = ("documents", "query_count", "seed")
+
+SEARCHERS: Mapping[str, SearchWorker] = {
+    "ours": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": True}),
+    "ours-lucene": SearchWorker(".systems:search_ours", ("latency", "batch"), {"resident": False}),
+    "ours-where": SearchWorker(".systems:search_where", WHERE, {"resident": True}, ("index", "queries", "shards")),
+    "ours-lucene-where": SearchWorker(
+        ".systems:search_where", WHERE, {"resident": False}, ("index", "queries", "shards")
+    ),
+    "ours-approximate": SearchWorker(
+        ".systems:search_approximately", ("latency",), inputs=("index", "queries", "exact")
+    ),
+    "stock": SearchWorker(".systems:search_stock", ("latency", "batch")),
+    "lucene": SearchWorker(".systems:search_lucene", ("latency",)),
+    "sindi": SearchWorker(
+        ".baselines:search_sindi", ("latency",), {"pruned": False}, OF_BASELINES, ("pyvsag", "pyvsag")
+    ),
+    "sindi-pruned": SearchWorker(
+        ".baselines:search_sindi", ("latency",), {"pruned": True}, OF_BASELINES, ("pyvsag", "pyvsag")
+    ),
+    "seismic": SearchWorker(".baselines:search_seismic", ("latency",), {}, OF_BASELINES, ("pyseismic-lsr", "seismic")),
+    "faiss-flat": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "flat"}, OF_FAISS),
+    "faiss-hnsw": SearchWorker(".systems:search_faiss", ("latency",), {"kind": "hnsw"}, OF_FAISS),
+}
+
+
+def chosen_systems(requested: Sequence[str] | None, known: Mapping[str, Any]) -> list[str]:
+    """The requested systems, in the order of the known ones; by default all."""
+    for name in requested or ():
+        if name not in known:
+            raise UnknownName("system", name, known)
+    return [name for name in known if not requested or name in requested]
+
+
+def installed_searchers(requested: Sequence[str] | None) -> list[str]:
+    """The requested searchers; by default all whose package is installed.
+
+    Raises:
+        UsageError: a requested one is not installed.
+    """
+    names = chosen_systems(requested, SEARCHERS)
+    absent = [name for name in names if (module := SEARCHERS[name].package[1]) and find_spec(module) is None]
+    if requested and absent:
+        package = SEARCHERS[absent[0]].package[0]
+        raise UsageError(f"system {absent[0]!r}: package {package} is not installed; pip install {package}")
+    return [name for name in names if name not in absent]
+
+
+def digest(rankings: Iterable[Ranking]) -> str:
+    """SHA-256 (hex) of ids and integer scores in order: equal digests are equal rankings.
+
+    Stock Anserini lowers tied scores by a millionth per tie; rounding removes that.
+    """
+    hasher = sha256()
+    for ranking in rankings:
+        hasher.update(orjson.dumps([(doc_id, round(score)) for doc_id, score in ranking]))
+    return hasher.hexdigest()
+
+
+def index_ours(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
+    """Our indexing, on so many of this process's cores; returns its cost after the start of Java."""
+    from lexvl_anserini import build_index
+
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
+    jvm.start()
+    with Stopwatch() as watch:
+        build_index(shards, index, threads=threads)
+    return watch.seconds()
+
+
+def open_ours(index: str, resident: bool) -> Any:
+    """Our engine; one form of the postings serves from the first query on: no round mixes the two."""
+    from lexvl_anserini.engines.index_folder import RESIDENT, index_manifest
+    from lexvl_anserini.engines.opening import open_index
+
+    path = Path(index)
+    os.environ["LEXVL_POSTINGS"] = "resident" if resident and (path / RESIDENT).is_file() else "lucene"
+    return open_index(path, index_manifest(path))
+
+
+def search_ours(index: str, queries: str, resident: bool) -> Ready:
+    """A worker around our engine."""
+    engine, encoded = open_ours(index, resident), read_queries(queries)
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        if task == "latency":
+            return one_by_one(lambda query: list(engine.search([query], hits)), encoded)
+        if task == "served":
+            return dict(engine.served())
+        with Stopwatch() as watch:
+            lists = list(engine.search(encoded, hits, threads))
+        rankings = ([(d.doc_id, d.score) for d in hits_of_query] for hits_of_query in lists)
+        return {**watch.seconds(), "digest": digest(rankings)}
+
+    return Ready({}, answer)
+
+
+def search_approximately(index: str, queries: str, exact: str) -> Ready:
+    """A worker around our approximate search, prepared and measured with these queries as `baselines` are.
+
+    It finds `RECALL` of the hits, or the most that it measured.
+    """
+    from lexvl_anserini.engines.approximation import mean_recall, measured_recall
+    from lexvl_anserini.engines.index_folder import read_report
+    from lexvl_anserini.searching.building import approximate_index
+
+    path, best = Path(index), dict[int, float]()
+    approximate_index(path, queries)
+    report = read_report(path)
+    for setting in report.approximation["settings"]:
+        best[setting["hits"]] = max(best.get(setting["hits"], 0.0), min(RECALL, setting["recall"]))
+    engine, encoded = open_ours(index, True), read_queries(queries)
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        least = min(share for measured, share in best.items() if measured >= hits)
+        if task == "latency":
+            return one_by_one(lambda query: list(engine.search_approximately([query], hits, least)), encoded)
+        lists = list(engine.search_approximately(encoded, hits, least))
+        reached = mean_recall(orjson.loads(Path(exact).read_bytes())[str(hits)], [ranked.scores for ranked in lists])
+        return {"recall": reached, "settings": measured_recall(report, path, least, hits)}
+
+    return Ready({}, answer)
+
+
+def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready:
+    """A worker around the filtered searches of our engine; its facts are the conditions, and the cost of their first.
+
+    A condition is that a document has a term, or lacks it: of all, the one that the nearest share of documents meets.
+    """
+    from lexvl_plugins.bench.baselines import document_frequencies
+
+    engine, encoded = open_ours(index, resident), read_queries(queries)
+    frequencies, documents = document_frequencies(Path(shards))
+    conditions = dict(zip(WHERE, (condition_of(frequencies, documents, share) for share in SHARES), strict=True))
+
+    def search(query: ImpactQuery, where: Clause, hits: int) -> None:
+        list(engine.search_where([query], where, hits))
+
+    facts = {}
+    # The resident postings and Java's classes are loaded before; the documents of no condition are known.
+    search(encoded[0], All((conditions[WHERE[0]][0],)), 1)
+    for task, (where, share) in conditions.items():
+        with Stopwatch() as first:
+            search(encoded[0], where, 1)
+        facts[task] = {"share": share, "first_s": first.cpu_s}
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        return one_by_one(lambda query: search(query, conditions[task][0], hits), encoded)
+
+    return Ready(facts, answer)
+
+
+def condition_of(frequencies: Mapping[str, int], documents: int, share: float) -> tuple[Clause, float]:
+    """The condition that the nearest share of the documents meets, and this share."""
+    sharing = [(count / documents, Term(term)) for term, count in frequencies.items()]
+    choices: list[tuple[float, Clause]] = [*sharing, *((1 - part, Not(term)) for part, term in sharing)]
+    part, clause = min(choices, key=lambda choice: abs(choice[0] - share))
+    return clause, part
+
+
+def index_stock(shards: str, index: str, threads: int, cores: int | None = None) -> dict[str, float]:
+    """`python -m pyserini.index.lucene --collection JsonVectorCollection --impact --pretokenized` on `shards/docs`.
+
+    It runs on the Java that this package found and started, with Java's default heap. Returns its cost after the start
+    of Java and the import of Pyserini.
+    """
+    prepare()
+    import_module("pyserini.index.lucene")
+    arguments = ["--collection", "JsonVectorCollection", "--input", f"{shards}/docs", "--index", index]
+    arguments += ["--generator", "DefaultLuceneDocumentGenerator", "--threads", str(threads)]
+    sys.argv = ["pyserini.index.lucene", *arguments, "--impact", "--pretokenized"]
+    with Stopwatch() as watch:
+        runpy.run_module("pyserini.index.lucene", run_name="__main__", alter_sys=True)
+    if not list(Path(index).glob("segments_*")):
+        raise LexvlError(f"stock Pyserini wrote no index at {index}")
+    return watch.seconds()
+
+
+class QueryTable:
+    """A query encoder that looks its vectors up, so that a search is timed without encoding."""
+
+    def __init__(self, vectors: dict[str, dict[str, int]]):
+        self.vectors = vectors
+
+    def encode(self, text: str, **_: Any) -> dict[str, int]:
+        """The vector of the query whose id is `text`."""
+        return self.vectors[text]
+
+
+def search_stock(index: str, queries: str) -> Ready:
+    """A worker around `LuceneImpactSearcher`, without its cut of frequent terms (min_idf), which changes rankings."""
+    prepare()
+    from pyserini.search.lucene import LuceneImpactSearcher
+
+    vectors = {query.query_id: dict(query.vector) for query in read_queries(queries)}
+    searcher = LuceneImpactSearcher(index, QueryTable(vectors), min_idf=-1)
+    ids = list(vectors)
+
+    def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
+        if task == "latency":
+            return one_by_one(lambda query_id: searcher.search(query_id, k=hits), ids)
+        with Stopwatch() as watch:
+            lists = searcher.batch_search(ids, ids, k=hits, threads=threads)
+        with Stopwatch() as reading:
+            # Ids and scores from the Java objects, in the order of the queries.
+            rankings = [[(hit.docid, float(hit.score)) for hit in lists.get(query_id, ())] for query_id in ids]
+        return {**watch.seconds(), "read_s": reading.wall_s, "digest": digest(rankings)}
+
+    return Ready({}, answer)
+
+
+FIELD = "contents"
+
+
+def open_reader(index: str) -> tuple[Any, Any]:
+    """A reader of an index, ours or stock's; the second is the same one as an IndexReader, as Lucene's methods ask."""
+    jvm.start()
+    path = java_class("java.nio.file.Paths").get(str(Path(index).absolute()))
+    folder = java_class("org.apache.lucene.store.FSDirectory").open(path)
+    reader = java_class("org.apache.lucene.index.DirectoryReader").open(folder)
+    return reader, java_cast("org.apache.lucene.index.IndexReader", reader)
+
+
+def index_counts(index: str) -> dict[str, int]:
+    """Documents, postings and the sum of all impacts, from the index's own statistics."""
+    reader, as_reader = open_reader(index)
+    terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(as_reader, FIELD)
+    return {
+        "documents": int(reader.maxDoc()),
+        "postings": int(terms.getSumDocFreq()),
+        "impacts": int(terms.getSumTotalTermFreq()),
+    }
+
+
+def search_lucene(index: str, queries: str) -> Ready:
+    """A worker around `IndexSearcher.search`, whose `TopDocs` stay in Java: the lower bound, without code around it.
+
+    Its fact is the expected overlap: the postings that a query touches per document (FLOPS in the papers), the mean
+    over queries of the sum over terms of df / N.
+    """
+    reader, as_reader = open_reader(index)
+    searcher = java_class("org.apache.lucene.search.IndexSearcher")(as_reader)
+    searcher.setSimilarity(java_class("io.anserini.search.similarity.ImpactSimilarity")())
+    encoded = read_queries(queries)
+    built = [lucene_query(query.vector) for query in encoded]
+
+    def answer(task: str, hits: int, threads: int = 1) -> dict[str, Any]:
+        return one_by_one(lambda query: searcher.search(query, hits), built)
+
+    term_of = java_class("org.apache.lucene.index.Term")
+    frequency = {term: int(reader.docFreq(term_of(FIELD, term))) for query in encoded for term in query.vector}
+    touched = sum(frequency[term] for query in encoded for term in query.vector)
+    return Ready({"overlap": touched / (len(encoded) * int(reader.maxDoc()))}, answer)
+
+
+def lucene_query(vector: Mapping[str, float]) -> Any:
+    """One optional clause per term, boosted by its weight."""
+    term_of = java_class("org.apache.lucene.index.Term")
+    one_term = java_class("org.apache.lucene.search.TermQuery")
+    boosted = java_class("org.apache.lucene.search.BoostQuery")
+    should = java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
+    builder = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
+    as_query = partial(java_cast, "org.apache.lucene.search.Query")
+    for term, weight in vector.items():
+        builder.add(as_query(boosted(as_query(one_term(term_of(FIELD, term))), float(weight))), should)
+    return as_query(builder.build())
+
+
+DIMENSIONS = 512
+INNER = 64
+NOISE = 0.05
+DENSE_BLOCK = 20_000
+
+# FAISS's own HNSW example values; EF_SEARCH is where the doubling starts.
+HNSW_LINKS = 32
+EF_CONSTRUCTION = 40
+EF_SEARCH = 64
+
+# Share of the exact hits that a graph search has to find.
+RECALL = 0.99
+
+
+def dense_vectors(count: int, seed: int, stream: int) -> Iterator[np.ndarray]:
+    """Unit vectors, float32 [up to DENSE_BLOCK, DIMENSIONS] at a time; `stream` separates documents from queries."""
+    basis = np.random.default_rng([seed, 0]).standard_normal((INNER, DIMENSIONS), dtype=np.float32)
+    random = np.random.default_rng([seed, 1 + stream])
+    for start in range(0, count, DENSE_BLOCK):
+        rows = min(DENSE_BLOCK, count - start)
+        block = random.standard_normal((rows, INNER), dtype=np.float32) @ basis / INNER**0.5
+        block += NOISE * random.standard_normal((rows, DIMENSIONS), dtype=np.float32)
+        yield block / np.linalg.norm(block, axis=1, keepdims=True)
+
+
+def search_faiss(kind: str, documents: int, query_count: int, seed: int) -> Ready:
+    """A worker around a FAISS index (flat or hnsw); building uses all cores, searching one."""
+    import faiss
+
+    if kind == "flat":
+        index: Any = faiss.IndexFlatIP(DIMENSIONS)
+    else:
+        index = faiss.IndexHNSWFlat(DIMENSIONS, HNSW_LINKS, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = EF_CONSTRUCTION
+    for block in dense_vectors(documents, seed, 0):
+        index.add(block)
+    faiss.omp_set_num_threads(1)
+    queries = np.concatenate(list(dense_vectors(query_count, seed, 1)))
+    efforts: dict[int, int] = {}
+
+    def answer(task: str, hits: int, threads: int = 1) -> Any:
+        if kind == "hnsw":
+            if hits not in efforts:
+                efforts[hits] = enough_candidates(index, queries, hits)
+            index.hnsw.efSearch = efforts[hits]
+        if task == "hits":
+            return {"hits": index.search(queries, hits)[1].tolist(), "candidates": efforts.get(hits)}
+        return one_by_one(lambda query: index.search(query[None], hits), queries)
+
+    return Ready({}, answer)
+
+
+def enough_candidates(index: Any, queries: np.ndarray, hits: int) -> int:
+    """The least efSearch, doubled from EF_SEARCH or `hits`, that finds RECALL of the exact hits; at most all documents.
+
+    The vectors that an IndexHNSWFlat stores give the exact hits of the queries, float32 [q, DIMENSIONS].
+    """
+    import faiss
+
+    exact = faiss.downcast_index(index.storage).search(queries, hits)[1].tolist()
+    index.hnsw.efSearch = max(EF_SEARCH, hits)
+    while index.hnsw.efSearch < index.ntotal:
+        if share_found(exact, index.search(queries, hits)[1].tolist()) >= RECALL:
+            break
+        index.hnsw.efSearch *= 2
+    return int(index.hnsw.efSearch)
+
+
+def share_found(exact: Sequence[Sequence[Any]], lists: Sequence[Sequence[Any]]) -> float:
+    """Mean over queries of the share of the exact list that is in the other; an empty list is in any."""
+    shares = [len(set(e) & set(f)) / len(e) if e else 1.0 for e, f in zip(exact, lists, strict=True)]
+    return sum(shares) / len(shares)

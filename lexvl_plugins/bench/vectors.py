@@ -1,0 +1,307 @@
+"""Collections of lexical vectors without a model: synthetic ones by a law, the same for the same seed, and matrices.
+
+mixture  terms that occur together, as those of real texts do: `mixture.py`
+splade   independent terms, with the term frequencies of 6,980 SPLADE++ (EnsembleDistil) queries of MS MARCO dev
+vdr      independent terms, with terms and weights of 768-term vectors of an untrained VDR over MiniLM on SciFact
+
+A document of independent terms has a fixed number of them. Term number r (from 0, by descending frequency) is in it
+with a probability proportional to (r + shift)^-exponent, Zipf's law with Mandelbrot's shift.
+
+A collection has the interface of a dataset and of a model, so that `write_impacts` writes its shards like those of any
+model.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+import orjson
+from scipy import sparse
+
+from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_anserini.encoders.encoder import Encoder, Kind
+from lexvl_plugins.exchange.vectors import read_matrix
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
+from lexvl_anserini.ground.records import Document, ImpactDocument, ImpactQuery, Topic
+from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.shards.layout import Layout
+
+from lexvl_plugins.bench.mixture import LARGEST, Mixture
+
+# Vectors that are generated together: a seed determines a block, and one block is in memory.
+BLOCK = 4096
+
+SHARD_SIZE = 8192
+
+SEED = 20240307
+
+# Terms of a query of independent terms.
+QUERY_TERMS = 30
+
+# Independent streams of random numbers.
+DOCUMENTS, QUERIES = 0, 1
+
+
+@dataclass(frozen=True)
+class VectorShape:
+    """The distribution of vectors of `terms` terms each, by the law above over a vocabulary of `size` terms.
+
+    A weight is `least` plus a Gamma(gamma, scale) number, at most 255.
+    """
+
+    terms: int
+    size: int
+    exponent: float
+    shift: float
+    least: int
+    gamma: float
+    scale: float
+
+    def with_terms(self, terms: int) -> VectorShape:
+        """The same distribution with another number of terms."""
+        if not 1 <= terms <= self.size:
+            raise UsageError(f"{terms} terms: expected 1 to {self.size}, the vocabulary's size")
+        return replace(self, terms=terms)
+
+    @cached_property
+    def inclusion(self) -> np.ndarray:
+        """Probability of each term to be in a document, float64 [size], descending, at most 1; sums to `terms`."""
+        law = (np.arange(1, self.size + 1) + self.shift) ** -self.exponent
+        sure = 0
+        # Terms that would exceed 1 are in every document; the others share the rest.
+        while True:
+            rest = law[sure:] * (self.terms - sure) / law[sure:].sum()
+            over = int((rest > 1).sum())
+            if not over:
+                return np.concatenate([np.ones(sure), rest])
+            sure += over
+
+    def documents(self, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
+        """CSR [rows, size] int64 of impacts 1 to 255."""
+        return generate(self, rows, random)
+
+    def queries(self, rows: int, terms: int | None, random: np.random.Generator) -> sparse.csr_matrix:
+        """The same of queries of `terms` terms; default `QUERY_TERMS`."""
+        return generate(self.with_terms(terms or QUERY_TERMS), rows, random)
+
+
+SHAPES: Mapping[str, VectorShape | Mixture] = MappingProxyType(
+    {
+        "mixture": Mixture(),
+        "splade": VectorShape(terms=120, size=30_522, exponent=1.3, shift=150.0, least=1, gamma=2.0, scale=40.0),
+        "vdr": VectorShape(terms=768, size=29_523, exponent=1.0, shift=250.0, least=90, gamma=1.5, scale=18.0),
+    }
+)
+
+
+def shape_of(name: str, terms: int | None = None) -> VectorShape | Mixture:
+    """A shape by name, with another number of terms if one is named."""
+    if name not in SHAPES:
+        raise UnknownName("shape", name, SHAPES)
+    return SHAPES[name] if terms is None else SHAPES[name].with_terms(terms)
+
+
+def generate(shape: VectorShape, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
+    """CSR [rows, size] int64 of weights 1 to 255, each row with exactly `shape.terms` terms.
+
+    The cumulated probabilities are divided into strata of length 1, and one point is drawn in each: each term has its
+    probability. Two neighbouring strata can hit one term: the later one then moves to the next term.
+    """
+    edges = np.cumsum(shape.inclusion)
+    strata = np.arange(shape.terms)
+    points = (strata + random.random((rows, shape.terms))) * (edges[-1] / shape.terms)
+    dims = np.searchsorted(edges, points, side="right")
+    # Strictly ascending, and none beyond the last term.
+    dims = np.minimum(np.maximum.accumulate(dims - strata, axis=1), shape.size - shape.terms) + strata
+    weights = shape.least + random.gamma(shape.gamma, shape.scale, size=dims.shape)
+    impacts = np.clip(weights, 1, LARGEST).astype(np.int64)
+    indptr = np.arange(rows + 1) * shape.terms
+    return sparse.csr_matrix((impacts.ravel(), dims.ravel().astype(np.int32), indptr), shape=(rows, shape.size))
+
+
+class NumberTower:
+    """A document tower without a model: a document's text is its number, its vector a row of a block.
+
+    Args:
+        block: the vectors of the documents from number * BLOCK on, by number, CSR [up to BLOCK, size].
+        size: of the vocabulary, whose terms are numbers too.
+    """
+
+    kind: ClassVar[Kind] = "impact"
+    binary = False
+
+    def __init__(self, block: Callable[[int], sparse.csr_matrix], size: int):
+        self.block, self.size = block, size
+        self.vocabulary = numbered_terms(size)
+
+    def read(self, document: Document) -> str:
+        """The number of a document."""
+        return document.text or ""
+
+    def read_topic(self, topic: Topic) -> str:
+        """The number of a document, as a topic."""
+        return topic.text or ""
+
+    def weights(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
+        """CSR [n, size] float32; a document's vector depends on its number only."""
+        numbers = np.array(list(map(int, inputs)), dtype=np.int64)
+        pieces = []
+        # Runs of one block, so that rows come out in the order of the inputs.
+        for run in np.split(numbers, np.flatnonzero(np.diff(numbers // BLOCK)) + 1):
+            if len(run):
+                pieces.append(self.block(int(run[0]) // BLOCK)[run % BLOCK])
+                progress(len(run))
+        if not pieces:
+            return sparse.csr_matrix((0, self.size), dtype=np.float32)
+        return sparse.vstack(pieces, format="csr").astype(np.float32)
+
+
+def synthetic_corpus(documents: int) -> Dataset:
+    """A dataset of `documents` documents, whose texts are their numbers from 0."""
+
+    def stream() -> Iterator[Document]:
+        for number in range(documents):
+            yield Document(f"d{number:08d}", text=str(number))
+
+    def nothing() -> Iterator[Any]:
+        return iter(())
+
+    return Dataset(f"made-up-{documents}", "test", stream, nothing, nothing)
+
+
+def numbered_terms(size: int) -> Vocabulary:
+    """Terms by number: of synthetic vectors, by descending frequency."""
+    return Vocabulary([f"t{number:05d}" for number in range(size)], "made-up vocabulary")
+
+
+def write_synthetic(
+    folder: Path, shape: VectorShape | Mixture, documents: int, seed: int = SEED, shard_format: str = "parquet"
+) -> Manifest:
+    """Writes a synthetic collection as `encode` writes any, or finds it; memory does not grow with it."""
+
+    def block(number: int) -> sparse.csr_matrix:
+        return shape.documents(BLOCK, np.random.default_rng([seed, DOCUMENTS, number]))
+
+    options = {**asdict(shape), "seed": seed}
+    return write_shards(folder, NumberTower(block, shape.size), documents, options, shard_format)
+
+
+def write_matrix(folder: Path, path: Path, shard_format: str = "parquet") -> Manifest:
+    """Writes the rows of a matrix of impacts as `encode` writes any, or finds them."""
+    matrix = read_impact_matrix(path)
+
+    def block(number: int) -> sparse.csr_matrix:
+        return matrix[number * BLOCK : (number + 1) * BLOCK]
+
+    tower = NumberTower(block, matrix.shape[1])
+    return write_shards(folder, tower, matrix.shape[0], {"sha256": file_sha256(path)}, shard_format)
+
+
+def read_impact_matrix(path: Path) -> sparse.csr_matrix:
+    """A file of `scipy.sparse.save_npz` with impacts: CSR [vectors, terms], integers from 1 to 255."""
+    matrix = read_matrix(path)
+    values = matrix.data
+    if not np.issubdtype(values.dtype, np.integer) or len(values) and not 1 <= values.min() <= values.max() <= LARGEST:
+        raise DataError(f"{path}: expected impacts, integers from 1 to {LARGEST}; quantise the weights first")
+    return matrix
+
+
+def write_shards(
+    folder: Path, tower: NumberTower, documents: int, options: Mapping[str, Any], shard_format: str
+) -> Manifest:
+    """Writes the shards of a tower's first documents; `options` say what decides their vectors."""
+    from lexvl_anserini.shards.writing import write_impacts
+
+    model = Encoder("made-up", "impact", query=tower, document=tower, options=dict(options))
+    # Weights are impacts already: scale 1 keeps them.
+    quantiser = Quantiser(SideQuantiser("fixed", 8, 1.0), SideQuantiser("peak", 8))
+    return write_impacts(synthetic_corpus(documents), model, folder, quantiser, Layout(shard_format, SHARD_SIZE))
+
+
+def synthetic_queries(
+    shape: VectorShape | Mixture, count: int, terms: int | None = None, seed: int = SEED
+) -> list[ImpactQuery]:
+    """Queries of the documents' distribution, of their own number of terms; weights 1 to 255."""
+    vectors = shape.queries(count, terms, np.random.default_rng([seed, QUERIES]))
+    return as_queries(vectors, numbered_terms(shape.size).terms)
+
+
+def queries_from_pool(
+    documents: Iterable[ImpactDocument], count: int, terms: int | None = None, seed: int = SEED
+) -> list[ImpactQuery]:
+    """Queries whose terms are drawn from the postings of `count` sampled documents: frequent terms come often.
+
+    The documents are read once. A query has fewer terms if the sample has fewer.
+    """
+    random, terms = np.random.default_rng([seed, QUERIES]), terms or QUERY_TERMS
+    sampled: list[Mapping[str, int]] = []
+    for number, document in enumerate(documents):
+        # Reservoir sampling: every document has the same probability, for any number of documents.
+        place = number if number < count else int(random.integers(number + 1))
+        if place < count:
+            sampled[place : place + 1] = [document.vector]
+    pool = [posting for vector in sampled for posting in vector.items()]
+    if not pool:
+        raise DataError("no document has a term; no query can be drawn")
+    queries = []
+    for number in range(count):
+        drawn: dict[str, int] = {}
+        for place in random.permutation(len(pool))[: 8 * terms].tolist():
+            drawn.setdefault(*pool[place])
+            if len(drawn) == terms:
+                break
+        queries.append(ImpactQuery(f"q{number:05d}", {t: min(w, LARGEST) for t, w in drawn.items()}))
+    return queries
+
+
+def read_encoded(path: Path, count: int) -> list[ImpactQuery]:
+    """The first queries of a file `{"id", "vector"}` per line, requantised to 8 bits, each by its largest weight.
+
+    SPLADE++ queries have weights up to thousands, with which a score could exceed 2^24.
+    """
+    queries: list[tuple[str, dict[str, float]]] = []
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if len(queries) == count:
+                break
+            try:
+                row = orjson.loads(line)
+                vector = {str(term): float(weight) for term, weight in row["vector"].items() if weight > 0}
+                queries.append((str(row["id"]), vector))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise DataError(f"{path} line {number}: no encoded query with id and vector ({error})") from error
+    if not queries:
+        raise DataError(f"{path}: no query in it")
+    terms = sorted({term for _, vector in queries for term in vector})
+    place = {term: dim for dim, term in enumerate(terms)}
+    indptr = np.cumsum([0, *(len(vector) for _, vector in queries)])
+    dims = [place[term] for _, vector in queries for term in vector]
+    weights = [weight for _, vector in queries for weight in vector.values()]
+    matrix = sparse.csr_matrix((weights, dims, indptr), shape=(len(queries), len(terms)))
+    matrix.sort_indices()
+    return as_queries(matrix, terms, [query_id for query_id, _ in queries])
+
+
+def as_queries(vectors: Any, terms: Sequence[str], ids: Sequence[str] | None = None) -> list[ImpactQuery]:
+    """CSR rows as queries, quantised so that no score against 8-bit documents can reach 2^24."""
+    impacts = Quantiser().queries(vectors.astype(np.float64), LARGEST).impacts
+    queries = []
+    for row in range(impacts.shape[0]):
+        span = slice(impacts.indptr[row], impacts.indptr[row + 1])
+        vector = {terms[d]: int(w) for d, w in zip(impacts.indices[span], impacts.data[span], strict=True)}
+        queries.append(ImpactQuery(ids[row] if ids else f"q{row:05d}", vector))
+    return queries

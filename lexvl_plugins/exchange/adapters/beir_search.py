@@ -1,0 +1,57 @@
+"""BEIR: `EvaluateRetrieval(BEIRSearch(model)).retrieve(corpus, queries)` searches an index of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from beir.retrieval.search import BaseSearch
+
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query, hits_of
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.records import Document, Topic
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+
+STORED = "vectors are in the shards that lexvl_anserini.encode writes; search the corpus itself"
+
+
+class BEIRSearch(BaseSearch):
+    """An encoder and its index as a search of BEIR.
+
+    Args:
+        model: encodes documents and queries.
+        batch_size: inputs per forward pass.
+    """
+
+    def __init__(self, model: Encoder, batch_size: int = 32):
+        self.model, self.batch_size = model, batch_size
+        self.results: dict[str, dict[str, float]] = {}
+
+    def search(
+        self,
+        corpus: Mapping[str, Mapping[str, str]],
+        queries: Mapping[str, str],
+        top_k: int,
+        *others: Any,
+        **options: Any,
+    ) -> dict[str, dict[str, float]]:
+        """The best `top_k` documents of each query: {query id: {document id: score}}.
+
+        A document whose id is the query's does not count (BEIR's rule). BEIR's name of a score function has no effect:
+        the score is the model's.
+        """
+        documents = (Document(doc_id, doc.get("title") or None, doc.get("text", "")) for doc_id, doc in corpus.items())
+        indexed = IndexedCorpus(self.model, documents, batch_size=self.batch_size)
+        topics, most = [Topic(query_id, text) for query_id, text in queries.items()], hits_of(top_k)
+        self.results = by_query(hits.without(hits.query_id)[:most] for hits in indexed.lists(topics, most + 1))
+        return self.results
+
+    def encode(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Raises UsageError: shards hold vectors here."""
+        raise UsageError(STORED)
+
+    def search_from_files(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Raises UsageError: shards hold vectors here."""
+        raise UsageError(STORED)

@@ -1,0 +1,180 @@
+"""MTEB: `mteb.evaluate(MTEBSearch(load_encoder("vdr", "lexvl-mini")), tasks=[...])` searches an index of ours.
+
+MTEB's own wrapper of sparse encoders multiplies matrices in memory; this one searches Lucene with integer impacts, so
+the scores are those that users get. It implements MTEB's SearchProtocol (mteb 2.26), for texts and images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+from weakref import finalize
+
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query, saved_picture
+from lexvl_anserini.encoders.cards import card_of
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.installed import version_of
+from lexvl_anserini.ground.records import Document, Topic
+
+if TYPE_CHECKING:
+    from mteb.models import ModelMeta
+
+    from lexvl_anserini.encoders.encoder import Encoder
+
+# MTEB's category of a task, the modalities of queries and documents, and the direction of our encoders of pictures.
+DIRECTIONS = {"t2i": "text-to-image", "i2t": "image-to-text"}
+
+
+class MTEBSearch:
+    """An encoder and its index as a search model of MTEB.
+
+    Args:
+        model: an encoder in the direction of the tasks (`direction="image-to-text"` where queries are images).
+        name: `organisation/model`, for MTEB's results; default `lexvl/<encoder>`.
+    """
+
+    def __init__(self, model: Encoder, name: str | None = None):
+        self.model, self.name = model, name or f"lexvl/{model.name}"
+        self.pictures = Path(mkdtemp(prefix="lexvl-mteb-"))
+        finalize(self, rmtree, self.pictures, ignore_errors=True)
+        self.corpus: IndexedCorpus | None = None
+
+    @cached_property
+    def mteb_model_meta(self) -> ModelMeta:
+        """The model's entry in MTEB's results; MTEB sets its own where the model is of its registry."""
+        from mteb.models import ModelMeta
+
+        return ModelMeta.create_empty(
+            {
+                "name": self.name,
+                "revision": revision_of(self.model),
+                "framework": ["PyTorch"],
+                "similarity_fn_name": "dot",
+                "modalities": ["image", "text"],
+            }
+        )
+
+    def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
+        """Encodes and indexes the corpus of a task's subset; it replaces the one before.
+
+        Args:
+            corpus: MTEB's, with the columns id, title, text or image.
+            task_metadata: of the task.
+            others: split, subset, and options of encoders (`encode_kwargs`), of which `batch_size` counts.
+        """
+        batch_size = int((others.get("encode_kwargs") or {}).get("batch_size", 32))
+        ids, rows = [str(doc_id) for doc_id in corpus["id"]], self._rows(corpus, task_metadata, "document", batch_size)
+        # `text` has the title and the body of a document, which some encoders read as two texts.
+        documents = (
+            Document(doc_id, row.get("title") or None, row.get("body", row.get("text")), row.get("image"))
+            for doc_id, row in zip(ids, rows, strict=True)
+        )
+        self.corpus = IndexedCorpus(self.model, documents, batch_size=batch_size)
+
+    def search(
+        self,
+        queries: Any,
+        *,
+        task_metadata: Any,
+        top_k: int,
+        top_ranked: Mapping[str, Sequence[str]] | None = None,
+        **others: Any,
+    ) -> dict[str, dict[str, float]]:
+        """The best `top_k` documents of each query: {query id: {document id: score}}.
+
+        Args:
+            queries: MTEB's, with the columns id, text or image.
+            task_metadata: of the task.
+            top_k: documents per query.
+            top_ranked: the candidates of each query, which are ranked instead of the corpus.
+
+        Raises:
+            UsageError: no corpus is indexed.
+        """
+        if self.corpus is None:
+            raise UsageError("MTEB searches before it indexes; call index first")
+        ids = [str(query_id) for query_id in queries["id"]]
+        rows = self._rows(queries, task_metadata, "query", self.corpus.batch_size)
+        topics = [Topic(query_id, row.get("text"), row.get("image")) for query_id, row in zip(ids, rows, strict=True)]
+        if top_ranked is None:
+            lists = self.corpus.lists(topics, top_k)
+        else:
+            lists = self.corpus.lists_among(topics, top_ranked, top_k)
+        return by_query(lists)
+
+    def _rows(self, dataset: Any, task_metadata: Any, side: str, batch_size: int) -> Iterator[dict[str, Any]]:
+        """The texts and the image of each row, as MTEB's own encoders get them."""
+        # MTEB's own wrappers import it too; a test fails where a new version moves it.
+        from mteb._create_dataloaders import create_dataloader
+        from mteb.types import PromptType
+
+        number = 0
+        batches = create_dataloader(
+            dataset, task_metadata=task_metadata, prompt_type=PromptType(side), batch_size=batch_size
+        )
+        for batch in batches:
+            columns = {key: batch[key] for key in ("title", "body", "text", "image") if key in batch}
+            for values in zip(*columns.values(), strict=True):
+                row = dict(zip(columns, values, strict=True))
+                if row.get("image") is not None:
+                    row["image"] = saved_picture(row["image"], self.pictures / side, number)
+                number += 1
+                yield row
+
+
+class PackagedSearch(MTEBSearch):
+    """A packaged model, loaded in the direction of each task; `mteb_models` has the entries of MTEB's registry.
+
+    Args:
+        name: `lexvl/` and the name of the checkpoint.
+        revision: the first 40 digits of its digest; None for any.
+        encoder: a row of `cards.CARDS`.
+        device: auto, cpu, cuda, cuda:1, mps.
+        options: of the encoder.
+
+    Raises:
+        UsageError: the checkpoint has another revision, or `name` has another organisation.
+    """
+
+    def __init__(self, name: str, revision: str | None = None, *, encoder: str, device: str = "auto", **options: Any):
+        organisation, _, checkpoint = name.partition("/")
+        if organisation != "lexvl" or not checkpoint:
+            raise UsageError(f"{name!r} is no packaged model; its name would be lexvl/ and a packaged checkpoint")
+        self._load = partial(load_encoder, encoder, checkpoint, device=device, **options)
+        super().__init__(self._load(), name)
+        if revision not in (None, installed := revision_of(self.model)):
+            raise UsageError(
+                f"{name}: MTEB's entry has revision {revision}, the installed package has {installed}; install the "
+                "version of lexvl-anserini that has the entry's revision, or pass the installed one as revision"
+            )
+
+    def index(self, corpus: Any, *, task_metadata: Any, num_proc: int | None = None, **others: Any) -> None:
+        """As `MTEBSearch.index`, by the encoder in the direction of the task.
+
+        Raises:
+            UsageError: the model does not read the modalities of the task.
+        """
+        if card_of(self.model.name).reads_images:
+            if task_metadata.category not in DIRECTIONS:
+                raise UsageError(
+                    f"{task_metadata.name} is of category {task_metadata.category!r}; {self.name} has the categories "
+                    f"{', '.join(DIRECTIONS)}"
+                )
+            direction = DIRECTIONS[task_metadata.category]
+            if self.model.options["direction"] != direction:
+                self.model = self._load(direction=direction)
+        elif task_metadata.category != "t2t":
+            raise UsageError(
+                f"{task_metadata.name} is of category {task_metadata.category!r}; {self.name} reads texts only"
+            )
+        super().index(corpus, task_metadata=task_metadata, num_proc=num_proc, **others)
+
+
+def revision_of(model: Encoder) -> str:
+    """The revision in MTEB's results: 40 digits of the checkpoint's digest, else this package's version."""
+    return (model.checkpoint_digest or version_of("lexvl-anserini") or "none")[:40]

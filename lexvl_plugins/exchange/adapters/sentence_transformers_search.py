@@ -1,0 +1,268 @@
+"""sentence-transformers: `semantic_search_lucene(query_embeddings, corpus_embeddings)` over an index of ours.
+
+It has the arguments and results of `semantic_search_seismic` and its like in
+`sentence_transformers.sparse_encoder.search_engines`: what `SparseEncoder.encode` returns, or what `decode` makes of
+it. Weights become integer impacts, as everywhere here; a score divided by both scales is a dot product of embeddings
+again, which differs from theirs by the rounding of each weight (half a step of 255 of the largest weight).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict
+
+import numpy as np
+from scipy import sparse
+
+from lexvl_anserini.data.pictures.images import FAIL, OnError
+from lexvl_plugins.exchange.adapters.indexed_corpus import index_of
+from lexvl_anserini.encoders.encoder import Encoder, Kind
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.quantise import Quantiser, row_max
+from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
+from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import located
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.reading import read_vocabulary
+
+if TYPE_CHECKING:
+    import torch
+
+# The result of `SparseEncoder.decode`: the (token, weight) pairs of each text.
+Decoded: TypeAlias = Sequence[Sequence[tuple[str, float]]]
+Embeddings: TypeAlias = "torch.Tensor | Sequence[torch.Tensor] | sparse.csr_matrix | Decoded"
+
+# Names of the encoder in the manifest: terms are tokens, or the numbers of dimensions.
+DECODED, TENSORS = "decoded-embeddings", "sparse-embeddings"
+# Documents that are quantised at once.
+BATCH = 4096
+# Digits of a document's id, so that ties are in the order of `corpus_id`.
+DIGITS = 10
+
+EXPECTED = (
+    "a sparse or dense tensor [n, V], a list of tensors [V], a scipy matrix, or the list of lists of (token, weight) "
+    "that SparseEncoder.decode returns"
+)
+
+
+class CorpusHit(TypedDict):
+    """A hit: the row of the corpus, and its score."""
+
+    corpus_id: int
+    score: float
+
+
+class Rows(NamedTuple):
+    """Embeddings of one side.
+
+    weights  CSR [n, V] float32 > 0
+    terms    of the dimensions
+    name     DECODED or TENSORS
+    """
+
+    weights: sparse.csr_matrix
+    terms: Vocabulary
+    name: str
+
+
+def semantic_search_lucene(
+    query_embeddings: Embeddings,
+    corpus_embeddings: Embeddings | None = None,
+    corpus_index: Index | Path | str | None = None,
+    top_k: int = 10,
+    output_index: bool = False,
+    folder: Path | str | None = None,
+    quantiser: Quantiser | None = None,
+    threads: int = 1,
+) -> tuple[list[list[CorpusHit]], float] | tuple[list[list[CorpusHit]], float, Index]:
+    """The best documents of each query by the dot product of sparse embeddings, from a Lucene index of impacts.
+
+    Args:
+        query_embeddings: tensors of `SparseEncoder.encode_query` (COO, CSR or dense; of one text [V]), vectors of an
+            `Encoder` of ours, or what `SparseEncoder.decode` returns.
+        corpus_embeddings: the same of the documents, only without `corpus_index`; of the kind of the queries.
+        corpus_index: an index that an earlier call returned (`output_index`) or wrote (`folder`, its `index`).
+        top_k: documents per query at most; a document without a common term is none.
+        output_index: return the index too.
+        folder: of the shards and the index that are written; default a temporary one that goes with the index. One that
+            is finished is taken as it is if it holds the same embeddings.
+        quantiser: default 8 bits of documents, scaled by their largest weight, and up to 8 bits of queries.
+        threads: of the search.
+
+    Returns:
+        Per query, `{"corpus_id": row, "score": dot product}` by falling score, then rising row; the seconds of the
+        search (quantising the queries included, indexing not); with `output_index` the index.
+
+    Raises:
+        UsageError: neither a corpus nor an index, embeddings of another form, width or kind, or a weight below 0.
+        LexvlError: as `search_index`; a token that no inverted index holds (one with white space).
+    """
+    queries = query_embeddings
+    if corpus_index is None:
+        if corpus_embeddings is None:
+            raise UsageError("neither corpus_embeddings nor corpus_index; give one of them")
+        corpus = rows_of(corpus_embeddings, "corpus_embeddings")
+        index = _indexed(corpus, None if folder is None else Path(folder), quantiser or Quantiser())
+    elif corpus_embeddings is not None:
+        raise UsageError("both corpus_embeddings and corpus_index; give one of them")
+    else:
+        index = corpus_index if isinstance(corpus_index, Index) else Index.of(located(corpus_index))
+    started = time.perf_counter()
+    results = _searched(index, queries, top_k, threads)
+    seconds = time.perf_counter() - started
+    return (results, seconds, index) if output_index else (results, seconds)
+
+
+def _indexed(corpus: Rows, folder: Path | None, quantiser: Quantiser) -> Index:
+    """An index of embeddings. Unlike a corpus that is still to be encoded, all weights are there to calibrate."""
+    tower = StoredRows(corpus)
+    ready = quantiser.calibrate(corpus.weights).settled()
+    documents = (Document(f"{row:0{DIGITS}d}", text="") for row in range(corpus.weights.shape[0]))
+    model = Encoder(corpus.name, "impact", query=tower, document=tower, checkpoint_digest=tower.digest)
+    return index_of(model, documents, folder, BATCH, ready, Layout("parquet"))
+
+
+def _searched(index: Index, embeddings: Embeddings, top_k: int, threads: int) -> list[list[CorpusHit]]:
+    name = index.manifest.encoder.name
+    if name not in (DECODED, TENSORS):
+        raise UsageError(f"{index.path}: an index of encoder {name!r}, not of embeddings; search it with search_index")
+    terms = read_vocabulary(index.path, index.manifest)
+    queries = rows_of(embeddings, "query_embeddings", terms if name == DECODED else None)
+    if queries.name != name or queries.weights.shape[1] != len(terms):
+        raise UsageError(
+            f"query_embeddings: {queries.name} of {queries.weights.shape[1]} dimensions; the index has {name} of "
+            f"{len(terms)}"
+        )
+    quantiser = Quantiser.from_json(index.manifest.quantiser)
+    impacts = quantiser.queries(queries.weights, index.manifest.counts.max_impact)
+    # A query's largest weight becomes its largest impact, whatever its bits.
+    peaks = row_max(queries.weights)
+    scales = np.divide(row_max(impacts.impacts), peaks, out=np.ones_like(peaks), where=peaks > 0)
+    scales *= quantiser.document.scale or 1.0
+    topics = [ImpactQuery(str(row), vector) for row, vector in enumerate(impacts.in_vocabulary(terms))]
+    lists = search_index(index, topics, top_k, threads=threads)
+    return [
+        [CorpusHit(corpus_id=int(doc_id), score=score / scale) for doc_id, score in hits.pairs()]
+        for hits, scale in zip(lists, scales.tolist(), strict=True)
+    ]
+
+
+def rows_of(embeddings: Embeddings, what: str, terms: Vocabulary | None = None) -> Rows:
+    """Embeddings as rows over terms; `what` is their name, for errors.
+
+    `terms` are those of the index, for decoded queries: other tokens have no document. Default all tokens, sorted.
+    """
+    decoded = _is_decoded(embeddings)
+    weights, words = _decoded(embeddings, terms) if decoded else (_matrix(embeddings, what), None)
+    if not ((weights.data >= 0) & np.isfinite(weights.data)).all():
+        worst = int(np.argmin((weights.data >= 0) & np.isfinite(weights.data)))
+        row = int(np.searchsorted(weights.indptr, worst, side="right")) - 1
+        raise UsageError(
+            f"{what}: row {row} has the weight {weights.data[worst]}; an impact index adds weights above 0"
+        )
+    weights.eliminate_zeros()
+    if words is None:
+        return Rows(weights, Vocabulary(map(str, range(weights.shape[1])), what), TENSORS)
+    return Rows(weights, words, DECODED)
+
+
+def _is_decoded(embeddings: Any) -> bool:
+    """Whether it is a list of lists of (token, weight)."""
+    return isinstance(embeddings, list | tuple) and all(
+        isinstance(row, list | tuple)
+        and all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in row)
+        for row in embeddings
+    )
+
+
+def _decoded(embeddings: Any, terms: Vocabulary | None) -> tuple[sparse.csr_matrix, Vocabulary]:
+    """The last pair of a token counts that a row has twice, as in sentence-transformers."""
+    rows = [dict(row) for row in embeddings]
+    if terms is None:
+        terms = Vocabulary(sorted({token for row in rows for token in row}), "corpus_embeddings")
+    of_token = terms.dimension
+    dims: list[int] = []
+    data: list[float] = []
+    ends = [0]
+    for row in rows:
+        known = sorted((of_token[token], weight) for token, weight in row.items() if token in of_token)
+        dims += [dim for dim, _ in known]
+        data += [weight for _, weight in known]
+        ends.append(len(dims))
+    shape = (len(rows), len(terms))
+    return sparse.csr_matrix((np.array(data, np.float32), np.array(dims, np.int32), ends), shape=shape), terms
+
+
+def _matrix(embeddings: Any, what: str) -> sparse.csr_matrix:
+    """CSR [n, V] float32 of tensors or a scipy matrix, dimensions ascending."""
+    import torch
+
+    if sparse.issparse(embeddings) and embeddings.ndim == 2:
+        matrix = sparse.csr_matrix(embeddings, dtype=np.float32, copy=True)
+        matrix.sum_duplicates()
+        return matrix
+    listed = isinstance(embeddings, list | tuple) and all(
+        isinstance(row, torch.Tensor) and row.ndim == 1 for row in embeddings
+    )
+    if listed and len({row.shape for row in embeddings}) == 1:
+        embeddings = torch.stack([row.to_sparse() if row.layout == torch.strided else row for row in embeddings])
+    if not isinstance(embeddings, torch.Tensor) or embeddings.ndim not in (1, 2):
+        kind = (
+            f"a tensor of {embeddings.ndim} dimensions"
+            if isinstance(embeddings, torch.Tensor)
+            else type(embeddings).__name__
+        )
+        raise UsageError(f"{what}: {kind}; expected {EXPECTED}")
+    tensor = embeddings.detach().cpu()
+    tensor = (tensor if tensor.ndim == 2 else tensor.unsqueeze(0)).to_sparse_coo().coalesce()
+    rows, dims = tensor.indices().numpy()
+    shape = (int(tensor.shape[0]), int(tensor.shape[1]))
+    return sparse.csr_matrix((tensor.values().float().numpy(), (rows, dims)), shape=shape)
+
+
+class StoredRows:
+    """Embeddings as a tower: its inputs are the ids of rows."""
+
+    kind: Kind = "impact"
+    binary = False  # of a corpus of ones the queries may have other weights
+
+    def __init__(self, rows: Rows):
+        self.rows = rows
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The terms of the dimensions."""
+        return self.rows.terms
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of all weights and terms: a folder with another digest holds other embeddings."""
+        weights, digest = self.rows.weights, sha256(self.rows.terms.digest.encode())
+        for array in (weights.indptr.astype("<i8"), weights.indices.astype("<i8"), weights.data.astype("<f4")):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def read(self, document: Document) -> str:
+        """The id of a row."""
+        return document.doc_id
+
+    def read_topic(self, topic: Topic) -> str:
+        """The id of a row."""
+        return topic.query_id
+
+    def weights(
+        self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
+    ) -> sparse.csr_matrix:
+        """The rows, CSR [n, V] float32."""
+        progress(len(inputs))
+        return self.rows.weights[[int(row) for row in inputs]]
+
+    def dense_weights(self, inputs: Iterable[str], batch_size: int = 32) -> np.ndarray:
+        """The rows, float32 [n, V]."""
+        return self.weights(list(inputs)).toarray()

@@ -1,0 +1,124 @@
+"""A stock impact index gets a manifest, and is searched as ours: terms, expressions, explanations, exact lists."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lexvl_anserini.data.checks import checked_id
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.index_folder import RESIDENT, is_index
+from lexvl_anserini.engines.jvm import java_errors
+from lexvl_anserini.engines.lucene.engine import LuceneEngine
+from lexvl_anserini.engines.lucene.fields import opened_reader, whole_index
+from lexvl_anserini.engines.lucene.versions import commit_id
+from lexvl_anserini.engines.resident.choosing import resident_files
+from lexvl_anserini.engines.resident.packing import write_resident
+from lexvl_anserini.engines.verifying import changed_index
+from lexvl_plugins.exchange.ciff_writing import Census, take_census
+from lexvl_plugins.exchange.importing import ImportSettings, columns_of, of_integers
+from lexvl_anserini.ground.claims import Claim, claim
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import write_json
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, read_manifest
+from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import ImpactQuery
+from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.shards.reading import MAX_IMPACT
+
+
+def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwrite: bool = False) -> Manifest:
+    """Gives a stock index manifest.json, vocab.txt and resident postings, after reading all of it; or nothing changes.
+
+    Args:
+        settings: encoder, dataset and quantiser, which the index does not name; its layout is not used.
+        overwrite: replace a manifest that says something else.
+
+    Raises:
+        ArtefactError: no Lucene index of impacts with ids as Anserini writes it, a damaged one, one with an impact that
+            has no exact scores, or one that has a manifest of another request.
+        UsageError: an index of ours.
+    """
+    if is_index(index):
+        raise UsageError(f"{index}: an index that python -m lexvl_anserini.index built, which needs no other manifest")
+    if not any(index.glob("segments_*")):
+        raise ArtefactError(f"{index}: no Lucene index (no file segments_N in it)")
+    if (index / MANIFEST).is_file():
+        stored = read_manifest(index)
+        decision = claim(index, "a manifest", _compared(_request(index, settings)), _compared(stored), overwrite)
+        if decision is Claim.DONE and resident_files(index):
+            return stored
+    jvm.start()
+    with java_errors(f"{index}: damaged, or no Lucene index of Anserini"):
+        with whole_index(index) as whole:
+            whole.check_integrity()
+            twice = whole.duplicate()
+        if twice is not None:
+            raise ArtefactError(f"{index}: document id {twice!r} occurs twice; ids must be distinct")
+        with opened_reader(index) as reader:
+            facts = take_census(index, reader)
+    manifest, vocabulary = _described(index, facts, settings)
+    _try(index, facts, manifest)
+    with changed_index(index.resolve()) as part:
+        vocabulary.write(part / VOCABULARY)
+        write_json(part / MANIFEST, manifest.to_json())
+        # The name is a link to the file of the older index.
+        (part / RESIDENT).unlink(missing_ok=True)
+        write_resident(part, facts.most)
+    return manifest
+
+
+def _request(index: Path, settings: ImportSettings) -> Manifest:
+    """The manifest before the index is read; the commit of Lucene is what identifies its documents."""
+    request = settings.request(index.resolve().name, commit_id(index) or "")
+    return replace(request, quantiser=of_integers(Quantiser.from_json(request.quantiser)).to_json(), layout={})
+
+
+def _compared(manifest: Manifest) -> dict[str, Any]:
+    """What two manifests of an adopted index are compared by."""
+    corpus = {key: value for key, value in manifest.corpus.items() if key != "documents"}
+    return {"encoder": manifest.encoder.without_places(), "corpus": corpus, "quantiser": dict(manifest.quantiser)}
+
+
+def _described(index: Path, facts: Census, settings: ImportSettings) -> tuple[Manifest, Vocabulary]:
+    """The manifest and the vocabulary of an index that was read."""
+    if facts.deleted:
+        raise ArtefactError(
+            f"{index}: {facts.deleted:,} deleted documents in it; merge its segments, or build it again"
+        )
+    if not facts.postings:
+        raise ArtefactError(
+            f"{index}: no posting in the field contents; expected an index of impacts as Anserini builds"
+        )
+    if facts.most > MAX_IMPACT:
+        raise ArtefactError(f"{index}: an impact of {facts.most:,}, above {MAX_IMPACT:,} up to which scores are exact")
+    for doc_id in facts.ids:
+        checked_id(doc_id.decode(), str(index))
+    terms = [term.decode() for term in facts.terms]
+    vocabulary = Vocabulary(terms, str(index)) if settings.model is None else settings.model.vocabulary
+    columns_of(terms, vocabulary)
+    counts = Counts(
+        documents=len(facts.ids),
+        empty=int((facts.lengths == 0).sum()),
+        postings=facts.postings,
+        max_impact=facts.most,
+    )
+    request = _request(index, settings)
+    described = {"size": len(vocabulary), "digest": vocabulary.digest}
+    corpus = {**request.corpus, "documents": counts.documents}
+    return replace(request, counts=counts, vocabulary=described, corpus=type(request.corpus)(corpus)), vocabulary
+
+
+def _try(index: Path, facts: Census, manifest: Manifest) -> None:
+    """Refuses an index that our engine cannot search: the scores of one term are its impacts."""
+    term = facts.terms[0].decode()
+    engine = LuceneEngine(index, manifest)
+    try:
+        [hits] = engine.search([ImpactQuery("first term", {term: 1})], 10)
+        for hit in hits:
+            if engine.impacts(hit.doc_id, [term]) != {term: hit.score}:
+                raise ArtefactError(f"{index}: document {hit.doc_id!r} has another score than the impact of {term!r}")
+        engine.verified()
+    finally:
+        engine.close()

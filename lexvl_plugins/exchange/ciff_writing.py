@@ -1,0 +1,215 @@
+"""Writes the Common Index File Format (see `ciff_reading`) from the postings of a Lucene index.
+
+Terms are in the order of their bytes, documents have the numbers from 0 on in the order of the index, a document's
+length is the sum of its impacts. The file has what protobuf writes for the same messages, byte for byte.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.engines import jvm
+from lexvl_anserini.engines.compiling import kernel
+from lexvl_anserini.engines.index_folder import read_report
+from lexvl_anserini.engines.jvm import Exclusive, java_errors
+from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader, whole_index
+from lexvl_anserini.engines.lucene.vectors import names_of
+from lexvl_anserini.engines.resident.packing import Lists, exported
+from lexvl_plugins.exchange.ciff_reading import VERSION
+from lexvl_anserini.ground.claims import refuse_existing
+from lexvl_anserini.ground.errors import ArtefactError, UsageError
+from lexvl_anserini.ground.files import atomic_write, packed
+from lexvl_anserini.ground.installed import OURS, version_of
+from lexvl_anserini.ground.manifest import MANIFEST, QuantiserEntry, expect_lexical, read_manifest
+from lexvl_anserini.ground.progress import Progress, silent
+
+# A posting takes at most its tag and length, and two fields of a tag and a varint of 5 bytes.
+LONGEST_POSTING = 14
+# A document's length is an int32 of protobuf.
+LONGEST_DOCUMENT = (1 << 31) - 1
+ENGINES = ("lucene", "pyserini")
+
+
+class Census(NamedTuple):
+    """What the postings of an index say as a whole.
+
+    terms           with postings, UTF-8, in the order of their bytes
+    postings, most  their number, and the greatest impact
+    numbers         int32: of each document of the index its number among those that are not deleted
+    deleted         number of deleted documents
+    lengths         int64: sum of impacts of each document
+    ids             of each document, UTF-8
+    """
+
+    terms: list[bytes]
+    postings: int
+    most: int
+    numbers: np.ndarray
+    deleted: int
+    lengths: np.ndarray
+    ids: list[bytes]
+
+    @property
+    def impacts(self) -> int:
+        """The sum of all impacts."""
+        return int(self.lengths.sum())
+
+
+@kernel
+def put_varying(number: int, octets: Any, at: int) -> int:
+    """Writes a number in 7 bits a byte, the lowest first, all but the last with the highest bit set."""
+    while number > 127:
+        octets[at] = number & 127 | 128
+        number >>= 7
+        at += 1
+    octets[at] = number
+    return at + 1
+
+
+def varying(number: int) -> bytes:
+    """The bytes of `put_varying`."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varying(number >> 7)
+
+
+@kernel
+def put_postings(documents: Any, impacts: Any, start: int, end: int, octets: Any) -> int:
+    """Writes the postings of a list as fields of a PostingsList; returns the number of bytes."""
+    size, before = 0, 0
+    for at in range(start, end):
+        octets[size] = 34  # field 4, of bytes
+        body = size + 2
+        here = body
+        if documents[at] > before:  # protobuf leaves out a 0
+            octets[here] = 8
+            here = put_varying(documents[at] - before, octets, here + 1)
+        octets[here] = 16
+        here = put_varying(impacts[at], octets, here + 1)
+        octets[size + 1] = here - body
+        size, before = here, documents[at]
+    return size
+
+
+def export_ciff(index: Path, output: Path, overwrite: bool = False, progress: Progress = silent) -> dict[str, Any]:
+    """Writes the impacts of an index, ours or stock Anserini's, as one file; returns its counts.
+
+    Args:
+        output: a file; one whose name ends in .gz or .zst is compressed.
+        overwrite: replace a file that is there.
+        progress: called with the number of postings just written.
+
+    Raises:
+        ArtefactError: no Lucene index of impacts, a damaged one, or the output is there.
+        UsageError: an index of another kind, or in partitions.
+    """
+    _check_index(index)
+    refuse_existing(output, overwrite)
+    jvm.start()
+    with java_errors(f"{index}: cannot be read as a Lucene index"), whole_index(index) as whole:
+        whole.check_integrity()
+    with opened_reader(index) as reader:
+        facts = take_census(index, reader)
+        if (longest := int(facts.lengths.max())) > LONGEST_DOCUMENT:
+            raise ArtefactError(
+                f"{index}: document {facts.ids[int(facts.lengths.argmax())].decode()!r} has impacts that sum to "
+                f"{longest:,}; CIFF counts to {LONGEST_DOCUMENT:,}, quantise with fewer bits"
+            )
+        with atomic_write(output) as raw, packed(raw, output.suffix) as out:
+            _write(out, reader, facts, _description(index), progress)
+    counts = {
+        "documents": len(facts.ids),
+        "terms": len(facts.terms),
+        "postings": facts.postings,
+        "impacts": facts.impacts,
+    }
+    return {"output": str(output), **counts, "bytes": output.stat().st_size}
+
+
+def _check_index(index: Path) -> None:
+    """Refuses what is no folder of Lucene's files with impacts."""
+    if not index.is_dir():
+        raise ArtefactError(f"{index}: no such index; build it with python -m lexvl_anserini.index")
+    if (index / MANIFEST).is_file():
+        expect_lexical(index, read_manifest(index).kind, "CIFF has postings of terms")
+    if (engine := read_report(index).engine) not in ENGINES:
+        raise UsageError(f"{index}: an index of the engine {engine}; expected one of {' or '.join(ENGINES)}")
+    if not any(index.glob("segments_*")):
+        raise ArtefactError(f"{index}: no Lucene index; build one with python -m lexvl_anserini.index {index}")
+
+
+def take_census(index: Path, reader: Any) -> Census:
+    """Reads all ids and postings once."""
+    documents = int(Exclusive(reader).maxDoc())
+    ids: list[bytes | None] = [None] * documents
+    for chunk in exported(reader, ID):
+        names = np.array(names_of(chunk), object).repeat(np.diff(chunk.ends, prepend=0)).tolist()
+        for document, name in zip(chunk.documents.tolist(), names, strict=True):
+            ids[document] = name
+    lengths, terms, postings, most = np.zeros(documents, np.int64), [], 0, 0
+    for chunk in exported(reader, CONTENTS):
+        lengths += np.bincount(chunk.documents, chunk.impacts, documents).astype(np.int64)
+        terms += names_of(chunk)
+        postings, most = postings + len(chunk.documents), max(most, int(chunk.impacts.max()))
+    live = np.array([doc_id is not None for doc_id in ids])
+    if not live.any() or lengths[~live].any():
+        raise ArtefactError(f"{index}: documents without an id; expected the field {ID!r} as Anserini writes it")
+    numbers = np.cumsum(live, dtype=np.int32) - 1
+    whole = [doc_id for doc_id in ids if doc_id is not None]
+    return Census(terms, postings, most, numbers, int((~live).sum()), lengths[live], whole)
+
+
+def _write(out: BinaryIO, reader: Any, facts: Census, description: str, progress: Progress) -> None:
+    """Writes the header, the postings lists and the document records."""
+    documents = len(facts.ids)
+    numbers = (VERSION, len(facts.terms), documents, len(facts.terms), documents, facts.impacts)
+    header = b"".join(number_field(field, value) for field, value in enumerate(numbers, start=1))
+    average = struct.pack("<d", facts.impacts / documents) if facts.impacts else b""
+    header += (b"\x39" + average if average else b"") + bytes_field(8, description.encode())
+    out.write(delimited(header))
+    for chunk in exported(reader, CONTENTS):
+        for message in postings_lists(chunk, facts.numbers):
+            out.write(message)
+        progress(len(chunk.documents))
+    for number, (doc_id, length) in enumerate(zip(facts.ids, facts.lengths.tolist(), strict=True)):
+        out.write(delimited(number_field(1, number) + bytes_field(2, doc_id) + number_field(3, length)))
+
+
+def postings_lists(chunk: Lists, numbers: np.ndarray) -> Iterator[bytes]:
+    """The messages of some terms; `numbers` are the documents' numbers in the file."""
+    documents, start = numbers[chunk.documents], 0
+    octets = np.empty(LONGEST_POSTING * int(np.diff(chunk.ends, prepend=0).max(initial=0)), np.uint8)
+    for term, end in zip(names_of(chunk), chunk.ends.tolist(), strict=True):
+        size = put_postings(documents, chunk.impacts, start, end, octets)
+        head = bytes_field(1, term) + number_field(2, end - start)
+        head += number_field(3, int(chunk.impacts[start:end].sum(dtype=np.int64)))
+        yield varying(len(head) + size) + head + octets[:size].tobytes()
+        start = end
+
+
+def number_field(field: int, value: int) -> bytes:
+    """A field with a number from 0 on; protobuf leaves out a 0."""
+    return varying(field << 3) + varying(value) if value else b""
+
+
+def bytes_field(field: int, value: bytes) -> bytes:
+    """A field with bytes; protobuf leaves out an empty one."""
+    return varying(field << 3 | 2) + varying(len(value)) + value if value else b""
+
+
+def delimited(message: bytes) -> bytes:
+    """A message behind its length."""
+    return varying(len(message)) + message
+
+
+def _description(index: Path) -> str:
+    """What the header says for people: how the impacts came about, as far as the index knows."""
+    words = [f"impacts of {index.resolve().name}, exported by lexvl-anserini {version_of(OURS) or ''}".rstrip()]
+    if (index / MANIFEST).is_file():
+        manifest = read_manifest(index)
+        words.append(f"encoder {manifest.encoder.name}, checkpoint {manifest.encoder.checkpoint}")
+        words += [f"{name} {dict(side.effect())}" for name, side in QuantiserEntry(manifest.quantiser).sides().items()]
+    return "; ".join(words)

@@ -1,0 +1,45 @@
+"""The command `lexvl push`: an index with its card -> the hub or storage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lexvl_anserini import cli
+
+
+def command(
+    index: Annotated[Path, typer.Argument(help="Folder of an index.")],
+    target: Annotated[
+        str, typer.Argument(help="owner/name, a data set of the hub; or a URL such as s3://bucket/name.")
+    ],
+    licence: Annotated[
+        str, typer.Option(help="Licence of the documents: an id of the hub, such as cc-by-4.0, or other.")
+    ],
+    measures: Annotated[
+        Path | None, typer.Option(help="Output of score --format json, for the card.", metavar="FILE")
+    ] = None,
+    private: Annotated[
+        bool | None, typer.Option("--private/--public", help="Whether a new data set on the hub is private.")
+    ] = None,
+    with_places: Annotated[
+        bool, typer.Option("--with-places", help="Push although the manifest names folders of this machine.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that push did not write.")] = False,
+    style: cli.Style = "text",
+    verbose: cli.Verbose = False,
+) -> None:
+    """Push an index, with a card, to the Hugging Face hub or to storage. An earlier push is replaced.
+
+    Example: python -m lexvl_plugins.exchange.sharing.push indexes/demo me/demo-index --licence cc0-1.0
+    """
+    from lexvl_plugins.exchange.sharing.indexes import IndexFacts, push_index, read_measures
+
+    facts = IndexFacts(licence, read_measures(measures) if measures else ())
+    cli.print_rows(push_index(index, target, facts, private, overwrite, with_places), style)
+
+
+if __name__ == "__main__":
+    cli.run(command)

@@ -1,0 +1,237 @@
+"""The application: the page, the JSON API under `/api/`, and its description `/openapi.json`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Annotated, Any, Literal, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from lexvl_anserini import __version__
+from lexvl_plugins.serve import limits
+from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.documents import SIDES, EncodedPicture, scaled
+from lexvl_plugins.serve.embedding import embedded
+from lexvl_plugins.serve.messages import (
+    ApiFailure,
+    DocumentProducts,
+    Embeddings,
+    EmbedQuestion,
+    HeatMap,
+    MapQuestion,
+    PageDescription,
+    ProductsQuestion,
+    Question,
+    Sent,
+    ShownAnswer,
+)
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.typed import plain
+
+log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+# Where pictures are sent, whose bodies may be large.
+UPLOAD_PATH = "/api/pictures"
+
+# Where texts are embedded, many at once.
+EMBED_PATH = "/api/embed"
+
+# Where agents call tools over HTTP (`agents.py`), with pictures in base64.
+TOOLS_PATH = "/mcp"
+
+# The files of the page by their paths; no other file is served.
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/view.js": ("view.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/favicon.ico": ("icon.svg", "image/svg+xml"),
+}
+
+FAILURES: dict[int | str, dict[str, Any]] = {status: {"model": ApiFailure} for status in (400, 401, 404, 422, 503)}
+
+
+@cache
+def page_file(name: str) -> bytes:
+    """A file of the page."""
+    return files("lexvl_plugins.serve").joinpath("page", name).read_bytes()
+
+
+def application(service: Service) -> FastAPI:
+    """The application over a service."""
+    app = FastAPI(
+        title="LexVL search",
+        version=__version__,
+        description="Searches lexical and dense indexes of pictures and texts. Errors are one line in `error`.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    add_errors(app)
+    add_page(app)
+    add_searches(app, service)
+    add_pictures(app, service)
+    add_embeddings(app, service)
+    return app
+
+
+def add_errors(app: FastAPI) -> None:
+    """Errors as one line of JSON: 400 for what a user can mend, 404 for what is not there, 503 for what is damaged."""
+
+    async def failed(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, RequestValidationError):
+            status, reason = 422, malformed(request, error)
+        else:
+            status, reason = failure_of(error, f"{request.method} {request.url.path}")
+        headers = getattr(error, "headers", None) or (limits.LATER if isinstance(error, TimeoutError) else None)
+        return JSONResponse({"error": printable(reason)}, status, headers)
+
+    for kind in (LexvlError, RequestValidationError, TimeoutError, HTTPException, Exception):
+        app.add_exception_handler(kind, failed)
+
+
+def failure_of(error: Exception, call: str) -> tuple[int, str]:
+    """Status and reason of a call that failed; an error of the server itself is logged."""
+    if isinstance(error, LexvlError):
+        return 400 if isinstance(error, UsageError) else 404 if isinstance(error, DataError) else 503, str(error)
+    if isinstance(error, TimeoutError):
+        return 503, f"no answer within {limits.ANSWER_S:.0f} s"
+    if isinstance(error, HTTPException):
+        return error.status_code, str(error.detail)
+    log.error("%s: %s", call, error)
+    return 500, "an error of the server; its log says more"
+
+
+def malformed(request: Request, error: RequestValidationError) -> str:
+    """What is wrong with a request, in one line."""
+    if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        return "expected JSON, with the header content-type: application/json"
+    return first_problem(error.errors())
+
+
+def first_problem(problems: Sequence[Any], known: Iterable[str] = ()) -> str:
+    """The first thing that is wrong with a record, and where: entries of `errors()` of pydantic."""
+    first = problems[0]
+    return f"{'.'.join(str(part) for part in first['loc'])[:120]}: {plain(first, known)}"
+
+
+def printable(text: str) -> str:
+    """A text that JSON can hold."""
+    return text.encode(errors="replace").decode()
+
+
+def add_page(app: FastAPI) -> None:
+    """The files of the page."""
+
+    def file_route(name: str, media_type: str) -> Callable[[], Any]:
+        async def answer() -> Response:
+            return Response(page_file(name), media_type=media_type, headers={"cache-control": "no-cache"})
+
+        return answer
+
+    for path, (name, media_type) in PAGE.items():
+        app.add_api_route(path, file_route(name, media_type), include_in_schema=False, response_class=Response)
+
+
+class Threads:
+    """Calls in threads, a bounded number at a time, each with a deadline; of those that wait, only so many."""
+
+    def __init__(self, most: int):
+        self.most = most
+        self._limiter: CapacityLimiter | None = None
+
+    async def run(self, call: Callable[..., Result], *arguments: Any) -> Result:
+        """The result of a call; refused at once where too many wait already."""
+        self._limiter = self._limiter or CapacityLimiter(self.most)
+        if self._limiter.statistics().tasks_waiting >= limits.WAITING:
+            raise HTTPException(503, f"too many requests at once; try again in {limits.LATER_S} s", limits.LATER)
+        async with asyncio.timeout(limits.ANSWER_S):
+            return await to_thread.run_sync(call, *arguments, limiter=self._limiter, abandon_on_cancel=True)
+
+
+def add_searches(app: FastAPI, service: Service) -> None:
+    """Searches, products, maps, suggestions."""
+    searches, maps = Threads(limits.SEARCHES), Threads(limits.MAPS)
+
+    @app.get("/api/indexes", responses=FAILURES)
+    async def indexes() -> PageDescription:
+        """The indexes and what each can do."""
+        return await searches.run(service.description)
+
+    @app.post("/api/search", responses=FAILURES)
+    async def search(question: Question) -> ShownAnswer:
+        """The best documents for a question."""
+        return await searches.run(service.answer, question)
+
+    @app.post("/api/products", responses=FAILURES)
+    async def products(request: ProductsQuestion) -> list[DocumentProducts]:
+        """The products of terms that sum to the scores of hits."""
+        return await searches.run(service.products, request)
+
+    @app.post("/api/map", responses=FAILURES)
+    async def heat_map(request: MapQuestion) -> HeatMap:
+        """Where in a hit's picture the terms of the question are."""
+        return await maps.run(service.heat_map, request)
+
+    @app.get("/api/suggest", responses=FAILURES)
+    async def suggest(
+        index: Annotated[str, Query(max_length=limits.MOST_ID)],
+        prefix: Annotated[str, Query(min_length=1, max_length=100)],
+    ) -> list[str]:
+        """Terms of the vocabulary that begin with the prefix."""
+        return await searches.run(service.suggested, index, prefix)
+
+
+def add_pictures(app: FastAPI, service: Service) -> None:
+    """Pictures of the corpus, and those that users send."""
+    drawings, uploads = Threads(limits.DRAWINGS), Threads(limits.DRAWINGS)
+    body = {"content": {"image/*": {"schema": {"type": "string", "format": "binary"}}}, "required": True}
+
+    def encoded(picture: EncodedPicture) -> Response:
+        return Response(
+            picture.content, media_type=picture.media_type, headers={"cache-control": "private, max-age=60"}
+        )
+
+    @app.get("/api/picture", responses=FAILURES, response_class=Response)
+    async def picture(
+        index: Annotated[str, Query(max_length=limits.MOST_ID)],
+        doc_id: Annotated[str, Query(max_length=limits.MOST_ID)],
+        side: Literal["small", "large"] = "small",
+    ) -> Response:
+        """The picture of a document of the corpus, scaled down."""
+        return encoded(await drawings.run(service.picture, index, doc_id, side))
+
+    @app.post(UPLOAD_PATH, responses=FAILURES, openapi_extra={"requestBody": body})
+    async def send(request: Request) -> Sent:
+        """Keeps a picture as a query for a while; the body is the file."""
+        content = await request.body()
+        try:
+            return Sent(picture=await uploads.run(service.sent.add, content))
+        except DataError as error:
+            raise UsageError(str(error)) from error
+
+    @app.get("/api/pictures/{picture_id}", responses=FAILURES, response_class=Response)
+    async def sent(picture_id: str) -> Response:
+        """A picture that was sent, scaled down."""
+        picture = service.sent.picture(picture_id)
+        return encoded(await drawings.run(scaled, picture, SIDES["small"]))
+
+
+def add_embeddings(app: FastAPI, service: Service) -> None:
+    """Vectors of texts and pictures."""
+    embeds = Threads(limits.EMBEDS)
+
+    @app.post(EMBED_PATH, responses=FAILURES)
+    async def embed(request: EmbedQuestion) -> Embeddings:
+        """The vectors with which an index is searched, of texts and of pictures that were sent."""
+        return await embeds.run(embedded, service, request)

@@ -1,0 +1,359 @@
+"""Open indexes: engine, encoder, vocabulary and corpus of each, opened once; a replaced index is opened anew."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import count
+from pathlib import Path
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, cast
+
+from lexvl_plugins.serve import limits
+from lexvl_plugins.serve.documents import (
+    READ,
+    WITHOUT_PICTURES,
+    ShownCorpus,
+    example_queries,
+    example_words,
+    read_corpus,
+)
+from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.encoders.encoder import OtherModality, Tower
+from lexvl_anserini.encoders.loading import load_encoder_of
+from lexvl_anserini.encoders.parts.fields import field_options
+from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
+from lexvl_anserini.engines.opening import index_name, index_path, is_store_url
+from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
+from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.registry import AUTO, TORCH
+from lexvl_anserini.ground.vocabulary import in_field
+from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
+from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+
+if TYPE_CHECKING:
+    from lexvl_anserini.encoders.encoder import Encoder
+    from lexvl_anserini.encoders.parts.images.vision import ImageTower
+    from lexvl_anserini.engines.engine import Engine, ImpactEngine
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks at the folder of an index.
+LOOK_EVERY_S = 0.5
+
+# The folder of an index in an album that `lexvl photos` makes; the album names the index.
+ALBUM = "index"
+# Tries to open an index that other processes replace meanwhile.
+OPENINGS = 5
+
+
+@dataclass(frozen=True)
+class ServedIndex:
+    """Where an index is, and how its encoder is loaded.
+
+    name      on the page, unique
+    data_dir  folder of the datasets; None as in the index's manifest
+    """
+
+    name: str
+    path: Path
+    encoder: EncoderChanges = EncoderChanges()
+    data_dir: str | None = None
+
+
+@dataclass
+class LiveIndex:
+    """An index that is open.
+
+    terms     of its vocabulary, in its order; empty for an index without terms
+    fields    metadata fields of an impact index and their types
+    examples  queries of its corpus
+    serial    no other open index of this process has it
+    problem   an error of its files, found after it was opened: it answers no more
+    """
+
+    served: ServedIndex
+    state: IndexState
+    searcher: Searcher
+    corpus: ShownCorpus
+    terms: Sequence[str]
+    fields: Mapping[str, str]
+    examples: Sequence[str]
+    problem: LexvlError | None = None
+    users: int = 0
+    retired: bool = False
+    serial: int = field(default_factory=partial(next, count()))
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """Its terms, to look them up."""
+        return frozenset(self.terms)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the index."""
+        return self.searcher.index.manifest
+
+    @property
+    def engine(self) -> Engine:
+        """The open engine."""
+        return self.searcher.engine
+
+    @property
+    def model(self) -> Encoder:
+        """The encoder of queries, loaded."""
+        return self.searcher.model
+
+    @property
+    def impacts(self) -> ImpactEngine:
+        """The engine of an impact index."""
+        expect_lexical(f"index {self.served.name!r}", self.manifest.kind, "only an impact index has terms")
+        return cast("ImpactEngine", self.engine)
+
+    @cached_property
+    def picture_tower(self) -> Tower | None:
+        """The side of the encoder that reads pictures, that of queries first; None if none does."""
+        if self.manifest.corpus.name.startswith(WITHOUT_PICTURES):
+            return None
+        for tower in (self.model.query, self.model.document):
+            try:
+                tower.read(Document("a", image="a"))
+            except OtherModality:
+                continue
+            return tower
+        return None
+
+    @cached_property
+    def drawn_field(self) -> FieldEntry | None:
+        """The field of an index of several fields whose encoder reads pictures; None if none does."""
+        with_images = (e for e in self.manifest.encoder.fields if e.encoder.name in CARDS and e.kind == "impact")
+        return next((e for e in with_images if CARDS[e.encoder.name].reads_images), None)
+
+    @property
+    def has_maps(self) -> bool:
+        """Whether the side of documents reads pictures and has a grid of cells; of a graph, that of its encoder.
+
+        In an index of several fields a field does, or words are read in its pictures.
+        """
+        if self.manifest.fields:
+            read = any(READ in document.metadata for document in self.corpus.documents.values())
+            return self.drawn_field is not None or read
+        if self.model.options.get("runtime", TORCH) == TORCH:
+            return self.map_tower is not None
+        chosen = self.served.encoder.options.get("runtime") == AUTO and "runtime" not in self.manifest.encoder.options
+        return chosen and self.model.kind == "impact" and self.picture_tower is self.model.document
+
+    @cached_property
+    def map_tower(self) -> ImageTower | None:
+        """The side of documents with its grid of cells, which a graph lacks: torch loads it at the first map."""
+        if self.manifest.fields:
+            return self._map_tower_of_field()
+        model = self.model
+        if model.options.get("runtime", TORCH) != TORCH:
+            if not self.has_maps:
+                return None
+            by_torch = {**self.served.encoder.options, "runtime": TORCH}
+            model = replace(self.served.encoder, options=by_torch).load(self.manifest)
+        from lexvl_anserini.encoders.parts.images.vision import ImageTower
+
+        tower: Any = model.document
+        return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
+
+    def _map_tower_of_field(self) -> ImageTower | None:
+        from lexvl_anserini.encoders.parts.images.vision import ImageTower
+
+        if (entry := self.drawn_field) is None:
+            return None
+        changes = field_options(self.manifest.fields, self.served.encoder.options)[entry.name]
+        places = (changes.get("checkpoint"), changes.get("tokenizer"))
+        options = {"runtime": TORCH}
+        tower: Any = load_encoder_of(entry.encoder, *places, self.served.encoder.device, options).document
+        return tower if isinstance(tower, ImageTower) else None
+
+    def suggested(self, prefix: str) -> list[str]:
+        """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
+        beginnings = (prefix, *(in_field(field, prefix) for field in self.manifest.fields))
+        terms = (term for term in self.terms if term.startswith(beginnings))
+        return sorted(terms, key=lambda term: term != prefix)[: limits.SUGGESTIONS]
+
+    def close(self) -> None:
+        """Closes the index."""
+        self.searcher.close()
+
+
+def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
+    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same.
+
+    Raises:
+        ArtefactError: no index that can be opened, or it is replaced again at each try.
+    """
+    for _ in range(OPENINGS):
+        state = state_of_index(served.path)
+        live = _opened(served, before, state or (0, 0, 0))
+        # Manifest, corpus and engine belong to one index only if no process replaced it in between.
+        if state_of_index(served.path) == state:
+            if live.terms and not live.examples:
+                live.examples = example_words(live.corpus, live.impacts, live.terms)
+            Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
+            return live
+        live.close()
+    raise ArtefactError(f"{served.path}: replaced {OPENINGS} times while it was opened; try again when it is written")
+
+
+def _opened(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> LiveIndex:
+    from lexvl_anserini.data.dataset import dataset_of
+
+    manifest = index_manifest(served.path)
+    same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
+    index = Index(served.path, manifest)
+    searcher = Searcher(index, before.model if before and same else None, served.encoder)
+    file = vocabulary_file(served.path, None)
+    terms = known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
+    try:
+        dataset = dataset_of(manifest.corpus.ref.at(served.data_dir))
+        corpus, examples = read_corpus(dataset), example_queries(dataset)
+    except (LexvlError, OSError) as error:
+        corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
+    fields = read_report(served.path).fields if manifest.kind == "impact" else {}
+    metadata = {name: kind for name, kind in fields.items() if name.startswith("meta.")}
+    return LiveIndex(served, state, searcher.opened(), corpus, terms, metadata, examples)
+
+
+def _verify(index: LiveIndex) -> None:
+    """Waits until the files of an index are open and compared with their checksums; a damaged one answers no more."""
+    try:
+        index.engine.prepare()
+        index.searcher.verified()
+    except LexvlError as error:
+        if not index.retired:
+            index.problem = error
+            log.error("%s", error)
+
+
+class Shelf:
+    """The open indexes by name. A folder that has another index now is opened anew, while the older answers."""
+
+    def __init__(self, served: Sequence[ServedIndex]):
+        self._lock = Lock()
+        self._open: dict[str, LiveIndex] = {}
+        self._looked: dict[str, float] = {}
+        self._failed: dict[str, tuple[IndexState, str]] = {}
+        self._opening: set[str] = set()
+        self._closed = False
+        try:
+            for index in served:
+                self._open[index.name] = opened(index)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def names(self) -> list[str]:
+        """In the order of the page."""
+        return list(self._open)
+
+    def problem(self, name: str) -> str:
+        """Why an index lacks its corpus, or is not the one in its folder; empty if nothing is wrong."""
+        index = self._open[name]
+        return self._failed.get(name, ((), ""))[1] or (str(index.problem) if index.problem else index.corpus.problem)
+
+    @contextmanager
+    def borrowed(self, name: str) -> Iterator[LiveIndex]:
+        """An open index, which stays open within the block."""
+        self._look(name)
+        with self._lock:
+            index = self._open.get(name)
+            if index is None:
+                raise UnknownName("index", name[:80], self._open)
+            index.users += 1
+        try:
+            if index.problem is not None:
+                raise index.problem
+            yield index
+        finally:
+            with self._lock:
+                index.users -= 1
+                last = index.retired and not index.users
+            if last:
+                index.close()
+
+    def close(self) -> None:
+        """Closes all indexes; no request runs any more."""
+        with self._lock:
+            self._closed = True
+        for index in self._open.values():
+            index.close()
+
+    def _look(self, name: str) -> None:
+        """Begins to open the index anew if its folder has another one now."""
+        index, now = self._open.get(name), time.monotonic()
+        if index is None or now - self._looked.get(name, 0.0) < LOOK_EVERY_S:
+            return
+        self._looked[name] = now
+        state = state_of_index(index.served.path)
+        failed = self._failed.get(name)
+        if state is None or state == index.state or (failed and failed[0] == state):
+            return
+        with self._lock:
+            # Another thread may have opened it anew since this one looked.
+            if name in self._opening or self._open[name] is not index:
+                return
+            self._opening.add(name)
+        Thread(target=self._replace, args=(index, state), name="lexvl-reopen", daemon=True).start()
+
+    def _replace(self, old: LiveIndex, state: IndexState) -> None:
+        name = old.served.name
+        try:
+            new = opened(old.served, old)
+        except (LexvlError, OSError) as error:
+            log.error("%s: the newer index cannot be opened, the older one answers: %s", old.served.path, error)
+            self._failed[name] = (state, f"the newer index cannot be opened, the older one answers: {error}")
+            with self._lock:
+                self._opening.discard(name)
+            return
+        with self._lock:
+            past = new if self._closed else old
+            if past is old:
+                self._open[name] = new
+            self._failed.pop(name, None)
+            self._opening.discard(name)
+            past.retired = True
+            last = not past.users
+        log.info("%s: opened anew, %s documents", old.served.path, f"{new.manifest.counts.documents:,}")
+        if last:
+            past.close()
+
+
+def served_indexes(
+    places: Sequence[Path | str],
+    checkpoints: Sequence[str],
+    device: str,
+    data_dir: str | None,
+    options: Mapping[str, Any] | None = None,
+) -> list[ServedIndex]:
+    """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
+
+    Checkpoints are those of the encoders where they were moved, none or one for each index; options, such as `runtime`,
+    replace those of the encoders.
+    """
+    if checkpoints and len(checkpoints) != len(places):
+        raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")
+    served: dict[str, ServedIndex] = {}
+    for number, place in enumerate(places):
+        base = index_name(place)
+        if base == ALBUM and not is_store_url(place):
+            base = Path(place).resolve().parent.name
+        if not base:
+            raise DataError(f"{place}: a folder without a name; name the folder of an index")
+        path = index_path(place)
+        name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in served)
+        moved = checkpoints[number] if checkpoints else None
+        changes = EncoderChanges(moved, options=options or {}, device=device)
+        served[name] = ServedIndex(name, path, changes, data_dir)
+    return list(served.values())

@@ -1,0 +1,168 @@
+"""The command `lexvl serve`: the search page over one or more indexes, for this machine unless --host names another."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lexvl_anserini import cli
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.registry import AUTO
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from fastapi import FastAPI
+
+    from lexvl_plugins.serve.access import ApiKeys
+    from lexvl_plugins.serve.answering import Service
+
+# Not __name__, which is "__main__" when the module runs as the command.
+log = logging.getLogger("lexvl_plugins.serve.serve")
+
+DEFAULT_PORT = 8765
+MOST_INDEXES = 4
+# The query of --check and of the first answers, where the corpus has no topics.
+TRIED = "a red boat"
+# Times that each example is answered before the server is ready.
+WARMING = 5
+
+
+def tried(service: Service) -> dict[str, Any]:
+    """What a first query finds, per index."""
+    from lexvl_plugins.serve.messages import Question
+
+    description = service.description()
+    query = next(iter(description.examples), TRIED)
+    rows: dict[str, Any] = {"query": query}
+    for index in description.indexes:
+        answer = service.answer(Question(index=index.name, text=query, read_as="text", hits=10))
+        first = answer.hits[0].doc_id if answer.hits else "no hit"
+        rows[index.name] = f"{index.documents} documents, first hit {first}, {answer.timing.all_ms:.0f} ms"
+        if index.problem:
+            rows[f"{index.name}, problem"] = index.problem
+    return rows
+
+
+def warm(service: Service) -> None:
+    """Answers some queries, because Java and the networks take several times as long for the first ones."""
+    from lexvl_plugins.serve.messages import Question
+
+    description = service.description()
+    for index in description.indexes:
+        for text in (description.examples or [TRIED]) * WARMING:
+            service.answer(Question(index=index.name, text=text, read_as="text"))
+
+
+@dataclass(frozen=True)
+class OpenOptions:
+    """How indexes and their encoders are opened."""
+
+    checkpoint: Annotated[
+        list[str] | None, typer.Option(help="Where the encoder's checkpoint is now; once for each index, in order.")
+    ] = None
+    data_dir: cli.DataDir = None
+    device: cli.Device = "auto"
+    runtime: cli.Runtime = None
+
+    @contextmanager
+    def service(self, index: Sequence[str], examples: Sequence[str] = ()) -> Iterator[Service]:
+        """The service over open indexes, which are closed after the block."""
+        from lexvl_plugins.serve import answering
+        from lexvl_plugins.serve import opened
+
+        if len(index) > MOST_INDEXES:
+            raise UsageError(f"{len(index)} indexes; a server has at most {MOST_INDEXES}, the columns of its page")
+        settings = cli.encoder_settings((), self.runtime or AUTO)
+        places = opened.served_indexes(index, self.checkpoint or [], self.device, self.data_dir, settings)
+        shelf = opened.Shelf(places)
+        try:
+            yield answering.Service(shelf, examples)
+        finally:
+            shelf.close()
+
+
+@dataclass(frozen=True)
+class ListenOptions:
+    """Where a server listens, who may ask it, and what it logs."""
+
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is every one of this machine.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = DEFAULT_PORT
+    name: Annotated[
+        list[str] | None, typer.Option(help="A name under which clients may reach the server; repeatable.")
+    ] = None
+    keys: Annotated[
+        Path | None, typer.Option(help="File with an API key a line; a request without one of them is refused.")
+    ] = None
+    insecure: Annotated[bool, typer.Option("--insecure", help="Accept keys over plain HTTP from other machines.")] = (
+        False
+    )
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log a JSON line for each request, without queries.")] = (
+        False
+    )
+
+    def checked_keys(self) -> ApiKeys | None:
+        """The keys; refused where a network would carry them."""
+        from lexvl_plugins.serve.access import ApiKeys, guard_address
+
+        keys = ApiKeys.read(self.keys) if self.keys else None
+        guard_address(self.host, keys, self.insecure)
+        return keys
+
+    def serve(self, app: FastAPI, listener: socket, keys: ApiKeys | None) -> None:
+        """Answers requests until the process is interrupted."""
+        from lexvl_plugins.serve import server
+
+        sys.stdout.flush()
+        server.raise_open_files()
+        with suppress(KeyboardInterrupt):  # the usual end
+            server.web_server(app, [*(self.name or []), self.host], keys, self.log_json).run(sockets=[listener])
+
+
+@cli.expanded
+def command(
+    index: Annotated[
+        list[str],
+        typer.Option(help="Folder that index wrote, or URL of an index in a store; repeatable, for columns."),
+    ],
+    listen: ListenOptions,
+    opening: OpenOptions,
+    example: Annotated[
+        list[str] | None, typer.Option(help="A query that the page offers; repeatable. Default the corpus's own.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Open all, answer one query, print, and end.")] = False,
+    style: cli.Style = "text",
+    verbose: cli.Verbose = False,
+) -> None:
+    """Serve a search page and a JSON API over indexes.
+
+    Example: python -m lexvl_plugins.serve.serve --index indexes/demo
+    """
+    from lexvl_plugins.serve import app
+    from lexvl_plugins.serve import server
+
+    started = time.perf_counter()
+    keys = listen.checked_keys()
+    listener = None if check else server.listening(listen.host, listen.port)
+    with listener or nullcontext(), opening.service(index, example or []) as service:
+        rows = tried(service)
+        if listener is None:
+            cli.print_rows(rows, style)
+            return
+        warm(service)
+        log.info("%s after %.1f s, Ctrl-C ends", ", ".join(service.shelf.names), time.perf_counter() - started)
+        url = server.url_of(listener)
+        cli.print_rows({"page": url, "api": f"{url}openapi.json"}, style)
+        listen.serve(app.application(service), listener, keys)
+
+
+if __name__ == "__main__":
+    cli.run(command)

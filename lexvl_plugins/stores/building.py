@@ -1,0 +1,218 @@
+"""Builds an index in a store: reads the shards, loads them, counts, probes, and publishes.
+
+The probe tells whether a store's lists are those of exact dot products: some documents of an index are its queries.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lexvl_anserini.data.checks import SeenIds
+from lexvl_plugins.stores.fetching import best_hits
+from lexvl_plugins.stores.folder import GREATEST, to_notes
+from lexvl_plugins.stores.store import ImpactStore, StoreRow
+from lexvl_anserini.engines.index_folder import REPORT
+from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.files import json_bytes
+from lexvl_anserini.ground.manifest import MANIFEST, Manifest
+from lexvl_anserini.ground.progress import Progress
+from lexvl_anserini.ground.records import SCORE_LIMIT
+from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_impacts, read_vocabulary
+
+# Documents and postings that one request adds: some megabytes in any store's format.
+BATCH_ROWS = 500
+BATCH_POSTINGS = 200_000
+
+# Documents that become queries, the hits of their lists, and the heaviest terms that they keep.
+PROBES = 20
+HITS = 10
+TERMS = 64
+
+Query = dict[int, int]
+
+
+class LoadedShards(NamedTuple):
+    """Shards to load."""
+
+    folder: Path
+    manifest: Manifest
+    vocabulary: Vocabulary
+
+    def batches(self) -> Iterator[list[StoreRow]]:
+        """All documents, in batches for one request."""
+        rows: list[StoreRow] = []
+        postings = 0
+        dimension = self.vocabulary.dimension
+        for document in read_impacts(self.folder, self.manifest, self.vocabulary):
+            pairs = sorted((dimension[term], impact) for term, impact in document.vector.items())
+            rows.append(StoreRow(document.doc_id, [dim for dim, _ in pairs], [impact for _, impact in pairs]))
+            postings += len(pairs)
+            if len(rows) == BATCH_ROWS or postings >= BATCH_POSTINGS:
+                yield rows
+                rows, postings = [], 0
+        if rows:
+            yield rows
+
+
+def load(
+    store: ImpactStore,
+    shards: Path,
+    manifest: Manifest,
+    allow_inexact: bool,
+    progress: Progress,
+    stored: Mapping[str, Any],
+) -> None:
+    """Loads shards into a new table of a store and publishes it; an exception removes the new table.
+
+    `stored` is the engine's name and options, for index.json.
+    """
+    source = LoadedShards(shards, manifest, read_vocabulary(shards, manifest))
+    with store.errors():
+        store.begin()
+        try:
+            filled = _filled(store, source, allow_inexact, progress)
+            filled |= {"bytes": size} if (size := store.size()) is not None else {}
+            files = {
+                MANIFEST: json_bytes(manifest.to_json()).decode(),
+                VOCABULARY: "".join(f"{term}\n" for term in source.vocabulary.terms),
+                GREATEST: "".join(f"{impact}\n" for impact in filled.pop("greatest")),
+                REPORT: json_bytes({**stored, **filled}).decode(),
+            }
+            notes = to_notes(files, store.table.rpartition("_")[2])
+            store.write_notes(notes)
+            store.settle()
+            _expect_rows(store, manifest.counts.documents, len(notes))
+            store.publish()
+        except BaseException:
+            # What made the loading fail may fail this too; the next loading removes what is left.
+            with suppress(Exception):
+                store.abandon()
+            raise
+
+
+def _filled(store: ImpactStore, source: LoadedShards, allow_inexact: bool, progress: Progress) -> dict[str, Any]:
+    """Adds all documents, and compares the store with the shards; returns what index.json says about it."""
+    greatest = np.zeros(len(source.vocabulary), np.int64)
+    seen, probes = SeenIds(), list[StoreRow]()
+    # Probes are documents with postings, at equal distances in the order of the shards.
+    step = max(1, source.manifest.counts.documents // PROBES)
+    counts = {"documents": 0, "empty": 0, "postings": 0}
+    rounded = 0
+    for rows in source.batches():
+        for row in rows:
+            seen.add(row.doc_id)
+            impacts = np.array(row.impacts, np.int64)
+            rounded += _checked(store, row, impacts, source.vocabulary, allow_inexact)
+            np.maximum.at(greatest, row.dims, impacts)
+            filled = counts["documents"] - counts["empty"]
+            if row.dims and filled % step == 0 and len(probes) < PROBES:
+                probes.append(row)
+            counts["documents"] += 1
+            counts["empty"] += not row.dims
+        store.add(rows)
+        counts["postings"] += sum(len(row.dims) for row in rows)
+        progress(len(rows))
+    check_distinct(seen, lambda: read_ids(source.folder, source.manifest))
+    expect_counts(str(source.folder), counts, source.manifest.counts)
+    store.settle()
+    _expect_rows(store, counts["documents"], 0)
+    queries = [query_of(row, greatest) for row in probes]
+    loss = measured_loss(store, queries, exact_lists(queries, source.batches(), len(greatest)))
+    if loss["lists_changed"] and not allow_inexact:
+        raise ArtefactError(
+            f"{store.place}: {store.title} changes the lists of {loss['lists_changed']:.0%} of {loss['probes']} "
+            f"documents as queries, scores by up to {loss['largest_difference']:,g}; --set allow_inexact=true builds "
+            "the index in spite of this, or use lucene"
+        )
+    most = int(greatest.max()) if len(greatest) else 0
+    return {**counts, "max_impact": most, "rounded": rounded, **loss, "greatest": greatest.tolist()}
+
+
+def _checked(
+    store: ImpactStore, row: StoreRow, impacts: np.ndarray, vocabulary: Vocabulary, allow_inexact: bool
+) -> int:
+    """The number of impacts of a document that the store rounds."""
+    # Without the zeros at its end, a number has as many bits as a float must keep.
+    rounds = impacts // (impacts & -impacts) >= 1 << store.significant_bits
+    if rounds.any() and not allow_inexact and not store.significant_bits:
+        raise ArtefactError(
+            f"{store.place}: {store.title} rounds impacts with {store.chosen}; leave that out, or build with --set "
+            "allow_inexact=true"
+        )
+    if rounds.any() and not allow_inexact:
+        place = int(np.flatnonzero(rounds)[0])
+        raise ArtefactError(
+            f"document {row.doc_id!r}: impact {row.impacts[place]} of term {vocabulary.terms[row.dims[place]]!r} has "
+            f"more than {store.significant_bits} significant bits, which {store.title} rounds; encode with fewer bits, "
+            "use lucene, or build with --set allow_inexact=true"
+        )
+    return int(rounds.sum())
+
+
+def _expect_rows(store: ImpactStore, documents: int, notes: int) -> None:
+    """Raises ArtefactError unless the new table has this many documents and notes."""
+    if (rows := store.count()) != documents + notes:
+        raise ArtefactError(
+            f"{store.place}: {store.title} has {rows - notes:,} documents after {documents:,} were added; build again"
+        )
+
+
+def query_of(row: StoreRow, greatest: np.ndarray) -> Query:
+    """A document's heaviest terms as a query, whose scores stay below 2^24; `greatest` impact of each dimension."""
+    heaviest = sorted(zip(row.dims, map(int, row.impacts), strict=True), key=lambda pair: (-pair[1], pair[0]))[:TERMS]
+    while True:
+        query = {dim: weight for dim, weight in sorted(heaviest) if weight}
+        if sum(weight * int(greatest[dim]) for dim, weight in query.items()) < SCORE_LIMIT:
+            return query
+        # Half of each weight; once all are 1, fewer terms.
+        if max(query.values()) > 1:
+            heaviest = [(dim, weight // 2) for dim, weight in heaviest]
+        else:
+            heaviest = heaviest[: len(heaviest) // 2]
+
+
+def exact_lists(queries: Sequence[Query], batches: Iterable[Sequence[StoreRow]], width: int) -> list[RankedList]:
+    """The best documents of each query, by integer dot products over all documents of `width` dimensions."""
+    weights = np.zeros((width, len(queries)), np.int64)  # [V, P]
+    for column, query in enumerate(queries):
+        weights[list(query), column] = list(query.values())
+    best: list[list[tuple[int, str]]] = [[] for _ in queries]
+    for rows in batches:
+        filled = [row for row in rows if row.dims]
+        if not filled:
+            continue
+        dims = np.fromiter((dim for row in filled for dim in row.dims), np.int64)
+        impacts = np.fromiter((impact for row in filled for impact in row.impacts), np.int64)
+        starts = np.cumsum([0, *(len(row.dims) for row in filled[:-1])])
+        scores = np.add.reduceat(weights[dims] * impacts[:, None], starts)  # [B, P]
+        for column, hits in enumerate(best):
+            matches = np.flatnonzero(scores[:, column]).tolist()
+            new = [(-int(scores[place, column]), filled[place].doc_id) for place in matches]
+            best[column] = heapq.nsmallest(HITS, [*hits, *new])
+    return [ranked("probe", ((doc_id, -score) for score, doc_id in hits)) for hits in best]
+
+
+def measured_loss(store: ImpactStore, queries: Sequence[Query], expected: Sequence[RankedList]) -> dict[str, Any]:
+    """How a store's lists differ from the exact ones.
+
+    The number of probes, the share of lists that differ in ids, order or scores, and the largest difference of a score
+    at one rank.
+    """
+    changed, largest = 0, 0.0
+    for query, exact in zip(queries, expected, strict=True):
+        hits = ranked("probe", best_hits(store, list(query), list(query.values()), HITS), HITS)
+        changed += hits != exact
+        # A list that is too short differs by the whole score.
+        scores = zip_longest((hit.score for hit in hits), (hit.score for hit in exact), fillvalue=0.0)
+        largest = max([largest, *(abs(score - expected) for score, expected in scores)])
+    share = round(changed / len(queries), 4) if queries else 0.0
+    return {"probes": len(queries), "lists_changed": share, "largest_difference": largest}

@@ -1,0 +1,229 @@
+"""What a store must do to hold an index of impacts: `ImpactStore`, one subclass per store; and the errors of stores.
+
+An index is one table of the store (a collection, an index, a table), in which a row is a document or a note. The notes
+(`folder.py`) are everything else that a searcher needs. A table is loaded under another name and published at the end:
+nobody finds half an index.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from importlib import import_module
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, ClassVar, NamedTuple
+from uuid import UUID
+
+from lexvl_plugins.stores.urls import StorePlace
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, StoreError, reason_of
+
+# Between the name of an index and the token of one building of it.
+SUFFIX = "_lexvl_"
+
+
+class StoreRow(NamedTuple):
+    """A row of a table: a document, or a note.
+
+    doc_id   the id of the document; `note_name` of a note
+    dims     in ascending order
+    impacts  of each dimension
+    note     text of a note; empty for a document
+    """
+
+    doc_id: str
+    dims: Sequence[int] = ()
+    impacts: Sequence[float] = ()
+    note: str = ""
+
+
+class Trouble(NamedTuple):
+    """What a store's error means, and what to do."""
+
+    reason: str
+    remedy: str
+
+
+UNREACHABLE = Trouble("cannot be reached", "is it running, and is the address right?")
+MISSING = Trouble("no such index", "build it with python -m lexvl_anserini.index SHARDS --index URL")
+
+
+class ImpactStore(ABC):
+    """A connection to the index of one place, published or being loaded.
+
+    title             of the store, for errors
+    package, extra    the client's module, and the extra of setup.cfg that installs it
+    variables         of the environment that hold the login, for errors
+    most_terms        of a query; None for any number
+    ordered           hits come in the order of `runs/order.py`, also across the cut
+    significant_bits  of an impact that the store keeps
+    settings          options of building and their values, the default first
+    """
+
+    title: ClassVar[str]
+    package: ClassVar[str]
+    extra: ClassVar[str]
+    variables: ClassVar[str] = ""
+    most_terms: ClassVar[int | None] = None
+    ordered: ClassVar[bool] = False
+    significant_bits: int = 24
+    settings: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    # The connection of the client; None where a folder does not exist yet.
+    served: Any = None
+
+    def __init__(self, place: StorePlace, settings: Mapping[str, str] | None = None):
+        self.place, self.chosen = place, dict(settings or {})
+        # The table that queries read: the published one, or while it is loaded the new one.
+        self.table = place.name
+        with self.errors():
+            self._connect()
+
+    def client(self, module: str = "") -> Any:
+        """A module of the extra; without a name the client's.
+
+        Raises:
+            MissingExtra: it is not installed.
+        """
+        try:
+            return import_module(module or self.package)
+        except ImportError as error:
+            raise MissingExtra(f"{self.place}: {self.title}", self.extra) from error
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turns errors of the client into one line.
+
+        Raises:
+            StoreError: the store cannot be reached, refuses the login, or what is requested.
+            ArtefactError: the store has no such index.
+        """
+        try:
+            yield
+        except LexvlError:
+            raise
+        except Exception as error:
+            trouble = self._trouble(error)
+            kind = ArtefactError if trouble is MISSING else StoreError
+            reason = self.place.without_login(reason_of(error))
+            if trouble is None:
+                raise kind(f"{self.place}: {self.title} failed ({reason})") from error
+            raise kind(f"{self.place}: {trouble.reason} ({reason}); {trouble.remedy}") from error
+
+    def refused_login(self) -> Trouble:
+        """The trouble of a refused login."""
+        where = f"set {self.variables}, or " if self.variables else ""
+        return Trouble("refuses the login", f"{where}give USER:PASSWORD@ before the host")
+
+    def refuse_version(self, version: str, least: tuple[int, ...], what: str) -> None:
+        """Refuses a server of an older version."""
+        numbers = tuple(int(part) for part in re.findall(r"\d+", version)[: len(least)])
+        if numbers < least:
+            expected = ".".join(map(str, least))
+            raise StoreError(f"{self.place}: {self.title} {version}, expected {expected} or newer, which has {what}")
+
+    def fresh_name(self) -> str:
+        """The name of a new table of this index, for the time of loading and after."""
+        return f"{self.place.name}{SUFFIX}{token_hex(4)}"
+
+    def is_ours(self, table: str) -> bool:
+        """True for a name of `fresh_name`."""
+        return re.fullmatch(rf"{self.place.name}{SUFFIX}[0-9a-f]{{8}}", table) is not None
+
+    @abstractmethod
+    def _connect(self) -> None:
+        """Opens the connection."""
+
+    @abstractmethod
+    def _trouble(self, error: Exception) -> Trouble | None:
+        """What an error of the client means; None for any other failure."""
+
+    @abstractmethod
+    def open(self) -> bool:
+        """Directs queries to the published table; False if the store has nothing of that name.
+
+        Raises:
+            ArtefactError: what has that name was not published by `publish`.
+        """
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Makes an empty table under a fresh name; removes unfinished older ones."""
+
+    @abstractmethod
+    def add(self, rows: Sequence[StoreRow]) -> None:
+        """Adds documents or notes to the new table; every one is stored, or an error."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Returns when all that was added is counted and found."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Gives the new table the name of the index, in one step; the older table is removed."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Removes the new table, unless it is published: a server may have done what its answer does not say."""
+
+    @abstractmethod
+    def rows(self, names: Sequence[str]) -> Iterable[StoreRow]:
+        """The rows of documents by their ids, or of notes by their names; without those that the table lacks."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """The number of rows, documents and notes."""
+
+    @abstractmethod
+    def top(self, dims: Sequence[int], weights: Sequence[int], count: int) -> list[tuple[str, float]]:
+        """The ids and scores of the `count` best documents, scores descending; without documents of score 0."""
+
+    @abstractmethod
+    def size(self) -> int | None:
+        """Bytes of the index; None from a store that does not say."""
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self.served is not None:
+            self.served.close()
+
+    def write_notes(self, notes: Sequence[str]) -> None:
+        """Adds notes, numbered from 0, to the new table."""
+        for number, text in enumerate(notes):
+            self.add([StoreRow(note_name(number), note=text)])
+
+    def read_notes(self, first: int, count: int) -> list[str]:
+        """Notes by number, fewer where the table has none."""
+        names = [note_name(number) for number in range(first, first + count)]
+        notes = {row.doc_id: row.note for row in self.rows(names)}
+        return [notes[name] for name in names if name in notes]
+
+    def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
+        """The vectors of the documents that the table has, dimension -> impact."""
+        return {row.doc_id: vector_of(row) for row in self.rows(doc_ids)}
+
+
+def disk_bytes(files: Iterable[Path]) -> int:
+    """Bytes that files take on the disk: an embedded store reserves room in files that it has not filled."""
+    return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
+
+
+def key_of(name: str) -> str:
+    """A UUID for a document's id, or for the name of a note, which has a blank: stores look rows up by it."""
+    return str(UUID(bytes=blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()))
+
+
+def note_name(number: int) -> str:
+    """The id of the row of a note; no id of a document has a blank."""
+    return f"lexvl note {number}"
+
+
+def vector_of(row: StoreRow) -> dict[int, int]:
+    """The vector of a row, whose impacts must be integers."""
+    vector = {int(dim): round(impact) for dim, impact in zip(row.dims, row.impacts, strict=True)}
+    if any(impact != stored for impact, stored in zip(vector.values(), row.impacts, strict=True)):
+        raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
+    return vector

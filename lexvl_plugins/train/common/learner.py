@@ -1,0 +1,255 @@
+"""A step of a stage: encodes a batch, computes its loss, and changes the weights by the gradients."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_plugins.train.common.batches import AnyBatches, Details, TextBatch, TrainingBatch
+from lexvl_plugins.train.common.optimiser import make_average, make_optimiser
+from lexvl_plugins.train.common.pieces import Pieces
+from lexvl_plugins.train.common.processes import make_accelerator
+from lexvl_plugins.train.common.tower_pair import DetailedSide, Temperatures, TowerPair
+from lexvl_plugins.train.model_settings import AnyModel
+from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS
+from lexvl_plugins.train.objectives.contrastive import Dense, Encoded, present
+from lexvl_plugins.train.objectives.regularisers import RAMPS, total_penalty
+from lexvl_plugins.train.recipe import Recipe, Regulariser, StageSettings
+
+
+class Taken(NamedTuple):
+    """What a step read and computed.
+
+    batch   the items
+    rounds  their vectors
+    loss    what it minimised
+    parts   the loss by the names of its parts
+    """
+
+    batch: TrainingBatch
+    rounds: Sequence[Encoded]
+    loss: float
+    parts: Mapping[str, float]
+
+
+class NotFinite(ArithmeticError):
+    """Loss or gradients of a step are not finite."""
+
+    def __init__(self, problem: str, step: Taken):
+        super().__init__(problem)
+        self.step = step
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A pair of towers in a stage, and what changes its weights; all prepared by the accelerator.
+
+    average  a copy with the average of the weights; None where the stage has none
+    """
+
+    accelerator: Any
+    pair: TowerPair
+    optimiser: torch.optim.Optimizer
+    scheduler: Any
+    average: Any
+
+    @classmethod
+    def of(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
+        """A learner at the start of a stage."""
+        accelerator = make_accelerator(device, precision)
+        pair.to(accelerator.device).trains(stage)
+        average = make_average(pair, stage.optimisation)
+        if average is not None:
+            accelerator.register_for_checkpointing(average)
+        recompute(pair, stage.optimisation.checkpointing)
+        # Gradients of several processes are gathered by `Pieces`, not by a wrapper around the pair.
+        accelerator.prepare_model(pair, evaluation_mode=True)
+        optimiser, scheduler = accelerator.prepare(*make_optimiser(pair, stage.optimisation))
+        return cls(accelerator, pair, optimiser, scheduler, average)
+
+    @property
+    def tested(self) -> TowerPair:
+        """The pair that validates: with averaged weights where the stage has an average."""
+        pair: TowerPair = self.pair if self.average is None else self.average.module
+        return pair
+
+    def step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> Taken:
+        """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage."""
+        seed, plan = recipe.seed * 1_000_003 + step, stage.optimisation
+        torch.manual_seed(seed)  # dropout, a function of the step alone
+        batch, pieces = batches[step], Pieces(self.accelerator, plan.piece, seed)
+        rounds = encode(self.pair, batch, pieces)
+        try:
+            main = objective(stage, recipe.model, rounds, self.pair.temperatures)
+            extra = penalty(stage, rounds, done)
+        except UsageError as error:
+            raise UsageError(f"recipe {recipe.name}: {error}") from error
+        total, parts = main.total + extra.total, {**main.parts, **extra.parts}
+        values = torch.stack([total.detach(), *(part.detach() for part in parts.values())]).tolist()
+        taken = Taken(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
+        if not math.isfinite(taken.loss):
+            raise NotFinite(f"the loss is {taken.loss}", taken)
+        if not self.update(total, pieces, plan.clip):
+            raise NotFinite("the gradients are not finite", taken)
+        return taken
+
+    def update(self, loss: Tensor, pieces: Pieces, clip: float) -> bool:
+        """Changes the weights by the gradients of a loss, clipped to norm `clip`; False if they are not finite."""
+        self.accelerator.backward(loss)
+        pieces.backward()
+        pieces.average(self.pair.parameters())
+        norm = self.accelerator.clip_grad_norm_(self.pair.parameters(), clip)
+        # The scaler of fp16 leaves out steps whose gradients overflow.
+        if self.accelerator.scaler is None and not torch.isfinite(norm):
+            return False
+        self.optimiser.step()
+        self.scheduler.step()
+        self.optimiser.zero_grad()
+        self.pair.settle()
+        if self.average is not None:
+            self.average.update_parameters(self.pair)
+        return True
+
+    def finish(self) -> None:
+        """Gives the pair the weights that the stage ends with."""
+        if self.average is not None:
+            self.pair.load_state_dict(self.average.module.state_dict())
+
+
+def recompute(pair: TowerPair, enabled: bool) -> None:
+    """Lets the trained networks of transformers compute the states of their layers again for gradients, or not."""
+    networks: list[Any] = [
+        module
+        for module in pair.modules()
+        if getattr(module, "supports_gradient_checkpointing", False)
+        and any(parameter.requires_grad for parameter in module.parameters())
+    ]
+    if enabled and not networks:
+        raise UsageError("optimisation.checkpointing: no network of transformers changes; leave it out")
+    for network in networks:
+        # Earlier versions of transformers 5 have the older name alone.
+        new = hasattr(network, "activation_checkpointing_enable")
+        name = "activation_checkpointing" if new else "gradient_checkpointing"
+        if enabled:
+            getattr(network, f"{name}_enable")({"use_reentrant": False})
+        else:
+            getattr(network, f"{name}_disable")()
+
+
+def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encoded]:
+    """One `Encoded` per round of texts, all with the same documents: all that objectives read of a batch."""
+    # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
+    documents = pieces(details, pair.encoder_p, batch.documents)
+    queries = [pieces(details, pair.encoder_q, texts) for texts in batch.rounds]
+    fields: list[dict[str, Any]] = [{} for _ in queries]
+    with pieces.together():
+        for part in pair.active_parts():
+            computed = part.fields(pair, batch, documents)
+            fields = [{**known, **more} for known, more in zip(fields, computed, strict=True)]
+    codebook = getattr(pair.encoder_p, "codebook", None)
+    rounds = []
+    for number, (query, texts) in enumerate(zip(queries, batch.rounds, strict=True)):
+        both_dense = query.dense is not None and documents.dense is not None
+        encoded = Encoded(
+            query=query.vectors,
+            document=documents.vectors,
+            query_bag=texts.bag,
+            document_bag=batch.documents.bag if isinstance(batch.documents, TextBatch) else None,
+            named=batch.named,
+            frequency=batch.frequency,
+            taught=None if batch.taught is None else batch.taught[number],
+            dense=Dense(query.dense, documents.dense) if both_dense else None,  # type: ignore[arg-type]
+            expanded=batch.expanded,
+            codebook=None if codebook is None else codebook.rows,
+            # A caption's vector has its own terms alone.
+            caption=None if documents.logits is None else query.vectors * texts.bag,
+            logits=documents.logits,
+            **fields[number],
+        )
+        rounds.append(encoded)
+    return rounds
+
+
+def details(side: Any, inputs: Any) -> Details:
+    """What a side computes, in float32; a side without `details` has vectors alone."""
+    computed = side.details(inputs) if isinstance(side, DetailedSide) else Details(side(inputs))
+    return Details(*(None if part is None else part.float() for part in computed))  # type: ignore[arg-type]
+
+
+class Loss(NamedTuple):
+    """What a step minimises.
+
+    total  scalar
+    parts  scalars by the names of objectives and regularisers, each as it counts; their sum is the total, but for
+           `running_penalty`
+    """
+
+    total: Tensor
+    parts: Mapping[str, Tensor]
+
+
+def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures) -> Loss:
+    """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives."""
+    known = {
+        "temperature": temperatures.scores,
+        "model_temperature": temperatures.scores,
+        "bag_temperature": temperatures.bags,
+        "topk": model.kept_of_texts,
+    }
+
+    def mean(function: Callable[..., Tensor], role: str, options: Mapping[str, Any], offered: Sequence[str]) -> Tensor:
+        names = inspect.signature(function).parameters
+        ours = {key: known[key] for key in offered if key in names}
+        try:
+            return torch.stack([function(encoded, **{**ours, **options}) for encoded in rounds]).mean()
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{role}: {error}") from error
+
+    main = stage.objective
+    parts = {main.name: mean(OBJECTIVES[main.name], f"objective {main.name}", main.options, list(known))}
+    total = parts[main.name]
+    for auxiliary in stage.auxiliaries:
+        # `temperature` of an auxiliary objective is its own.
+        offered = ["model_temperature", "bag_temperature", "topk"]
+        value = mean(AUXILIARIES[auxiliary.name], f"auxiliary {auxiliary.name}", auxiliary.options, offered)
+        part = auxiliary.weight * value
+        total, parts[auxiliary.name] = total + part, parts.get(auxiliary.name, 0) + part
+    return Loss(total, parts)
+
+
+def scored(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
+    """The vectors of a side as the objective scores them, which are what a regulariser keeps sparse.
+
+    Texts have their own tokens alone in a batch without expansion (D2S) and where STAIR's objective masks them: its
+    equation 8 makes the masked vector the text's ENC, of which equation 6 is a sum.
+    """
+    weights: Tensor = getattr(encoded, side)
+    own = not encoded.expanded or bool(stage.objective.options.get("masked"))
+    return weights * present(encoded.query_bag) if own and side == "query" else weights
+
+
+def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
+    """The weighted regularisers of a step, counted from 0 in its stage."""
+
+    def term(regulariser: Regulariser) -> Tensor:
+        function, share = REGULARISERS[regulariser.name], RAMPS[regulariser.ramp](step, regulariser.ramp_steps)
+        try:
+            values = [function(scored(stage, encoded, regulariser.side), **regulariser.options) for encoded in rounds]
+        except ValueError as error:
+            raise UsageError(f"regulariser {regulariser.name} of {regulariser.side}: {error}") from error
+        return regulariser.weight * share * torch.stack(values).mean()
+
+    totals: dict[str, Tensor] = {}
+    parts: dict[str, Tensor] = {}
+    for regulariser in stage.regularisers:
+        name, value = f"{regulariser.name}_{regulariser.side}", term(regulariser)
+        totals[regulariser.name] = totals.get(regulariser.name, 0) + value
+        parts[name] = parts.get(name, 0) + value
+    return Loss(total_penalty(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)

@@ -1,0 +1,190 @@
+"""Processes, device and memory of a run.
+
+Torchrun or `accelerate launch` start several processes: all compute, the first one writes. Freed memory stays with a
+process; an error of too little memory names keys that need less.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.files import exclusive
+from lexvl_plugins.train.objectives import OF_WHOLE_BATCHES
+from lexvl_plugins.train.recipe import Optimisation, Recipe
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that the environment names, or one; `cpu` where they compute on a CPU."""
+
+    cpu: bool
+
+    @classmethod
+    def of(cls, device: torch.device) -> Processes:
+        """The processes on this kind of device; all but the first one report errors only."""
+        from accelerate.state import AcceleratorState
+
+        # This state keeps the device for the whole process; an earlier training may have used another.
+        AcceleratorState._reset_state(reset_partial_state=True)
+        processes = cls(device.type == "cpu")
+        if not processes.first:
+            logging.getLogger("lexvl_anserini").setLevel(logging.ERROR)
+        return processes
+
+    @property
+    def state(self) -> Any:
+        """What accelerate knows of the processes."""
+        from accelerate import PartialState
+
+        return PartialState(cpu=self.cpu)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes."""
+        return bool(self.state.is_main_process)
+
+    def wait(self) -> None:
+        """Waits until all processes are here."""
+        self.state.wait_for_everyone()
+
+    def first_before_others(self) -> AbstractContextManager[None]:
+        """A block that the first process ends before the others begin it."""
+        block: AbstractContextManager[None] = self.state.main_process_first()
+        return block
+
+    def agree(self, value: bool) -> bool:
+        """The value that the first process has."""
+        from accelerate.utils import broadcast_object_list
+
+        values = [value]
+        if self.state.num_processes > 1:
+            broadcast_object_list(values)
+        return values[0]
+
+    @contextmanager
+    def folder(self, output: Path) -> Iterator[Path]:
+        """Where this process writes: the first one into the folder of the run, locked; others into their own."""
+        if self.first:
+            with exclusive(output):
+                yield output
+        else:
+            with TemporaryDirectory() as own:
+                yield Path(own)
+
+    def copy(self, folder: Path, own: Path) -> None:
+        """Copies what the first process wrote: transformers saves fresh networks in that process alone."""
+        if not self.first and folder.is_dir():
+            copytree(folder, own)
+
+    def check(self, recipe: Recipe) -> None:
+        """Checks that all processes can have as many rows of each batch, and that all objectives can be shared out."""
+        count = self.state.num_processes
+        for stage in recipe.stages:
+            if count > 1 and (alone := [name for name in stage.names if name in OF_WHOLE_BATCHES]):
+                raise UsageError(f"recipe {recipe.name}: {', '.join(alone)}: trains in one process, found {count}")
+            if (size := stage.optimisation.batch_size) % count:
+                raise UsageError(f"recipe {recipe.name}: batch_size {size} is no multiple of the {count} processes")
+
+
+def own_rows(rows: int) -> slice:
+    """The rows of a batch that this process computes, as `Pieces.own` divides it."""
+    from accelerate import PartialState
+
+    state = PartialState()
+    share = rows // state.num_processes
+    return slice(state.process_index * share, (state.process_index + 1) * share)
+
+
+def of_all(values: list[str]) -> list[str]:
+    """The values of all processes, those of the first one first."""
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    gathered: list[str] = gather_object(values) if PartialState().num_processes > 1 else values
+    return gathered
+
+
+def make_accelerator(device: torch.device, precision: str) -> Any:
+    """An accelerator on this device."""
+    from accelerate import Accelerator, DataLoaderConfiguration
+    from accelerate.state import AcceleratorState
+
+    # This state keeps device and precision for the whole process; an earlier training may have used others.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+    try:
+        # Batches are split over processes, so the learning rate has one step for all of them.
+        batches = DataLoaderConfiguration(split_batches=True)
+        accelerator = Accelerator(cpu=device.type == "cpu", mixed_precision=precision, dataloader_config=batches)
+    except ValueError as error:
+        raise UsageError(f"precision {precision} on {device}: {error}") from error
+    if accelerator.device.type != device.type:
+        raise UsageError(f"accelerate is configured for {accelerator.device}, not {device}; unset its ACCELERATE_...")
+    if precision != "no" and not accelerator.native_amp:  # accelerate would silently compute in float32
+        raise UsageError(f"precision {precision}: {device} does not compute in it; expected no or bf16")
+    return accelerator
+
+
+@contextmanager
+def own_random_numbers(device: torch.device) -> Iterator[None]:
+    """Seeds in this block, and states that accelerate reads, leave the random numbers of the caller as they were."""
+    drawn = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])
+
+
+# Parameters of glibc's mallopt, and the largest value of an int.
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, MOST = -3, -1, 2**31 - 1
+# The largest threshold that glibc accepted before 2.35.
+MOST_OF_OLD = 32 << 20
+
+# What torch says on a CPU, where it has no error of its own.
+OF_CPU = ("can't allocate memory", "not enough memory")
+
+
+def keep_freed_memory() -> bool:
+    """Lets glibc keep freed memory for the next step; returns whether the C library is one that can.
+
+    By default, each large tensor is new memory from the system, which clears every page of it at each step.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # macOS, musl
+        return False
+    raised = mallopt(M_MMAP_THRESHOLD, MOST) or mallopt(M_MMAP_THRESHOLD, MOST_OF_OLD)
+    return bool(raised and mallopt(M_TRIM_THRESHOLD, MOST))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory is missing."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in OF_CPU)
+
+
+def out_of_memory(step: int, plan: Optimisation, error: BaseException) -> UsageError:
+    """The error of a step for which memory is missing: which keys of the recipe need less."""
+    advice = [f"set optimisation.piece below {min(plan.piece or plan.batch_size, plan.batch_size)}"]
+    if not plan.checkpointing:
+        advice.append("set optimisation.checkpointing")
+    advice += ["lower max_length of the model", f"lower optimisation.batch_size, {plan.batch_size}"]
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    return UsageError(f"step {step}: out of memory ({said}); {', or '.join(advice)}")

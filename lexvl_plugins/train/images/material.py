@@ -1,0 +1,365 @@
+"""What a run over texts and images reads and writes: vocabulary, networks, inputs of stages, checkpoint; validation.
+
+Validation: hit rates over a split, with the vectors that search would use.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
+from lexvl_anserini.encoders.encoder import DenseSide, as_dense
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.encoders.parts.images.pixels import Pixels
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_plugins.train.common.batches import AnyBatches, TextStore, of_one_part
+from lexvl_plugins.train.common.evaluation import Examples, StageInputs, named, spread
+from lexvl_plugins.train.common.tower_pair import TowerPair, as_encoded
+from lexvl_plugins.train.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
+from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair
+from lexvl_plugins.train.images.class_words import weigh
+from lexvl_plugins.train.images.lexlip_parts import parts_of
+from lexvl_plugins.train.images.networks import Networks, load_networks, tokens_and_columns
+from lexvl_plugins.train.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
+from lexvl_plugins.train.images.stores import (
+    FeatureStore,
+    ImageStore,
+    PixelStore,
+    normalised,
+    read_features,
+    read_pixels,
+    read_states,
+    weights_digest,
+)
+from lexvl_plugins.train.images.stream import StreamedBatches, StreamedImages
+from lexvl_plugins.train.model_settings import (
+    ImagePairSettings,
+    ImageSettings,
+    ModelSettings,
+    PretrainedImage,
+)
+from lexvl_plugins.train.objectives.contrastive import bag_of, masked
+from lexvl_plugins.train.recipe import Augmentation, Recipe, StageSettings
+from lexvl_plugins.train.run_folder import WORDS
+from lexvl_plugins.train.splits import EXAMPLES, TRAINING, VALIDATION, Images, Sources
+
+log = logging.getLogger(__name__)
+
+# The largest number of images whose states are standardised, and what their standard deviation is at least.
+STANDARD_IMAGES, LEAST_STD = 500, 1e-3
+
+# The dense pair that teaches.
+TEACHER = "dense-crossmodal"
+
+
+@dataclass(frozen=True)
+class Material:
+    """What all stages of a run share.
+
+    model      of the recipe
+    data       images and captions by role
+    reader     of the texts
+    columns    the dimension of each token
+    captions   of the images in memory, tokenised, by role
+    prepare    how an image becomes pixels
+    networks   of a pair over networks; None where its checkpoint is whole
+    sources    which `data` is of
+    """
+
+    model: ModelSettings
+    data: Mapping[str, Images]
+    reader: TextReader
+    columns: TokenColumns
+    captions: Mapping[str, TextStore]
+    prepare: Pixels
+    networks: Networks | None
+    sources: Sources
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the texts."""
+        return self.reader.tokenizer
+
+    @classmethod
+    def read(cls, recipe: Recipe, output: Path, sources: Sources) -> Material:
+        """Learns or copies the tokenizer below `output`, loads the networks and tokenises the captions."""
+        model = recipe.model
+        assert isinstance(model, ModelSettings)
+        sources.keep()
+        data: Mapping[str, Any] = sources.data
+        text, image, captions = model.text, model.image, data[TRAINING].worded
+        networks = None
+        if model.whole:
+            assert isinstance(image, ImageSettings)
+            tokenizer, columns = tokens_and_columns(model, captions, output / WORDS)
+            prepare = Pixels(image.resolution)
+        else:
+            torch.manual_seed(recipe.seed)  # of networks with random weights
+            networks = load_networks(model, captions, output / WORDS)
+            tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
+        reader = TextReader(tokenizer, text.max_length)
+        stores = tokenised(sources.images, reader, columns)
+        return cls(model, data, reader, columns, stores, prepare, networks, sources)
+
+    def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
+        """The pair that the stages train; its new weights depend on the seed alone."""
+        torch.manual_seed(recipe.seed)
+        of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
+        sides = SIDES[self.model.kind](self.model, self.columns, self.networks)
+        pair = TowerPair(*sides, recipe.stages[0].objective.temperature, of_bags)
+        if self.networks is not None:
+            pair.parts.update(parts_of(pair, recipe.stages, self.networks.text))
+        pair.to(device)
+        if self.model.start and self.networks:
+            begin_with(pair, self.model.start, self.model, self.networks, self.tokenizer)
+        else:
+            standardise(pair, self)
+        return pair
+
+    def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+        """The inputs of a stage; decodes its images and computes what its frozen networks make of them."""
+        stage, device = recipe.stages[number], pair.log_temperature.device
+        memory = self.sources.images
+        captions = {role: captions_of(role, self, pair) for role in memory}
+        images = {role: images_of(role, recipe, number, self, pair) for role in memory}
+        if isinstance(stream := self.data[TRAINING], StreamedImages):
+            streamed = StreamedBatches(stream, recipe, number, self.reader, self.columns, self.prepare, device)
+            return image_inputs(streamed, memory, images, captions)
+        taught = taught_by(stage, self, device)
+        return image_inputs(drawn(recipe, number, stream, images, captions, taught), memory, images, captions)
+
+    def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
+        """Writes the pair in the layout of its encoder."""
+        if self.model.kind == "stair" and self.model.whole:
+            save_new_stair(pair, recipe, self.model, self.tokenizer, folder)
+            return
+        words = class_words_of(recipe, self, pair)
+        save_pair(pair, recipe, self.model, self.tokenizer, self.columns, folder, self.networks, words)
+
+
+def tokenised(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:
+    """All captions by role, tokenised once."""
+    return {
+        role: TextStore.of(of_one_part(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
+    }
+
+
+def drawn(
+    recipe: Recipe,
+    number: int,
+    data: CaptionedImages,
+    images: Mapping[str, ImageStore],
+    captions: Mapping[str, TextStore],
+    taught: Taught | None = None,
+) -> Batches:
+    """The batches of a stage from the stores of the training images."""
+    stage, plan = recipe.stages[number], recipe.stages[number].optimisation
+    first = data.first
+    names = any(auxiliary.name == "naming" for auxiliary in stage.auxiliaries)
+    return Batches(
+        images[TRAINING],
+        captions[TRAINING],
+        first,
+        plan.batch_size,
+        plan.captions_per_image,
+        recipe.seed,
+        Expansion.of(recipe, number, len(images[TRAINING])),
+        CaptionTerms.of(captions[TRAINING], first) if names else None,
+        taught,
+    )
+
+
+def image_inputs(
+    batches: AnyBatches,
+    data: Mapping[str, CaptionedImages],
+    images: Mapping[str, ImageStore],
+    captions: Mapping[str, TextStore],
+) -> StageInputs:
+    """The inputs of a stage: its batches, and what validates and is shown from the stores of all roles in memory."""
+    shown = next(role for role in (VALIDATION, EXAMPLES, TRAINING) if role in data)
+    validation = None
+    if VALIDATION in data:
+        validation = Validation(images[VALIDATION], captions[VALIDATION], data[VALIDATION].first)
+    return StageInputs(batches, validation, examples_of(data[shown], images[shown], captions[shown]))
+
+
+def examples_of(data: CaptionedImages, images: ImageStore, captions: TextStore) -> Examples:
+    """Some images, each with its first caption as query."""
+    chosen = spread(len(data))
+    texts = [named(data.captions[place][0]) for place in chosen]
+    queries = captions.batch(data.first[chosen])
+    return Examples(queries, images.plain(chosen), texts, [data.ids[place] for place in chosen])
+
+
+def captions_of(role: str, material: Material, pair: TowerPair) -> TextStore:
+    """The captions of a split, with the states of a frozen network where the texts have one."""
+    texts, side = replace(material.captions[role], device=pair.log_temperature.device), pair.encoder_q
+    if isinstance(side, TextOver) and not any(p.requires_grad for p in side.network.parameters()):
+        states = read_states(texts, side, material.sources.cache, role, material.sources.digests[role])
+        return replace(texts, states=states)
+    return texts
+
+
+def images_of(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
+    """The images of a split: stored views of a frozen network, or pixels."""
+    stage, side, images = recipe.stages[number], pair.encoder_p, material.sources.images[role].images
+    device, stored = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
+    if not stage.views:
+        pixels = read_pixels(images, material.prepare, *stored)
+        return PixelStore(pixels, material.prepare, stage.augmentation, device)
+    assert isinstance(side, ImageOver)
+    if any(parameter.requires_grad for parameter in side.network.parameters()):
+        raise UsageError(f"recipe {recipe.name}: stage {number} has stored views, and its image network changes")
+    views, augmentation = (stage.views, stage.augmentation) if role == TRAINING else (1, Augmentation())
+    features = read_features(images, side, material.prepare, views, augmentation, recipe.seed, *stored)
+    return FeatureStore(features, device)
+
+
+def class_words_of(recipe: Recipe, material: Material, pair: TowerPair) -> ClassWordWeights | None:
+    """The weights of class words over the training split of the last stage; None where the pair has none."""
+    networks, image, text = material.networks, pair.encoder_p, pair.encoder_q
+    if networks is None or not networks.text.classes:
+        return None
+    assert isinstance(image, VdrImageOver) and isinstance(text, VdrTextOver) and networks.image.classifier is not None
+    log.info("weights of %d class words", len(networks.text.classes))
+    pair.eval()
+    last = len(recipe.stages) - 1
+    texts = captions_of(TRAINING, material, pair)
+    images = images_of(TRAINING, recipe, last, material, pair)
+    terms = material.columns.vocabulary.dimension
+    return weigh(text, image, texts, images, networks.image.classifier, networks.text.classes, terms)
+
+
+@torch.inference_mode()
+def standardise(pair: TowerPair, material: Material) -> None:
+    """Gives a pretrained image side the mean and the standard deviation of its states over some training images."""
+    side, data = pair.encoder_p, material.data[TRAINING]
+    if not isinstance(side, ImageOver) or not isinstance(material.model.image, PretrainedImage):
+        return
+    device, network = next(side.parameters()).device, side.frozen()
+
+    def computed() -> Iterator[np.ndarray]:
+        some = data.at(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
+        cells = [network(pixels) for pixels in normalised(some, material.prepare, device)]
+        states = torch.cat(cells).flatten(0, 1)
+        yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
+
+    made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, repr(material.prepare), weights_digest(network)]
+    shape = (2, len(side.standard.mean))
+    standard = material.sources.cache.array("standard", made_of, shape, np.dtype(np.float32), computed())
+    mean, std = torch.from_numpy(np.array(standard)).to(device)
+    side.standard.mean.copy_(mean)
+    side.standard.std.copy_(std)
+
+
+def taught_by(stage: StageSettings, material: Material, device: torch.device) -> Taught | None:
+    """The vectors of the teachers of a stage for the training split; None without a teacher."""
+    teachers = [teacher_vectors(checkpoint, material, device) for checkpoint in stage.teachers]
+    return Taught.of(teachers) if teachers else None
+
+
+def teacher_vectors(checkpoint: str, material: Material, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
+    teacher = load_encoder(TEACHER, checkpoint=checkpoint, device=str(device))
+    data = material.sources.images[TRAINING]
+    made_of = [material.sources.digests[TRAINING], find_checkpoint(checkpoint).digest()]
+
+    def vectors(what: str, tower: DenseSide, inputs: Sequence[str]) -> Tensor:
+        shape, kind = (len(inputs), tower.vectors(inputs[:1]).shape[1]), np.dtype(np.float32)
+        array = material.sources.cache.array(f"teacher-{what}", made_of, shape, kind, computed(tower, inputs))
+        return torch.from_numpy(np.array(array)).to(device)
+
+    def computed(tower: DenseSide, inputs: Sequence[str]) -> Iterator[np.ndarray]:
+        yield tower.vectors(inputs)
+
+    images, captions = as_dense(teacher.document), as_dense(teacher.query)
+    return vectors("images", images, data.images), vectors("captions", captions, data.texts)
+
+
+# Images or texts of one forward pass of validation.
+BATCH = 256
+CUTS = (1, 5, 10)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A validation split: its images, all their captions, and where those of each image begin."""
+
+    images: ImageStore
+    captions: TextStore
+    first: np.ndarray
+
+    @torch.inference_mode()
+    def measure(self, pair: TowerPair, model: ImagePairSettings) -> dict[str, float]:
+        """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
+        images = self._images(pair, model)
+        owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.first))).to(images.device)
+        texts, bags = self._texts(pair, model, len(owner))
+        figures = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
+        figures |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
+        if bags is not None:
+            alpha = hit_rates(bags @ images.T, owner)
+            figures |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
+            figures["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
+        return figures
+
+    def score(self, figures: Mapping[str, float]) -> float:
+        """The sum of R@1, R@5 and R@10 in both directions."""
+        return round(sum(figures[f"{direction}_R@{k}"] for direction in ("t2i", "i2t") for k in CUTS), 2)
+
+    def _images(self, pair: TowerPair, model: ImagePairSettings) -> Tensor:
+        """Vectors of all images for search, [n, words] or [n, D]."""
+        vectors = []
+        for start in range(0, len(self.images), BATCH):
+            chosen = np.arange(start, min(start + BATCH, len(self.images)))
+            encoded = as_encoded(pair.encoder_p(self.images.plain(chosen)), model)
+            vectors.append(masked(encoded, None, model.topk) if model.family.cut else encoded)
+        return torch.cat(vectors)
+
+    def _texts(self, pair: TowerPair, model: ImagePairSettings, count: int) -> tuple[Tensor, Tensor | None]:
+        """Vectors of all captions for search, [count, words] or [count, D]; of a lexical pair also the bags."""
+        vectors, bags = [], []
+        for start in range(0, count, BATCH):
+            chosen = np.arange(start, min(start + BATCH, count))
+            batch = self.captions.batch(chosen)
+            encoded, bag = as_encoded(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
+            vectors.append(masked(encoded, bag, model.kept_of_texts) if model.family.cut else encoded)
+            if model.lexical:
+                bags.append(bag_of(bag, normalised=False))
+        return torch.cat(vectors), torch.cat(bags) if bags else None
+
+
+def hit_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
+    """Share in percent of queries [N] whose document `owner` [N] is among the first k by scores [N, M]."""
+    return _shares(ranks(scores, owner))
+
+
+def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
+    """Share in percent of images [M] that have one of their captions among the first k by scores [M, N]."""
+    owned = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
+    best = scores.masked_fill(~owned, -torch.inf).amax(dim=1, keepdim=True)
+    places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+    first = places.masked_fill(~owned | (scores != best), scores.shape[1] - 1).amin(dim=1)
+    return _shares(ranks(scores, first))
+
+
+def ranks(scores: Tensor, place: Tensor) -> Tensor:
+    """The number of columns before column `place` [N] in each row of scores [N, M]; equal scores keep their order."""
+    if not torch.isfinite(scores).all():
+        raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
+    right = scores.gather(1, place[:, None])
+    before = torch.arange(scores.shape[1], device=scores.device) < place[:, None]
+    return ((scores > right) | ((scores == right) & before)).sum(dim=1)
+
+
+def _shares(rank: Tensor) -> dict[int, float]:
+    return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}

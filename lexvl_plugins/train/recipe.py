@@ -1,0 +1,498 @@
+"""Recipes: everything that decides a training run, in one YAML file; an unknown key is an error."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from itertools import accumulate
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import yaml
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from lexvl_plugins.train.corpora.webdataset import FAMILY
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.installed import shipped_folder
+from lexvl_anserini.ground.typed import plain
+from lexvl_plugins.train.model_settings import (
+    FORMS,
+    KINDS,
+    TEXT_KINDS,
+    AnyModel,
+    HeadSettings,
+    ModelSettings,
+    PretrainedImage,
+    Settings,
+    Share,
+    TextPairSettings,
+)
+from lexvl_plugins.train.objectives import (
+    AUXILIARIES,
+    LEXICAL,
+    MISSING,
+    OBJECTIVES,
+    OF_EXPANSION,
+    OF_IMAGES,
+    OF_TEXTS,
+    OF_WHOLE_BATCHES,
+    REGULARISERS,
+)
+
+# Options of objectives may be tensors where code calls them.
+OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
+
+
+class DataSettings(Settings):
+    """The items of a run: images with captions, or queries with passages.
+
+    corpus, split  images with captions: any corpus that has the direction text-to-image; queries with passages: any
+                   corpus of texts with judgements, where relevance 0 makes a hard negative, or a list of such corpora
+    validation     split of the same corpus for validation during the run; None for no validation (default for texts)
+    images         largest number of images of the training split; None for all
+    held_out       instead of a validation split: every n-th training item validates and does not train, so that
+                   choices leave the validation split unseen (of a stream as many pairs, the first ones); None for none
+    buffer         of shards (webdataset:), which are streamed: the pairs that are shuffled together, at least a batch;
+                   None reads all pairs before the training, as those of other corpora
+    others         passages without judgement that validation of texts ranks beside those of its queries
+    titles         passages are read with their titles
+    """
+
+    corpus: str | Annotated[tuple[str, ...], Field(min_length=1)]
+    split: str = "train"
+    validation: str | None = "val"
+    images: PositiveInt | None = None
+    held_out: Annotated[int, Field(ge=2)] | None = None
+    buffer: PositiveInt | None = None
+    others: NonNegativeInt = 1000
+    titles: bool = True
+
+    @property
+    def corpora(self) -> tuple[str, ...]:
+        """The names of all corpora."""
+        return (self.corpus,) if isinstance(self.corpus, str) else self.corpus
+
+
+class Objective(Settings):
+    """The objective: a row of `objectives.OBJECTIVES` and its arguments.
+
+    temperature        divides scores; the start value where the temperature is learned
+    learn_temperature  learn the logarithm of the temperature
+    limits             lowest and highest temperature, into which a learned one returns before and after each step
+    learn_bag_temperature  learn another temperature, from the same start, for the scores of bags of words
+    options            further arguments of the function; `topk` defaults to the `topk` of the model
+    """
+
+    name: str
+    temperature: PositiveFloat = 0.07
+    learn_temperature: bool = False
+    limits: tuple[PositiveFloat, PositiveFloat] | None = None
+    learn_bag_temperature: bool = False
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _limits_hold_the_temperature(self) -> Objective:
+        if self.limits is not None and not self.limits[0] <= self.limits[1]:
+            raise ValueError(f"limits {list(self.limits)}: expected the lowest temperature, then the highest")
+        return self
+
+
+class Auxiliary(Settings):
+    """An additional objective: a row of `objectives.AUXILIARIES`, its weight, and its arguments."""
+
+    name: str
+    weight: PositiveFloat
+    options: dict[str, Any] = {}
+
+
+class Regulariser(Settings):
+    """A row of `objectives.REGULARISERS` on one side, its weight, and the steps until the weight is reached.
+
+    side     negatives are hard negatives; SPLADE's regulariser of documents is the mean of those of positives and of
+             negatives
+    ramp     the offset of its growth, a row of `objectives.regularisers.RAMPS`
+    options  further arguments of the function
+    """
+
+    name: str
+    side: Literal["query", "document", "positives", "negatives"]
+    weight: PositiveFloat
+    ramp_steps: PositiveInt = 1
+    ramp: Literal["n-1", "n", "n/(T+1)", "callback"] = "n-1"
+    options: dict[str, Any] = {}
+
+
+class Augmentation(Settings):
+    """Random views of a training image.
+
+    shift  largest shift in each direction, in pixels
+    zoom   smallest side of a crop, as a share of the side of the image
+    flip   mirror half of the images (wrong where captions distinguish left and right)
+    """
+
+    shift: int = Field(default=0, ge=0)
+    zoom: float = Field(default=1.0, gt=0, le=1)
+    flip: bool = False
+
+
+class Optimisation(Settings):
+    """An optimiser with linear warm-up, then a decay down to `last_learning_rate` times the peak.
+
+    optimiser           adamw; or lamb (arXiv 1904.00962) of timm, for very large batches
+    decay               a half cosine, or linear
+    captions_per_image  captions drawn for each image of a batch; the loss is the mean over them
+    negatives           hard negatives drawn for each query of a batch of texts
+    bucket              batches whose queries are drawn together and sorted by the tokens of their positives, so that
+                        texts of a batch have similar lengths; 1 for random batches
+    learning_rates      the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
+                        patterns the first counts
+    warmup              the learning rate of step n of W warm-up steps: n/W of the peak, or (n-1)/W as in the schedules
+                        of transformers, whose first step changes nothing
+    decayed             what `weight_decay` acts on: matrices alone (biases, norms and the temperature do not decay), or
+                        all weights
+    average             decay of an exponential average of the weights, which validates and is saved; 0 for none
+    piece               largest number of queries, and of documents, that pass a side together; the gradients are those
+                        of the whole batch, for a second pass of each piece and the memory of one; 0 for all
+    checkpointing       networks of transformers compute the states of their layers again for gradients: less memory
+    patience            validations in a row without a better score after which the stage ends early; 0 for all steps
+    """
+
+    steps: PositiveInt
+    optimiser: Literal["adamw", "lamb"] = "adamw"
+    batch_size: PositiveInt = 256
+    captions_per_image: PositiveInt = 1
+    negatives: NonNegativeInt = 0
+    bucket: PositiveInt = 1
+    learning_rate: PositiveFloat = 1e-3
+    learning_rates: dict[str, PositiveFloat] = {}
+    last_learning_rate: float = Field(default=0.0, ge=0)
+    decay: Literal["cosine", "linear"] = "cosine"
+    warmup_steps: PositiveInt = 100
+    warmup: Literal["n", "n-1"] = "n"
+    weight_decay: float = Field(default=0.0, ge=0)
+    decayed: Literal["matrices", "all"] = "matrices"
+    betas: tuple[Share, Share] = (0.9, 0.98)
+    clip: PositiveFloat = 2.0
+    average: Share = 0.0
+    piece: NonNegativeInt = 0
+    checkpointing: bool = False
+    patience: NonNegativeInt = 0
+
+
+class Momentum(Settings):
+    """The momentum encoders of LexLIP: the keys that a queue keeps per side, and the decay of their weights."""
+
+    queue: PositiveInt = 11_520
+    decay: Share = 0.99
+
+
+class StageSettings(Settings):
+    """One stage of a training: what it minimises, on which views, and which weights it changes.
+
+    trained  patterns of the names of weights that change (`encoder_p.head.*`); all weights where there is no pattern
+    views    views per image that a frozen network of images computes once and that are stored, the first of them the
+             image itself; 0 computes a new view at each step
+    teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`, or a list of checkpoints, whose
+             mean scores teach; texts have the teacher's scores in their data
+    expansion  of texts in a batch of `d2s` or `joint`: always; never, so that texts keep only their own tokens; or
+             controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls by
+             1 / (0.95 epochs of the stage) per epoch
+    momentum  of `lexlip_momentum`
+    running_penalty  add the sum of the regularisers so far after each of them, as SPLADE's published trainer does: of
+             two names (FLOPS on all sides, then L1), the first counts twice
+    """
+
+    objective: Objective
+    auxiliaries: tuple[Auxiliary, ...] = ()
+    regularisers: tuple[Regulariser, ...] = ()
+    augmentation: Augmentation = Augmentation()
+    optimisation: Optimisation
+    trained: tuple[str, ...] = ()
+    views: NonNegativeInt = 0
+    teacher: str | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    expansion: Literal["always", "never", "controlled"] = "always"
+    momentum: Momentum = Momentum()
+    running_penalty: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the objective and of the auxiliary objectives."""
+        return (self.objective.name, *(auxiliary.name for auxiliary in self.auxiliaries))
+
+    @property
+    def teachers(self) -> tuple[str, ...]:
+        """The checkpoints of the teachers; none without `teacher`."""
+        return (self.teacher,) if isinstance(self.teacher, str) else self.teacher or ()
+
+
+# The keys of a stage, which a recipe of one stage may have itself.
+STAGE_KEYS = tuple(StageSettings.model_fields)
+
+
+class Recipe(Settings):
+    """One training run: stages on one model and its data, one after the other.
+
+    stages       a recipe of one stage may have the keys of the stage instead
+    precision    of the forward pass: no (float32), bf16 or fp16
+    weights      type of the saved weights: float32 or float16
+    state_every  steps between states from which a run can resume; steps count over all stages
+    validate_every, log_every  steps between validations, between log lines
+    """
+
+    name: str
+    seed: int = 12345
+    data: DataSettings
+    model: AnyModel
+    stages: tuple[StageSettings, ...] = Field(min_length=1)
+    # YAML reads a bare `no` as false.
+    precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(lambda v: "no" if v is False else v)] = "no"
+    weights: Literal["float32", "float16"] = "float32"
+    state_every: PositiveInt = 200
+    validate_every: PositiveInt = 500
+    log_every: PositiveInt = 20
+
+    @model_validator(mode="before")
+    @classmethod
+    def _validation(cls, content: Any) -> Any:
+        """Corpora of images have a split `val`; those of texts, and shards, validate where the recipe says on what."""
+        model, data = (content.get(key) if isinstance(content, dict) else None for key in ("model", "data"))
+        if not (isinstance(model, dict) and isinstance(data, dict)):
+            return content
+        without = model.get("kind") in TEXT_KINDS or str(data.get("corpus")).startswith(f"{FAMILY}:")
+        return {**content, "data": {"validation": None, **data}} if without else content
+
+    @property
+    def steps(self) -> int:
+        """The steps of all stages."""
+        return sum(stage.optimisation.steps for stage in self.stages)
+
+    def until(self, step: int) -> Recipe:
+        """The recipe of the stages that began before a step, as they decide how a checkpoint of this step is saved."""
+        ends = accumulate(stage.optimisation.steps for stage in self.stages)
+        begun = 1 + sum(end < step for end in ends)
+        return self.model_copy(update={"stages": self.stages[:begun]})
+
+
+def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
+    """Reads a recipe; `changes` maps dotted keys to values that replace the file's.
+
+    Args:
+        path: of a YAML file, or the name of a recipe of the package.
+
+    Raises:
+        UsageError: the file does not exist or is not YAML; or keys or values are wrong (the error lists all).
+    """
+    if not path.is_file():
+        path = _of_the_package(str(path))
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: expected keys and values, found {type(content).__name__}")
+    for key, value in (changes or {}).items():
+        _put(content, key, value)
+    return checked(content, str(path))
+
+
+def changes_of(settings: Mapping[str, str]) -> dict[str, Any]:
+    """`{"optimisation.steps": "100"}` -> `{"optimisation.steps": 100}`: values as YAML, as `read_recipe` takes them.
+
+    Raises:
+        UsageError: a value is not YAML.
+    """
+    try:
+        return {key: yaml.safe_load(value) for key, value in settings.items()}
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set: a value is not YAML ({str(error).splitlines()[0]})") from error
+
+
+def _of_the_package(name: str) -> Path:
+    """The file of a recipe of the package."""
+    known = {path.stem: path for path in sorted(shipped_folder("recipes").glob("*.yaml"))}
+    if name not in known:
+        near = get_close_matches(Path(name).stem, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"{name}: no such recipe; {hint}name a YAML file or one of the package: {', '.join(known)}")
+    return known[name]
+
+
+def checked(content: dict[str, Any], where: str) -> Recipe:
+    """A recipe from its content.
+
+    Raises:
+        UsageError: lists every key that does not fit.
+    """
+    one_stage = "stages" not in content
+    if one_stage:
+        only = {key: content[key] for key in STAGE_KEYS if key in content}
+        content = {**{key: value for key, value in content.items() if key not in only}, "stages": [only]}
+    elif content["stages"] and (key := next((key for key in STAGE_KEYS if key in content), None)):
+        raise UsageError(f"{where}: {key}: a key of a stage, and this recipe has several; set stages.0.{key}")
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        errors = error.errors()
+        # A list whose entry is refused counts as too short as well.
+        refused = {e["loc"][:size] for e in errors for size in range(len(e["loc"]))}
+        problems = [
+            f"{_key(e['loc'], one_stage) or 'recipe'}: {plain(e, _keys_of(Settings))}"
+            for e in errors
+            if e["type"] != "too_short" or e["loc"] not in refused
+        ]
+        raise UsageError(f"{where}: {'; '.join(problems)}") from error
+    _check_items(recipe, where)
+    for stage in recipe.stages:
+        _check_functions(stage, recipe.model, where)
+    return recipe
+
+
+def _keys_of(settings: type[Settings]) -> set[str]:
+    """The keys of all settings of recipes."""
+    return set(settings.model_fields).union(*map(_keys_of, settings.__subclasses__()))
+
+
+def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
+    """The key of a recipe at which pydantic found a problem, as the file has it."""
+    parts = [str(part) for part in location if part not in (*FORMS, *KINDS)]
+    return ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts)
+
+
+def _check_items(recipe: Recipe, where: str) -> None:
+    """Checks that a recipe has no keys of the other kind of items, and validates where a stage may stop early."""
+    plans = [stage.optimisation for stage in recipe.stages]
+    if any(plan.patience for plan in plans) and not (recipe.data.held_out or recipe.data.validation):
+        raise UsageError(f"{where}: optimisation.patience: nothing validates; set data.held_out or data.validation")
+    stored = any(corpus.startswith("embeddings:") for corpus in recipe.data.corpora)
+    if stored != (isinstance(recipe.model, HeadSettings) and recipe.model.words is not None):
+        raise UsageError(
+            f"{where}: data.corpus {', '.join(recipe.data.corpora)}: stored vectors (embeddings:<folder>) train d2s "
+            "and joint with model.words, and nothing else does"
+        )
+    _check_stream(recipe, where)
+    if isinstance(recipe.model, TextPairSettings):
+        set_keys = {
+            "data.images": recipe.data.images,
+            "captions_per_image": any(plan.captions_per_image > 1 for plan in plans),
+            "augmentation": any(stage.augmentation != Augmentation() for stage in recipe.stages),
+            "views": any(stage.views for stage in recipe.stages),
+            "teacher": any(stage.teacher for stage in recipe.stages),
+        }
+    else:
+        set_keys = {
+            "negatives": any(plan.negatives for plan in plans),
+            "data.titles": not recipe.data.titles,
+            "bucket": any(plan.bucket > 1 for plan in plans),
+            "data.corpus as a list": not isinstance(recipe.data.corpus, str),
+        }
+    if wrong := [key for key, value in set_keys.items() if value]:
+        reads, other = ("texts", "images") if recipe.model.of_texts else ("images", "texts")
+        raise UsageError(f"{where}: {', '.join(wrong)}: for {other} only; kind {recipe.model.kind} trains on {reads}")
+
+
+def _check_stream(recipe: Recipe, where: str) -> None:
+    """Checks that a stream has shards, room for a batch, and nothing that is computed of all pairs and stored."""
+    buffer, model = recipe.data.buffer, recipe.model
+    if buffer is None:
+        return
+    if not all(corpus.startswith(f"{FAMILY}:") for corpus in recipe.data.corpora):
+        raise UsageError(
+            f"{where}: data.buffer: only shards are streamed, {FAMILY}:<shards>, found {', '.join(recipe.data.corpora)}"
+        )
+    if not isinstance(model, ModelSettings):
+        raise UsageError(f"{where}: data.buffer: kind {model.kind} does not train on a stream; leave data.buffer out")
+    if (size := max(stage.optimisation.batch_size for stage in recipe.stages)) > buffer:
+        raise UsageError(f"{where}: data.buffer {buffer}: has no room for the {size} pairs of a batch")
+    stored = {
+        "views": any(stage.views for stage in recipe.stages),
+        "teacher": any(stage.teacher for stage in recipe.stages),
+        "the auxiliary 'naming'": any("naming" in stage.names for stage in recipe.stages),
+        "model.image.class_names": isinstance(model.image, PretrainedImage) and model.image.class_names,
+    }
+    if wrong := [key for key, value in stored.items() if value]:
+        raise UsageError(
+            f"{where}: {', '.join(wrong)}: computed once of all pairs, of which a stream stores nothing; leave them "
+            "out, or leave data.buffer out"
+        )
+
+
+def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
+    """Checks that objectives and regularisers exist, fit the model, and have the options of the recipe."""
+    objective, kind = stage.objective, model.kind
+    if "temperature" in objective.options:
+        raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
+    if stage.views and isinstance(model, ModelSettings) and not isinstance(model.image, PretrainedImage):
+        raise UsageError(f"{where}: views {stage.views}: only the views of a pretrained image side are stored")
+    distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
+    if distils != (stage.teacher is not None) and not model.of_texts:
+        raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
+    if stage.expansion != "always" and objective.name not in OF_EXPANSION:
+        masks = " and ".join(sorted(OF_EXPANSION))
+        raise UsageError(
+            f"{where}: expansion {stage.expansion}: only {masks} mask texts by batch, not {objective.name}"
+        )
+    if stage.optimisation.piece and (whole := sorted(OF_WHOLE_BATCHES.intersection(stage.names))):
+        raise UsageError(
+            f"{where}: optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out"
+        )
+    if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:
+        raise UsageError(f"{where}: momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
+    if isinstance(model, HeadSettings) and (stage.views or stage.teacher or stage.augmentation != Augmentation()):
+        raise UsageError(f"{where}: views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
+    chosen: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
+        ("objective.name", objective.name, OBJECTIVES, objective.options),
+        *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in stage.auxiliaries),
+        *(("regulariser", regulariser.name, REGULARISERS, regulariser.options) for regulariser in stage.regularisers),
+    ]
+    for role, name, known, options in chosen:
+        if name not in known:
+            raise UsageError(f"{where}: {role} {name!r}, expected one of {', '.join(known)}")
+        if name in OF_TEXTS and not model.of_texts:
+            raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; kind {kind} reads images")
+        if name in OF_IMAGES and model.of_texts:
+            raise UsageError(f"{where}: {role} {name!r} needs images with captions; kind {kind} reads texts")
+        if name in MISSING and name not in model.computes:
+            raise UsageError(f"{where}: {role} {name!r} needs {MISSING[name]}, which {kind} does not compute")
+        if name in LEXICAL and not model.lexical:
+            raise UsageError(f"{where}: {role} {name!r} needs terms as dimensions, which {kind} does not have")
+        # The first argument is the batch.
+        offered = list(inspect.signature(known[name]).parameters)[1:]
+        if unknown := [option for option in options if option not in offered]:
+            expected = f"expected some of {', '.join(offered)}" if offered else "it has none"
+            raise UsageError(f"{where}: {role} {name!r} has no options {', '.join(map(repr, unknown))}; {expected}")
+        types = get_type_hints(known[name])
+        for option, value in options.items():
+            try:
+                TypeAdapter(types[option], config=OPTION_TYPES).validate_python(value, strict=True)
+            except ValidationError as error:
+                problem = plain(error.errors()[0])
+                raise UsageError(f"{where}: {role} {name!r}: option {option}: {problem}") from error
+
+
+def _put(content: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key; a number in it counts the entries of a list from 0 (`stages.1.optimisation.steps`)."""
+    *parents, last = key.split(".")
+    inner: Any = content
+    for parent in parents:
+        if isinstance(inner, list):
+            if not parent.isdigit() or int(parent) >= len(inner):
+                raise UsageError(f"--set {key}: {parent} is no entry of a list of {len(inner)}, counted from 0")
+            inner = inner[int(parent)]
+        else:
+            inner = inner.setdefault(parent, {})
+        if not isinstance(inner, (dict, list)):
+            raise UsageError(f"--set {key}: {parent} has no keys")
+    if isinstance(inner, list):
+        raise UsageError(f"--set {key}: a whole entry of a list cannot be set; set the keys in it")
+    inner[last] = value

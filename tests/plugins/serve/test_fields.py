@@ -1,0 +1,38 @@
+"""The search page over an index of two fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shard_folders import write_text_shards
+
+from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.messages import ProductsQuestion, Question
+from lexvl_plugins.serve.opened import Shelf, served_indexes
+from lexvl_anserini.engines.analysis import word_analysis
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.shards.fields import join_fields
+
+
+def test_each_product_names_its_field(tmp_path: Path) -> None:
+    write_text_shards(tmp_path / "text", [("d1", "red boat"), ("d2", "sea")])
+    write_text_shards(tmp_path / "title", [("d1", "boat"), ("d2", "boats and seas")])
+    join_fields({name: tmp_path / name for name in ("text", "title")}, tmp_path / "both", word_analysis)
+    build_index(tmp_path / "both", tmp_path / "served")
+    shelf = Shelf(served_indexes([tmp_path / "served"], [], "cpu", None))
+    try:
+        service = Service(shelf)
+        for text, expected in (
+            ("a boat", {"text:boat": "text", "title:boat": "title"}),
+            ("+text:boat title:boat^2", {"text:boat": "text", "title:boat": "title"}),
+        ):
+            question = Question(index="served", text=text)
+            answer = service.answer(question)
+            assert answer.hits[0].doc_id == "d1" and {chip.term for chip in answer.chips} == set(expected)
+            [found] = service.products(ProductsQuestion(question=question, doc_ids=["d1"]))
+            assert {product.term: product.field for product in found.products} == expected
+            assert sum(product.product for product in found.products) == found.score == answer.hits[0].score
+        assert service.suggested("served", "bo") == ["text:boat", "title:boat"]
+        assert service.suggested("served", "title:s") == ["title:sea"]
+    finally:
+        shelf.close()

@@ -1,0 +1,250 @@
+"""VDR, SVDR, InfoNCE, STAIR and FDT: by hand, and against losses and gradients of references and the oracle."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from lexvl_anserini.encoders.families.fdt import sparsemax
+from lexvl_plugins.train.objectives.caption_terms import naming
+from lexvl_plugins.train.objectives.contrastive import (
+    Encoded,
+    contrastive,
+    contrastive_mask,
+    fdt,
+    features,
+    info_nce,
+    masked,
+    relevance_temperature,
+    stair,
+    svdr,
+    vdr,
+)
+from lexvl_plugins.train.objectives.ranking_losses import distil
+from lexvl_plugins.train.objectives.regularisers import flops
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "vdr"
+
+VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "vdr": (vdr, {}),
+    "svdr": (svdr, {}),
+    "svdr_cts": (svdr, {"mask_weight": 1.0}),
+    "svdr_cts_norm": (svdr, {"mask_weight": 0.5, "mask_norm": True}),
+    "svdr_asym": (svdr, {"symmetric": False}),
+    "svdr_scaled": (svdr, {"scaled": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def arrays() -> dict[str, np.ndarray]:
+    """Fixed embeddings, bags, gradients and masks."""
+    with np.load(GOLDEN / "loss.npz") as archive:
+        return dict(archive)
+
+
+def encoded_of(arrays: dict[str, np.ndarray]) -> Encoded:
+    """The reference's gradients are with respect to the embeddings after scaling."""
+    query, document = ((torch.from_numpy(arrays[name]) * 0.05).requires_grad_() for name in ("q_emb", "p_emb"))
+    bags = (torch.from_numpy(arrays[name]) > 0 for name in ("q_bin", "p_bin"))
+    return Encoded(query, document, *bags)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_losses_and_gradient_norms_equal_the_reference(variant: str, arrays: dict[str, np.ndarray]) -> None:
+    expected = json.loads((GOLDEN / "loss.json").read_text())[variant]
+    function, options = VARIANTS[variant]
+    encoded = encoded_of(arrays)
+    loss = function(encoded, **options)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected["loss"], rel=1e-5)
+    for leaf, name in ((encoded.query, "grad_q_norm"), (encoded.document, "grad_p_norm")):
+        assert leaf.grad is not None
+        assert leaf.grad.norm().item() == pytest.approx(expected[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["vdr", "svdr_cts"])
+def test_gradients_equal_the_reference(variant: str, arrays: dict[str, np.ndarray]) -> None:
+    function, options = VARIANTS[variant]
+    encoded = encoded_of(arrays)
+    function(encoded, **options).backward()
+    for leaf, name in ((encoded.query, "q"), (encoded.document, "p")):
+        assert leaf.grad is not None
+        torch.testing.assert_close(leaf.grad, torch.from_numpy(arrays[f"{variant}_grad_{name}"]), atol=1e-6, rtol=1e-4)
+
+
+def test_the_contrastive_mask_equals_the_reference(arrays: dict[str, np.ndarray]) -> None:
+    for side in ("q", "p"):
+        mask = contrastive_mask(torch.from_numpy(arrays[f"{side}_bin"]) > 0)
+        assert (mask.numpy() == arrays[f"cts_mask_{side}"]).all()
+
+
+def test_contrastive_by_hand() -> None:
+    query, document = torch.eye(2), torch.eye(2)
+    one = -math.log(math.e / (math.e + 1))
+    assert contrastive(query, document).item() == pytest.approx(2 * one)
+    assert contrastive(query, document, symmetric=False).item() == pytest.approx(one)
+    assert contrastive(query, document, temperature=0.5).item() == pytest.approx(
+        -2 * math.log(math.e**2 / (math.e**2 + 1))
+    )
+    assert info_nce(Encoded(query, document), temperature=1.0).item() == pytest.approx(one)
+
+
+def test_hard_negatives_act_in_the_first_direction_only() -> None:
+    query, positive = torch.eye(2), torch.eye(2)
+    document = torch.cat([positive, torch.ones(1, 2)])
+    difference = contrastive(query, document) - contrastive(query, positive)
+    first = contrastive(query, document, symmetric=False) - contrastive(query, positive, symmetric=False)
+    assert difference.item() == pytest.approx(first.item()) and first > 0
+
+
+def test_a_masked_vector_keeps_its_largest_weights_and_its_own_tokens() -> None:
+    weights, bag = torch.tensor([[0.4, 0.1, 0.3, 0.2]]), torch.tensor([[False, True, False, False]])
+    assert masked(weights, None, 2).tolist() == [pytest.approx([0.4, 0, 0.3, 0])]
+    assert masked(weights, bag, 1).tolist() == [pytest.approx([0.4, 0.1, 0, 0])]
+
+
+def test_the_nonparametric_entry_pulls_an_image_to_the_words_of_its_captions() -> None:
+    image = torch.full((2, 4), 0.5, requires_grad=True)
+    text = torch.full((2, 4), 0.5)
+    bag = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 0]], dtype=torch.bool)
+    vdr(Encoded(text, image, bag), topk=4, normalised=True).backward()
+    assert image.grad is not None
+    assert image.grad[0, 0] < 0 < image.grad[0, 1] and image.grad[1, 1] < 0 < image.grad[1, 0]
+    without = vdr(Encoded(text, image, bag), topk=4, nonparametric=0.0)
+    assert without.item() == pytest.approx(2 * math.log(2))
+
+
+@pytest.mark.parametrize("function", [info_nce, naming, distil, stair])
+def test_gradients(function: Any) -> None:
+    generator = torch.Generator().manual_seed(8)
+    query, document, share, taught = (torch.rand(3, n, generator=generator, dtype=torch.float64) for n in (5, 5, 5, 3))
+    batch = Encoded(query, document, named=share, frequency=share.mean(dim=0), taught=taught)
+    sides = (query.requires_grad_(), document.requires_grad_())
+    assert torch.autograd.gradcheck(lambda q, d: function(batch._replace(query=q, document=d)), sides)
+
+
+# ---- STAIR
+
+
+@pytest.mark.shared
+def test_stair_of_the_oracle(shared):
+    golden = json.loads((shared / "golden/stair/formula_oracle.json").read_text())
+    arrays = np.load(shared / "golden/stair/formula_oracle.npz")
+    text, image = torch.from_numpy(arrays["enc_txt"]), torch.from_numpy(arrays["enc_img"])
+    bag = torch.from_numpy(arrays["bow_mask_incl_special"]) > 0
+    masks = {
+        "incl": torch.from_numpy(arrays["enc_txt_masked_incl_special"]),
+        "no": torch.from_numpy(arrays["enc_txt_masked_no_special"]),
+    }
+    for name, temperature in (("T=1.0", 1.0), ("T=0.07", 0.07)):
+        there, back = Encoded(text, image, bag), Encoded(image, text)
+        expected = golden["contrastive"][name]
+        assert stair(there, temperature).item() == pytest.approx(expected["mean"], rel=1e-9)
+        assert stair(there, temperature, symmetric=False).item() == pytest.approx(expected["t2i"], rel=1e-9)
+        assert stair(back, temperature, symmetric=False).item() == pytest.approx(expected["i2t"], rel=1e-9)
+        # The oracle's first stage has one of the two masks.
+        stage = golden["contrastive_stage1_masked"][name]
+        found = {kind: stair(Encoded(vectors, image), temperature).item() for kind, vectors in masks.items()}
+        assert stage["mean"] in [pytest.approx(value, rel=1e-9) for value in found.values()]
+        assert stair(there, temperature, masked=True).item() == pytest.approx(found["incl"], rel=1e-9)
+    total = stair(Encoded(text, image), 0.07) + 1e-3 * (flops(text) + flops(image))
+    assert [flops(image).item(), flops(text).item()] == pytest.approx([golden["flops_img"], golden["flops_txt"]])
+    assert total.item() == pytest.approx(golden["total_T0.07_mean"], rel=1e-9)
+
+
+def test_cosines_by_hand():
+    text, image = torch.tensor([[3.0, 0.0], [0.0, 7.0]]), torch.tensor([[5.0, 0.0], [0.0, 0.1]])
+    assert stair(Encoded(text, image), 1.0).item() == pytest.approx(math.log(1 + 1 / math.e))
+
+
+def test_a_masked_text_keeps_its_own_tokens_only():
+    text, image = torch.tensor([[1.0, 5.0], [5.0, 1.0]]), torch.eye(2)
+    bag = torch.eye(2, dtype=torch.bool)
+    assert stair(Encoded(text, image, bag), 1.0, masked=True).item() == stair(Encoded(bag.float(), image), 1.0).item()
+
+
+def test_an_empty_text_has_no_gradient_that_is_not_a_number():
+    text = torch.zeros(2, 3, requires_grad=True)
+    stair(Encoded(text, torch.rand(2, 3))).backward()
+    assert text.grad is not None and torch.isfinite(text.grad).all()
+
+
+# ---- FDT
+
+
+@pytest.fixture
+def fdt_golden(shared):
+    folder = shared / "golden/fdt"
+    about, arrays = json.loads((folder / "fdt-tiny.json").read_text()), np.load(folder / "fdt-tiny.npz")
+    codebook = torch.load(folder / "checkpoints/ckpt_37800.pth.tar", weights_only=True)["model"]["module.space_dict"]
+    return about, {name: torch.from_numpy(arrays[name]) for name in arrays.files}, codebook
+
+
+@pytest.mark.shared
+def test_features_logits_and_loss(fdt_golden):
+    about, arrays, codebook = fdt_golden
+    text, image = arrays["txt_att_Tckpt"], arrays["img_att_Tckpt"]
+    for weights, side in ((text, "txt"), (image, "img")):
+        expected = normalize(arrays[f"{side}_sd_Tckpt"], dim=1)
+        torch.testing.assert_close(features(weights, codebook), expected, atol=1e-5, rtol=1e-5)
+    encoded = Encoded(text, image, codebook=codebook)
+    temperature = math.exp(-about["logit_scale_log"])
+    scores = features(image, codebook) @ features(text, codebook).T
+    torch.testing.assert_close(scores / temperature, arrays["logits_per_image"], atol=1e-4, rtol=1e-5)
+    assert fdt(encoded, temperature).item() == pytest.approx(about["loss"], rel=1e-5)
+    # A scale of e^6 is cut to 100.
+    torch.testing.assert_close(scores * 100, arrays["logits_per_image_scale6"], atol=1e-3, rtol=1e-5)
+    assert fdt(encoded, math.exp(-6)).item() == fdt(encoded, 0.01).item()
+
+
+@pytest.mark.shared
+def test_gradients_reach_the_scale_and_the_codebook(fdt_golden):
+    about, arrays, codebook = fdt_golden
+    degree, codebook = about["temperature_from_checkpoint"], codebook.clone().requires_grad_()
+    log_scale = torch.tensor(about["logit_scale_log"], requires_grad=True)
+    sides = []
+    for side in ("txt", "img"):
+        relevance = arrays[f"{side}_q"] @ codebook.T / codebook.shape[1] ** 0.5  # [B, L, K]
+        if side == "txt":
+            lengths = torch.tensor([len(ids) for ids in about["token_ids"]])
+            relevance = relevance * (torch.arange(relevance.shape[1]) < lengths[:, None])[:, :, None]
+        sides.append(sparsemax(relevance.amax(dim=1) / degree))
+    loss = fdt(Encoded(*sides, codebook=codebook), (-log_scale).exp())
+    loss.backward()
+    assert loss.item() == pytest.approx(about["loss"], rel=1e-5)
+    assert log_scale.grad.item() == pytest.approx(about["grad_logit_scale"], rel=1e-4)
+    assert codebook.grad.norm().item() == pytest.approx(about["grad_norm_space_dict"], rel=1e-4)
+    torch.testing.assert_close(codebook.grad[:8], arrays["grad_space_dict"], atol=1e-6, rtol=1e-4)
+
+
+def test_fdt_by_hand():
+    codebook = torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 1.0]])
+    weights = torch.eye(3)[:2]
+    encoded = Encoded(weights, weights, codebook=codebook)  # features are the two axes
+    assert fdt(encoded, 1.0).item() == pytest.approx(math.log(1 + 1 / math.e))
+    assert features(torch.tensor([[0.0, 0.0, 5.0]]), codebook).tolist() == [pytest.approx([0.5**0.5] * 2)]
+
+
+def test_a_temperature_below_the_least_one_gets_no_gradient():
+    beyond, weights = torch.tensor(0.005, requires_grad=True), torch.eye(2)
+    fdt(Encoded(weights, weights, codebook=weights), beyond).backward()
+    assert beyond.grad.item() == 0
+
+
+def test_temperature_of_relevances_by_hand():
+    assert relevance_temperature(50_000) == 1000  # the published run does not decay
+    found = [relevance_temperature(done, decay=0.5, every=10, least=200) for done in (0, 9, 10, 19, 20, 30, 99)]
+    assert found == [1000, 1000, 500, 500, 250, 200, 200]
+
+
+@pytest.mark.shared
+def test_temperature_of_the_evaluation(fdt_golden):
+    about, _, _ = fdt_golden
+    assert relevance_temperature(37_800, decay=0.75) == pytest.approx(about["temperature_from_checkpoint"])

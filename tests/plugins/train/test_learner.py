@@ -1,0 +1,140 @@
+"""The loss of a stage: the penalties of a step, and which objectives a recipe may name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lexvl_anserini.ground.errors import UsageError
+from lexvl_plugins.train.common.learner import Temperatures, objective, penalty
+from lexvl_plugins.train.common.optimiser import learning_rate_shape, parameter_groups
+from lexvl_plugins.train.objectives import AUXILIARIES, LEXICAL, MISSING, OBJECTIVES, OF_TEXTS
+from lexvl_plugins.train.objectives.caption_terms import caption_gated, naming, v_splade
+from lexvl_plugins.train.objectives.contrastive import Encoded, fdt, stair, svdr
+from lexvl_plugins.train.objectives.joint_losses import d2s
+from lexvl_plugins.train.objectives.lexlip_losses import lexlip_momentum, masked_words
+from lexvl_plugins.train.objectives.ranking_losses import distil
+from lexvl_plugins.train.recipe import Optimisation, Recipe, read_recipe
+
+RECIPE = Path(__file__).parents[2] / "runs" / "recipes" / "demo-vdr.yaml"
+
+
+def recipe_of(*regularisers: dict[str, Any], **changes: Any) -> Recipe:
+    return read_recipe(RECIPE, {"regularisers": list(regularisers), **changes})
+
+
+def penalty_of(recipe: Recipe, encoded: Encoded, step: int = 0) -> float:
+    return penalty(recipe.stages[0], [encoded, encoded], step).total.item()
+
+
+# One query of weights 1 and 2; its positive has 3 and 0, its hard negative 0 and 1.
+BATCH = Encoded(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
+
+
+def test_penalties_by_hand() -> None:
+    l1, flops = {"name": "l1", "side": "query", "weight": 0.5}, {"name": "flops", "side": "document", "weight": 2.0}
+    late = {"ramp_steps": 4}
+    assert penalty_of(recipe_of(), BATCH) == 0
+    assert penalty_of(recipe_of({**l1, "ramp": "n"}), BATCH) == 1.5
+    assert penalty_of(recipe_of({**flops, "ramp": "n"}), BATCH) == 2 * (1.5**2 + 0.5**2)
+    assert [penalty_of(recipe_of({**l1, **late}), BATCH, step) for step in (0, 2, 4)] == [0, 0.375, 1.5]
+    assert [penalty_of(recipe_of({**l1, **late, "ramp": "n"}), BATCH, step) for step in (0, 1, 3)] == [
+        0.09375,
+        0.375,
+        1.5,
+    ]
+    assert penalty_of(recipe_of({**flops, "ramp": "n", "options": {"threshold": 1}}), BATCH) == 0
+
+
+@pytest.mark.parametrize(
+    "expanded, masked, expected", [(True, False, 3.0), (False, False, 2.0), (True, True, 2.0), (False, True, 2.0)]
+)
+def test_a_regulariser_sees_the_texts_that_the_objective_scores(expanded: bool, masked: bool, expected: float) -> None:
+    """The query has weights 1 and 2, and only its second token is its own; documents are as they are."""
+    own = BATCH._replace(query_bag=torch.tensor([[False, True]]), expanded=expanded)
+    stair_of = {"objective": {"name": "stair", "options": {"masked": masked}}}
+    for side, value in (("query", expected), ("positives", 3.0)):
+        recipe = recipe_of({"name": "l1", "side": side, "weight": 1.0, "ramp": "n"}, **stair_of)
+        assert penalty_of(recipe, own) == value
+
+
+def test_the_regulariser_of_splade_is_that_of_positives_and_of_negatives() -> None:
+    half = [{"name": "flops", "side": side, "weight": 0.5, "ramp": "n"} for side in ("positives", "negatives")]
+    assert penalty_of(recipe_of(*half), BATCH) == (9 + 1) / 2
+    without = Encoded(BATCH.query, BATCH.positives)
+    with pytest.raises(UsageError, match="regulariser flops of negatives: 0 hard negatives of 1 queries"):
+        penalty_of(recipe_of(*half), without)
+
+
+def test_a_running_penalty_counts_the_first_twice() -> None:
+    both = [
+        {"name": "flops", "side": "query", "weight": 1.0, "ramp": "n"},
+        {"name": "l1", "side": "query", "weight": 1.0, "ramp": "n"},
+    ]
+    assert penalty_of(recipe_of(*both), BATCH) == 5 + 3
+    assert penalty_of(recipe_of(*both, running_penalty=True), BATCH) == 5 + 5 + 3
+    sides = [{**both[0], "side": "positives"}, both[0], both[1]]
+    assert penalty_of(recipe_of(*sides, running_penalty=True), BATCH) == 2 * (9 + 5) + 3
+
+
+@pytest.mark.parametrize("name", sorted(OBJECTIVES.keys() - MISSING.keys() - OF_TEXTS))
+def test_recipes_may_name_every_objective_whose_batch_exists(name: str) -> None:
+    changes: dict[str, Any] = {"objective": {"name": name, "temperature": 0.5}, "auxiliaries": []}
+    recipe = recipe_of(**changes)
+    generator = torch.Generator().manual_seed(1)
+    rows = 6 if name.startswith("splade") else 3
+    query, document = (torch.rand(size, 4, generator=generator).requires_grad_() for size in (3, rows))
+    encoded = Encoded(query, document, torch.rand(3, 4, generator=generator) > 0.5)
+    loss = objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(0.5))).total
+    loss.backward()
+    assert query.grad is not None and document.grad is not None and torch.isfinite(loss)
+
+
+def test_an_objective_over_hard_negatives_needs_some() -> None:
+    recipe = recipe_of(objective={"name": "splade_in_batch", "temperature": 1.0}, auxiliaries=[])
+    batch = Encoded(torch.eye(2), torch.eye(2))
+    with pytest.raises(UsageError, match="objective splade_in_batch: 0 hard negatives of 2 queries, expected as many"):
+        objective(recipe.stages[0], recipe.model, [batch], Temperatures(torch.tensor(1.0)))
+
+
+def test_tables_name_objectives_that_exist() -> None:
+    assert OBJECTIVES.keys() | AUXILIARIES.keys() >= {*LEXICAL, *MISSING, *OF_TEXTS}
+
+
+PAIRS = Encoded(torch.eye(2), torch.eye(2))
+
+
+@pytest.mark.parametrize(
+    ("function", "batch", "options", "message"),
+    [
+        (svdr, PAIRS, {}, "own tokens"),
+        (stair, PAIRS, {"masked": True}, "own tokens"),
+        (v_splade, PAIRS, {"queries": "bag"}, "needs the own tokens"),
+        (fdt, PAIRS, {}, "codebook"),
+        (d2s, PAIRS, {}, "dense vectors"),
+        (lexlip_momentum, PAIRS, {}, "keys"),
+        (masked_words, PAIRS, {}, "predictions"),
+        (naming, PAIRS, {}, "captions"),
+        (caption_gated, PAIRS, {}, "captions"),
+        (caption_gated, PAIRS._replace(caption=torch.eye(2)), {"target": "logits"}, "target 'logits' needs the logits"),
+        (distil, PAIRS, {}, "needs the scores of a teacher"),
+    ],
+)
+def test_what_a_batch_lacks_is_named(function: Any, batch: Encoded, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        function(batch, **options)
+
+
+def test_what_decays_and_how_the_rate_grows() -> None:
+    """A matrix and a bias; four steps of warm-up, whose first is 1/4 of the peak, or nothing."""
+    pair = torch.nn.Linear(2, 3)
+    for decayed, counts in (("matrices", {0.1: 1, 0.0: 1}), ("all", {0.1: 2})):
+        plan = Optimisation(steps=8, warmup_steps=4, weight_decay=0.1, decay="linear", decayed=decayed)
+        groups = parameter_groups(pair, plan)
+        assert {group["weight_decay"]: len(group["params"]) for group in groups if group["params"]} == counts
+    for warmup, shares in (("n", [0.25, 0.5, 0.75, 1, 1, 0.75]), ("n-1", [0, 0.25, 0.5, 0.75, 1, 0.75])):
+        shape = learning_rate_shape(Optimisation(steps=8, warmup_steps=4, decay="linear", warmup=warmup))
+        assert [shape(step) for step in range(6)] == shares
