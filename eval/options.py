@@ -19,7 +19,7 @@ from lexvl_anserini.cli import (
     encoder_names,
     parse_settings,
 )
-from lexvl_anserini.encoders.cards import card_of, default_encoder
+from lexvl_anserini.encoders.cards import CARDS, default_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement
@@ -217,7 +217,7 @@ class ImageEncoderOptions:
         from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, load_encoder
 
         name, default_checkpoint = default_encoder("folder", "text-to-image", self.encoder)
-        if not card_of(name).reads_images:
+        if not CARDS[name].reads_images:
             raise UsageError(f"encoder {name!r} reads texts only; choose one that reads images")
         settings = parse_settings(self.settings or ())
         if (direction := settings.get("direction", DEFAULT_DIRECTION)) != DEFAULT_DIRECTION:

@@ -15,10 +15,9 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import orjson
 import typer
@@ -26,9 +25,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
-from lexvl_plugins.cluster.places import with_urls
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import AUTO, EXTRA_PACKAGES, door, import_home, missing_package
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Table, import_home, name_extra
 from lexvl_anserini.ground.user_folders import home_folder
 
 Command = Callable[..., None]
@@ -52,14 +50,6 @@ Style = Annotated[
     str, typer.Option("--format", callback=checked_style, help="Format of what is printed: text or json.")
 ]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")]
-Runtime = Annotated[
-    str | None,
-    typer.Option(
-        "--runtime",
-        help="What computes the networks: torch, or onnx with a --checkpoint that export-onnx wrote. Typed queries and "
-        "serve also have auto, their default: onnx where an export of the encoder is found.",
-    ),
-]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Items per forward pass.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="An option of the encoder, KEY=VALUE (query_topk=64); repeatable.")
@@ -91,86 +81,74 @@ def encoder_names() -> list[str]:
 def corpus_names() -> list[str]:
     """What the shell completes after --corpus: datasets of the registry, and those of BEIR that can be downloaded."""
     from lexvl_anserini.data.fetch import BEIR_ARCHIVES
-    from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS
+    from lexvl_anserini.ground.registry import CORPORA
 
-    families = [f"{family}:" if family in FAMILIES_OF_PATHS else family for family in DATASETS]
+    families = [f"{family}:" if row.has_path else family for family, row in CORPORA.items()]
     return [*families, *(f"beir/{name}" for name in BEIR_ARCHIVES)]
 
 
-class Row(NamedTuple):
-    """A command of `lexvl`: the module that has it, and its line in `lexvl --help`."""
+# The sections of `lexvl --help`, in their order; those of plug-ins that name others come after them.
+SECTIONS = START, ENCODE, SEARCH, COMBINE, EVALUATE, DATASETS, ANALYSE = (
+    "Start here",
+    "Train and encode",
+    "Index and search",
+    "Combine runs",
+    "Evaluate runs",
+    "Evaluate runs by the rules of one dataset",
+    "Analyses and benchmarks",
+)
 
-    module: str
-    summary: str
-
-
-GROUPS: Mapping[str, Mapping[str, Row]] = {
-    "Start here": {
-        "demo": Row("lexvl_plugins.photos.demo", "The whole line on drawn images, with its tables"),
-        "photos": Row("lexvl_plugins.photos.command", "Search a folder of your own pictures"),
-        "pages": Row("lexvl_plugins.pages.pages", "Search a folder of your own PDFs and scans"),
+COMMANDS: Table[CommandRow] = Table(
+    "command",
+    "lexvl.commands",
+    {
+        "encode": CommandRow("lexvl_anserini.encode", ENCODE, "Encode a corpus, or topics, into vectors on disk"),
+        "prune": CommandRow("lexvl_anserini.prune", ENCODE, "Prune encoded documents before they are indexed"),
+        "index": CommandRow("lexvl_anserini.index", SEARCH, "Build, change or check an index"),
+        "search": CommandRow("lexvl_anserini.search", SEARCH, "Write a run, or print the hits of one query"),
+        "explain": CommandRow("lexvl_anserini.explain", SEARCH, "Show the terms that query and document share"),
+        "localise": CommandRow("lexvl_anserini.localise", SEARCH, "Show where in images queries are"),
+        "fuse": CommandRow("lexvl_anserini.fuse", COMBINE, "Fuse runs by ranks or scores"),
+        "rerank": CommandRow(
+            "lexvl_anserini.rerank", COMBINE, "Score the first documents of a run again, by full vectors"
+        ),
+        "hybrid": CommandRow("lexvl_anserini.hybrid", COMBINE, "Add weighted scores of several encoders"),
+        "score": CommandRow("lexvl_eval.score", EVALUATE, "Measure runs against judgements"),
+        "table": CommandRow("lexvl_eval.table", EVALUATE, "Print systems as rows and measures as columns"),
+        "results": CommandRow("lexvl_eval.results", EVALUATE, "Print stored results, or write them as MTEB does"),
+        "compare": CommandRow("lexvl_eval.compare", EVALUATE, "Compare runs with a baseline, with significance"),
+        "sheet": CommandRow("lexvl_eval.sheet", EVALUATE, "Draw queries with their first hits and terms"),
+        "reproduce": CommandRow("lexvl_eval.reproduce", EVALUATE, "Measure tables of papers and compare the numbers"),
+        "beir": CommandRow("lexvl_eval.beir", DATASETS, "BEIR: nDCG@10, Recall@100"),
+        "msmarco": CommandRow("lexvl_eval.msmarco", DATASETS, "MS MARCO passages: RR@10"),
+        "coco": CommandRow("lexvl_eval.coco", DATASETS, "COCO captions: R@1, R@5, R@10"),
+        "flickr30k": CommandRow("lexvl_eval.flickr30k", DATASETS, "Flickr30k captions: R@1, R@5, R@10"),
+        "flickr8k": CommandRow("lexvl_eval.flickr8k", DATASETS, "Flickr8k captions: R@1, R@5, R@10"),
+        "score-demo": CommandRow("lexvl_eval.demo", DATASETS, "The drawn demo images: R@1, R@5, R@10"),
+        "zeroshot": CommandRow("lexvl_eval.analyses.zeroshot", ANALYSE, "Classify images by prompts with class names"),
+        "linear-probe": CommandRow(
+            "lexvl_eval.analyses.linear_probe", ANALYSE, "Train a linear classifier on vectors of images"
+        ),
+        "interpretability": CommandRow(
+            "lexvl_eval.analyses.interpretability", ANALYSE, "Whether first terms are words of captions"
+        ),
+        "codewords": CommandRow(
+            "lexvl_eval.analyses.codewords", ANALYSE, "Draw the images and words where single terms are strongest"
+        ),
+        "completeness": CommandRow(
+            "lexvl_eval.analyses.completeness", ANALYSE, "Whether images prefer complete sentences"
+        ),
+        "terms": CommandRow(
+            "lexvl_eval.analyses.terms", ANALYSE, "The heaviest terms of a corpus, a document or an image"
+        ),
+        "quantisation": CommandRow("lexvl_eval.analyses.quantisation", ANALYSE, "What integer impacts lose"),
+        "pruning": CommandRow("lexvl_eval.analyses.pruning", ANALYSE, "What shorter queries and documents lose"),
+        "sparsity": CommandRow("lexvl_eval.analyses.sparsity", ANALYSE, "Terms per query and document, and FLOPS"),
+        "doctor": CommandRow(
+            "lexvl_anserini.searching.doctor", ANALYSE, "Whether everything runs here, and what is missing"
+        ),
     },
-    "Train and encode": {
-        "train": Row("lexvl_plugins.train.command", "Train encoders by a recipe"),
-        "mine": Row("lexvl_plugins.train.mine", "Mine hard negatives for training from a run"),
-        "encode": Row("lexvl_anserini.encode", "Encode a corpus, or topics, into vectors on disk"),
-        "export-onnx": Row("lexvl_plugins.onnx.export_onnx", "Export an encoder as ONNX graphs"),
-        "import": Row("lexvl_plugins.exchange.import_shards", "Import vectors that another program encoded"),
-        "prune": Row("lexvl_anserini.prune", "Prune encoded documents before they are indexed"),
-    },
-    "Index and search": {
-        "index": Row("lexvl_anserini.index", "Build, change or check an index"),
-        "adopt": Row("lexvl_plugins.exchange.adopt", "Search an index of stock Anserini as one of ours"),
-        "export-ciff": Row("lexvl_plugins.exchange.export_ciff", "Export an index as a file that other systems read"),
-        "search": Row("lexvl_anserini.search", "Write a run, or print the hits of one query"),
-        "explain": Row("lexvl_anserini.explain", "Show the terms that query and document share"),
-        "localise": Row("lexvl_anserini.localise", "Show where in images queries are"),
-        "serve": Row("lexvl_plugins.serve.serve", "Serve a search page and a JSON API"),
-        "mcp": Row("lexvl_plugins.serve.mcp", "Serve indexes as tools of agents (MCP)"),
-        "publish": Row("lexvl_plugins.serve.publish", "Write the search page as files that need no server"),
-        "push": Row("lexvl_plugins.exchange.sharing.push", "Push an index to the hub or to storage"),
-        "pull": Row("lexvl_plugins.exchange.sharing.pull", "Pull an index from the hub or from storage"),
-    },
-    "Combine runs": {
-        "fuse": Row("lexvl_anserini.fuse", "Fuse runs by ranks or scores"),
-        "rerank": Row("lexvl_anserini.rerank", "Score the first documents of a run again, by full vectors"),
-        "hybrid": Row("lexvl_anserini.hybrid", "Add weighted scores of several encoders"),
-    },
-    "Evaluate runs": {
-        "score": Row("lexvl_eval.score", "Measure runs against judgements"),
-        "table": Row("lexvl_eval.table", "Print systems as rows and measures as columns"),
-        "results": Row("lexvl_eval.results", "Print stored results, or write them as MTEB does"),
-        "compare": Row("lexvl_eval.compare", "Compare runs with a baseline, with significance"),
-        "sheet": Row("lexvl_eval.sheet", "Draw queries with their first hits and terms"),
-        "reproduce": Row("lexvl_eval.reproduce", "Measure tables of papers and compare the numbers"),
-    },
-    "Evaluate runs by the rules of one dataset": {
-        "beir": Row("lexvl_eval.beir", "BEIR: nDCG@10, Recall@100"),
-        "msmarco": Row("lexvl_eval.msmarco", "MS MARCO passages: RR@10"),
-        "vidore": Row("lexvl_plugins.pages.vidore", "Pages: nDCG@5"),
-        "coco": Row("lexvl_eval.coco", "COCO captions: R@1, R@5, R@10"),
-        "flickr30k": Row("lexvl_eval.flickr30k", "Flickr30k captions: R@1, R@5, R@10"),
-        "flickr8k": Row("lexvl_eval.flickr8k", "Flickr8k captions: R@1, R@5, R@10"),
-        "score-demo": Row("lexvl_eval.demo", "The drawn demo images: R@1, R@5, R@10"),
-    },
-    "Analyses and benchmarks": {
-        "zeroshot": Row("lexvl_eval.analyses.zeroshot", "Classify images by prompts with class names"),
-        "linear-probe": Row("lexvl_eval.analyses.linear_probe", "Train a linear classifier on vectors of images"),
-        "interpretability": Row("lexvl_eval.analyses.interpretability", "Whether first terms are words of captions"),
-        "codewords": Row("lexvl_eval.analyses.codewords", "Draw the images and words where single terms are strongest"),
-        "completeness": Row("lexvl_eval.analyses.completeness", "Whether images prefer complete sentences"),
-        "terms": Row("lexvl_eval.analyses.terms", "The heaviest terms of a corpus, a document or an image"),
-        "quantisation": Row("lexvl_eval.analyses.quantisation", "What integer impacts lose"),
-        "pruning": Row("lexvl_eval.analyses.pruning", "What shorter queries and documents lose"),
-        "sparsity": Row("lexvl_eval.analyses.sparsity", "Terms per query and document, and FLOPS"),
-        "tune": Row("lexvl_plugins.bench.tune", "Choose settings on one split, report them on another"),
-        "efficiency": Row("lexvl_plugins.bench.command", "Time, memory and size on this machine"),
-        "cluster": Row("lexvl_plugins.cluster.efficiency", "A cluster of this machine against one process"),
-        "doctor": Row("lexvl_anserini.searching.doctor", "Whether everything runs here, and what is missing"),
-    },
-}
-
-COMMANDS = {name: row.module for rows in GROUPS.values() for name, row in rows.items()}
+)
 
 
 @dataclass(frozen=True)
@@ -185,50 +163,10 @@ class QueryEncoderOptions:
     checkpoint: MovedCheckpoint = None
     tokenizer: MovedTokenizer = None
     device: Device = "auto"
-    runtime: Runtime = None
 
-    def changes(self, typed: bool) -> dict[str, Any]:
-        """The options that replace those of the index; `typed` is True if no run notes them.
-
-        Raises:
-            UsageError: a run is to choose its runtime by itself.
-        """
-        if self.runtime == AUTO and not typed:
-            raise UsageError(f"--runtime {AUTO} is for typed queries; a run names its runtime: give torch or onnx")
-        return encoder_settings(self.settings, self.runtime or (AUTO if typed else None))
-
-
-@dataclass(frozen=True)
-class RunnerOptions:
-    """Where the parts of a corpus are encoded, indexed and searched."""
-
-    runner: Annotated[str, typer.Option(help="Who does the parts of a corpus: local (this process) or ray.")] = "local"
-    address: Annotated[
-        str | None, typer.Option(help="For ray: address of a running cluster; default a new one on this machine.")
-    ] = None
-    workers: Annotated[int | None, typer.Option(min=1, help="For ray: processes at a time; default all cores.")] = None
-    gpus: Annotated[float, typer.Option(min=0, help="For ray: GPUs of each process that encodes.")] = 0.0
-    retries: Annotated[int, typer.Option(min=0, help="For ray: further tries of a part whose process died.")] = 3
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="For ray: use a cluster on a network without token authentication.")
-    ] = False
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Parts are done by this runner within the block.
-
-        Raises:
-            UsageError: options of ray without it.
-        """
-        if self.runner == "local":
-            if self != RunnerOptions():
-                raise UsageError("--address, --workers, --gpus, --retries and --insecure are for --runner ray")
-            yield
-            return
-        runners = door("cluster.runners")
-        settings = runners.RunnerSettings(self.address, self.workers, self.gpus, self.retries, self.insecure)
-        with runners.running_on(self.runner, settings):
-            yield
+    def changes(self) -> dict[str, Any]:
+        """The options that replace those of the index."""
+        return parse_settings(self.settings or ())
 
 
 def set_up_logging(verbose: bool = False) -> None:
@@ -349,9 +287,8 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **attributes: Any):
         super().__init__(**attributes)
-        for rows in GROUPS.values():
-            for name, row in rows.items():
-                self.add_command(TyperCommand(name, short_help=row.summary))
+        for name, row in COMMANDS.items():
+            self.add_command(TyperCommand(name, short_help=row.summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The name, the command itself, and the arguments that remain; the command is None if there is no such one."""
@@ -360,15 +297,17 @@ class CommandGroup(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         if name is None or listed is None:
             return None, None, rest
-        command = import_home(COMMANDS[name]).command
+        command = import_home(COMMANDS[name].module).command
         return name, typer.main.get_command(make_app(command, name, f"{ctx.command_path} {name}")), rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """One section of the help for each group."""
         width = max(map(len, COMMANDS))
-        for title, rows in GROUPS.items():
+        others = {row.group: None for row in COMMANDS.values() if row.group not in SECTIONS}
+        for title in (*SECTIONS, *others):
             with formatter.section(title):
-                formatter.write_dl([(f"{name:{width}}", row.summary) for name, row in rows.items()])
+                rows = [(f"{name:{width}}", row.summary) for name, row in COMMANDS.items() if row.group == title]
+                formatter.write_dl(rows)
 
 
 def guarded(app: Callable[[], Any]) -> None:
@@ -391,7 +330,7 @@ def guarded(app: Callable[[], Any]) -> None:
         if verbose:
             logging.getLogger("lexvl_anserini").exception("error")
         expected = as_expected(error)
-        print(f"error: {with_urls(str(expected))}", file=sys.stderr)
+        print(f"error: {expected}", file=sys.stderr)
         sys.exit(expected.exit_code)
 
 
@@ -400,7 +339,7 @@ def as_expected(error: Exception) -> LexvlError:
     if isinstance(error, LexvlError):
         return error
     if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in EXTRA_PACKAGES:
-        return missing_package(package)
+        return name_extra(package)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
         return LexvlError("standard output: the disk is full; free some space and run the same command again")
     return LexvlError(f"{type(error).__name__}: {error} (--verbose shows where)")
@@ -411,6 +350,11 @@ def run(command: Command) -> None:
     spec = sys.modules["__main__"].__spec__
     program = f"python -m {spec.name.removesuffix('.__main__')}" if spec else None
     guarded(make_app(command, program=program))
+
+
+def run_row(name: str) -> None:
+    """Runs a module that forwards to the command of a plug-in."""
+    guarded(lambda: run(import_home(COMMANDS[name].module).command))
 
 
 def print_versions(requested: bool) -> None:
@@ -466,19 +410,14 @@ def parse_settings(settings: Iterable[str]) -> dict[str, Any]:
     return parsed
 
 
-def encoder_settings(settings: Iterable[str] | None, runtime: str | None) -> dict[str, Any]:
-    """The options of an encoder: its settings, and the runtime where the user names one."""
-    return parse_settings(settings or ()) | ({"runtime": runtime} if runtime else {})
-
-
 def print_rows(rows: Mapping[str, Any], style: str) -> None:
     """A mapping as aligned text or as one JSON object, on stdout."""
     if style == "json":
-        sys.stdout.write(with_urls(orjson.dumps(rows).decode()) + "\n")
+        sys.stdout.write(orjson.dumps(rows).decode() + "\n")
         return
     width = max(map(len, rows))
     for key, value in rows.items():
-        typer.echo(f"{key:{width}}  {with_urls(str(value))}")
+        typer.echo(f"{key:{width}}  {value}")
 
 
 def file_name(corpus: str) -> str:

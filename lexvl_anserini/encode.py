@@ -18,24 +18,21 @@ import typer
 from lexvl_anserini import cli
 from lexvl_anserini.data.pictures.images import ON_ERROR, OnError, UnreadableImage
 from lexvl_anserini.encoders.cards import (
-    ENCODERS,
+    CARDS,
     default_encoder,
     direction_option,
     length_options,
     natural_direction,
     remark_on,
 )
-from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
-from lexvl_plugins.cluster.places import fetched_file, place, published, stored_url
 from lexvl_anserini.ground.progress import silent
-from lexvl_anserini.ground.registry import door
 from lexvl_anserini.queries.query_source import TopicSource, load_topics
 from lexvl_anserini.queries.query_vectors import encode_topics
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
-    from lexvl_plugins.cluster.plans import CorpusPlan
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.loading import EncoderRequest
     from lexvl_anserini.ground.quantise import Quantiser
@@ -133,16 +130,14 @@ class InputOptions:
 
     def check(self) -> None:
         """Raises UnknownName for an unknown encoder, UsageError for topics without an output."""
-        if self.encoder is not None and self.encoder not in ENCODERS:
-            raise UnknownName("encoder", self.encoder, ENCODERS)
+        if self.encoder is not None:
+            _ = CARDS[self.encoder]
         if self.topics and self.passages:
             raise UsageError("--passages splits the texts of a corpus; --topics are encoded as they are")
         if self.index and (not self.topics or self.encoder):
             raise UsageError("--index names the encoder of --topics; give it with --topics and without --encoder")
         if self.topics and not self.output:
             raise UsageError("--topics needs --output, for example --output queries.jsonl.gz")
-        if self.topics and stored_url(place(self.output or "")):
-            raise UsageError(f"--output {self.output}: encoded topics are a local file; a corpus may have a URL")
 
     def ref(self, name: str, split: str | None = None) -> CorpusRef:
         """The dataset of a name, in the direction that the encoder reads."""
@@ -165,9 +160,7 @@ class InputOptions:
     def target(self, encoder: str, part: Part | None) -> Path:
         """The output."""
         suffix = f".part-{part.number}-of-{part.of}" if part else ""
-        return (
-            place(self.output) if self.output else Path("impacts") / f"{cli.file_name(self.corpus)}.{encoder}{suffix}"
-        )
+        return Path(self.output or f"impacts/{cli.file_name(self.corpus)}.{encoder}{suffix}")
 
 
 @dataclass(frozen=True)
@@ -177,7 +170,6 @@ class EncoderOptions:
     tokenizer: cli.Tokenizer = None
     backbone_config: cli.BackboneConfig = None
     device: cli.Device = "auto"
-    runtime: cli.Runtime = None
     batch_size: cli.BatchSize = 32
     max_length: Annotated[
         int | None, typer.Option(min=1, help="Tokens read per document; per text where there is one limit.")
@@ -190,7 +182,7 @@ class EncoderOptions:
         from lexvl_anserini.encoders.loading import EncoderRequest
 
         name, default_checkpoint = default_encoder(inputs.corpus, direction, inputs.encoder)
-        options = {**direction_option(name, direction), **cli.encoder_settings(self.settings, self.runtime)}
+        options = {**direction_option(name, direction), **cli.parse_settings(self.settings or ())}
         chosen = str(options.get("direction", direction))
         options |= length_options(name, chosen, self.max_length, self.query_max_length)
         checkpoint = inputs.checkpoint or default_checkpoint
@@ -246,33 +238,13 @@ class PartOptions:
     ] = "fail"
     shard_id: Annotated[int | None, typer.Option(help="Encode one part of the corpus only: its number, from 0.")] = None
     shard_num: Annotated[int | None, typer.Option(help="Number of parts of the corpus.")] = None
-    plan: Annotated[
-        str | None,
-        typer.Option(help="Plan of the corpus, written by --parts; then all parts are encoded, or that of --shard-id."),
-    ] = None
-    parts: Annotated[int | None, typer.Option(min=1, help="Write the --plan for this number of parts, and stop.")] = (
-        None
-    )
 
-    def corpus_plan(self) -> CorpusPlan | None:
-        """The plan of the parts; None where a call has none, or writes it."""
-        if self.plan is None or self.parts is not None:
-            return None
-        if not fetched_file(place(self.plan)).is_file():
-            raise ArtefactError(f"{self.plan}: no plan of a corpus; --parts N writes it")
-        plan: CorpusPlan = door("cluster.plans").CorpusPlan.read(place(self.plan))
-        return plan
-
-    def part(self, topics: str | None, output: str | None = None) -> Part | None:
+    def part(self, topics: str | None) -> Part | None:
         """The part of the corpus; None for the whole corpus. Raises UsageError for options that do not go together."""
         from lexvl_anserini.shards.layout import Part
 
         if self.on_error not in ON_ERROR:
             raise UsageError(f"--on-error {self.on_error!r}: expected {' or '.join(ON_ERROR)}")
-        if self.parts is not None and (self.plan is None or self.shard_id is not None or topics):
-            raise UsageError("--parts N writes the --plan of a corpus, without --shard-id and --topics")
-        if self.parts is not None and output is not None:
-            raise UsageError("--parts N writes the --plan alone; then encode with --output and without --parts")
         if self.shard_id is None and self.shard_num is None:
             return None
         if self.shard_id is None or self.shard_num is None:
@@ -282,12 +254,6 @@ class PartOptions:
         if topics:
             raise UsageError("--shard-id divides a corpus; --topics are encoded as a whole")
         return part
-
-    def all_parts(self, topics: str | None) -> bool:
-        """Whether all parts of a plan are encoded; raises UsageError for topics, which have no plan."""
-        if self.plan is not None and topics:
-            raise UsageError("--plan is of a corpus; --topics are encoded as a whole")
-        return self.plan is not None and self.parts is None and self.shard_id is None
 
 
 @dataclass(frozen=True)
@@ -329,7 +295,6 @@ def command(
     quantised: QuantiserOptions,
     shards: ShardOptions,
     parts: PartOptions,
-    runner: cli.RunnerOptions,
     overwrite: cli.Overwrite = False,
     dry_run: cli.DryRun = False,
     *,
@@ -347,18 +312,10 @@ def command(
         typer.echo(text)
         return
     inputs.check()
-    part = parts.part(inputs.topics, inputs.output)
+    part = parts.part(inputs.topics)
     work = Work(inputs, encoder, quantised.load(), shards.layout(), parts, overwrite)
-    if runner != cli.RunnerOptions() and not dry_run and not parts.all_parts(inputs.topics):
-        raise UsageError(
-            "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"
-        )
     if inputs.index and not dry_run:
         cli.print_rows(encode_for_index(work), style)
-        return
-    if parts.all_parts(inputs.topics) and not dry_run:
-        with runner.running():
-            cli.print_rows(encode_all_parts(work), style)
         return
     topics, dataset = inputs.load_topics(), inputs.load_corpus()
     if topics is None:
@@ -367,9 +324,7 @@ def command(
     if remark := remark_on(model.checkpoint, inputs.corpus):
         log.warning(remark)
     target, batch_size = inputs.target(model.name, part), encoder.batch_size
-    if parts.parts is not None:
-        rows = write_plan(work, dataset, model, parts.parts)
-    elif dry_run:
+    if dry_run:
         rows = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint}
         rows["corpus"] = inputs.topics or inputs.corpus
         if topics is None:
@@ -390,8 +345,8 @@ def encode_for_index(work: Work) -> dict[str, Any]:
     from lexvl_anserini.queries.query_source import topic_source
     from lexvl_anserini.searching.searcher import EncoderChanges
 
-    inputs, options = work.inputs, cli.encoder_settings(work.encoder.settings, work.encoder.runtime)
-    path, output = index_path(inputs.index or ""), place(inputs.output or "")
+    inputs, options = work.inputs, cli.parse_settings(work.encoder.settings or ())
+    path, output = index_path(inputs.index or ""), Path(inputs.output or "")
     manifest = index_manifest(path)
     topics = topic_source(inputs.topics, path, manifest, inputs.data_dir, None, inputs.split)
     if topics.encoded:
@@ -406,70 +361,23 @@ def encode_corpus(work: Work, dataset: Dataset, model: Encoder, target: Path, pa
     from lexvl_anserini.shards.request import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
-    started, corpus_plan = time.perf_counter(), work.parts.corpus_plan()
+    started = time.perf_counter()
     options: dict[str, Any] = {
         "quantiser": work.quantiser,
         "layout": work.layout,
         "batch_size": work.encoder.batch_size,
         "overwrite": work.overwrite,
         "on_error": work.parts.on_error,
-        "part": corpus_plan.with_threads().part(part) if corpus_plan and part else part,
+        "part": part,
     }
     with cli.progress_bar(f"encode {dataset.name} with {model.name}", None) as progress:
         try:
-            with published(target):
-                manifest = write_impacts(dataset, model, target, progress=progress, **options)
+            manifest = write_impacts(dataset, model, target, progress=progress, **options)
         except UnreadableImage as error:
             raise UnreadableImage(f"{error}; --on-error skip leaves such pictures out and lists them") from error
     if without := manifest.counts.skipped:
         log.warning("skipped, their images cannot be read: %d (listed in %s)", without, target / SKIPPED)
     return report(manifest, target, time.perf_counter() - started)
-
-
-def encode_all_parts(work: Work) -> dict[str, Any]:
-    """Encodes all parts of a plan, by the runner that is in use, and returns the rows of the command."""
-    started, inputs, corpus_plan = time.perf_counter(), work.inputs, work.parts.corpus_plan()
-    dataset = inputs.load_corpus()
-    encoder = work.encoder.request(inputs, dataset.direction)
-    assert work.parts.plan is not None and corpus_plan is not None
-    output = inputs.target(encoder.name, None)
-    request = door("cluster.parts").PartsRequest(
-        plan=place(work.parts.plan),
-        output=output,
-        corpus=inputs.corpus_ref(),
-        encoder=encoder,
-        quantiser=work.quantiser,
-        layout=work.layout,
-        batch_size=work.encoder.batch_size,
-        on_error=work.parts.on_error,
-        overwrite=work.overwrite,
-    )
-    with cli.progress_bar(f"encode {dataset.name} with {encoder.name}", corpus_plan.summary.documents) as progress:
-        collection = door("cluster.parts").encode_parts(request, progress)
-    rows = {"output": str(output), "encoder": encoder.name, "parts": collection.parts, **collection.manifest.counts}
-    return {**rows, "seconds": round(time.perf_counter() - started, 2)}
-
-
-def write_plan(work: Work, dataset: Dataset, model: Encoder, parts: int) -> dict[str, Any]:
-    """Writes the plan of a corpus, and returns the rows of the command: what each part reads."""
-    plans, path = door("cluster.plans"), place(work.parts.plan or "")
-    plans.refuse_other_plan(path, parts, dataset.name, model.name, work.overwrite)
-    plan: CorpusPlan = plans.plan_corpus(
-        dataset,
-        model,
-        parts,
-        work.quantiser,
-        work.layout,
-        work.encoder.batch_size,
-        work.parts.on_error,
-        listing=plans.listing_of(path),
-    )
-    plan.write(path)
-    rows: dict[str, Any] = {"plan": str(path), "documents": plan.manifest.corpus.documents, "parts": plan.parts}
-    if scale := plan.manifest.quantiser.get("document", {}).get("scale"):
-        rows["scale"] = scale
-    rows |= {"listing": str(plan.listing)} if plan.listing else {}
-    return {**rows, "threads": plan.threads}
 
 
 if __name__ == "__main__":

@@ -16,11 +16,9 @@ import typer
 
 from lexvl_anserini import cli
 from lexvl_anserini.engines.index_folder import RESIDENT, read_report
-from lexvl_anserini.engines.opening import engine_of, is_store_url
+from lexvl_anserini.engines.opening import engine_of, find_urls
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import FIELDS, Manifest
-from lexvl_plugins.cluster.places import fetched, place
-from lexvl_anserini.ground.registry import door
 from lexvl_anserini.searching.building import (
     append_index,
     approximate_index,
@@ -139,12 +137,6 @@ def command(
     index: Annotated[
         str | None, typer.Option(help="Folder to write, or URL of a store; default indexes/<SHARDS>.")
     ] = None,
-    from_ciff: Annotated[
-        Path | None,
-        typer.Option(
-            help="Import this file of the Common Index File Format into SHARDS first; default impacts/<FILE>."
-        ),
-    ] = None,
     fields: Annotated[
         list[str] | None,
         typer.Option(
@@ -155,7 +147,6 @@ def command(
     *,
     change: ChangeOptions,
     build: BuildOptions,
-    runner: cli.RunnerOptions,
     overwrite: cli.Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done.")] = False,
     style: cli.Style = "text",
@@ -168,33 +159,18 @@ def command(
     from lexvl_anserini.engines import jvm
 
     action = change.action()
-    if from_ciff is not None:
-        shards = [str(imported(from_ciff, shards or (), overwrite, dry_run))]
-    # The options of a Java that only indexes, unless the user sets others; workers of a cluster read them too.
+    # The options of a Java that only indexes, unless the user sets others; processes of this command read them too.
     java = os.environ.get("LEXVL_JAVA_OPTIONS", jvm.INDEXING_OPTIONS)
     with jvm.environment(LEXVL_JAVA_OPTIONS=java):
         if fields:
-            shards = [str(joined(fields, shards or (), overwrite, dry_run or from_ciff is not None))]
+            shards = [str(joined(fields, shards or (), overwrite, dry_run))]
         if action:
             if index is None or overwrite:
                 raise UsageError(f"{action} is for an index that exists: name it with --index, and without --overwrite")
             rows = changed(shards or (), index, action, change, build, dry_run, style)
         else:
-            with runner.running():
-                rows = built(shards or (), index, build, overwrite, dry_run, style)
+            rows = built(shards or (), index, build, overwrite, dry_run, style)
     cli.print_rows(rows, style)
-
-
-def imported(file: Path, shards: Sequence[str], overwrite: bool, dry_run: bool) -> Path:
-    """Writes the postings of a CIFF file as shards; returns their folder."""
-    from lexvl_plugins.exchange.formats import CIFF, default_shards, import_file
-
-    if len(shards) > 1 or dry_run:
-        raise UsageError("--from-ciff writes one folder of SHARDS, before anything can be estimated of an index")
-    folder = Path(shards[0]) if shards else default_shards(file)
-    with cli.progress_bar(f"import {file}", None) as progress:
-        import_file(file, folder, overwrite=overwrite, progress=progress, suffix=CIFF)
-    return folder
 
 
 def joined(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_others: bool) -> Path:
@@ -203,7 +179,7 @@ def joined(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_o
     from lexvl_anserini.shards.fields import join_fields
 
     if len(shards) > 1 or with_others:
-        raise UsageError("--field writes one folder of SHARDS, without --from-ciff, before an index can be estimated")
+        raise UsageError("--field writes one folder of SHARDS, before an index can be estimated")
     folders: dict[str, Path] = {}
     for field in fields:
         name, equals, folder = field.partition("=")
@@ -211,7 +187,7 @@ def joined(fields: Sequence[str], shards: Sequence[str], overwrite: bool, with_o
             raise UsageError(
                 f"--field {field!r}: expected NAME=FOLDER, each name once, such as text=impacts/pages.bm25"
             )
-        folders[name] = fetched(place(folder))
+        folders[name] = Path(folder)
     names = "+".join(folder.resolve().name for folder in folders.values())
     output = Path(shards[0]) if shards else Path("impacts") / names
     with cli.progress_bar(f"join {output}", None) as progress:
@@ -245,9 +221,8 @@ def changed(
 ) -> dict[str, Any]:
     """Changes, checks or prepares an index; returns what the command prints."""
     started, index = time.perf_counter(), Path(place)
-    if is_store_url(place):
-        url = door("stores.urls").parse_url(place)
-        raise UsageError(f"{action}: {url} is in a store, where an index is built again (--overwrite)")
+    if find_urls(place):
+        raise UsageError(f"{action}: an index of a URL is built again (--overwrite)")
     if change.delete_ids is not None:
         if shards:
             raise UsageError(f"--delete-ids takes no shards, but {shards[0]!r} was given")

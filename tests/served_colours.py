@@ -25,10 +25,6 @@ from scipy import sparse
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import FAIL, open_image
-from lexvl_plugins.serve.access import ApiKeys
-from lexvl_plugins.serve.app import Service, application
-from lexvl_plugins.serve.opened import Shelf, served_indexes
-from lexvl_plugins.serve.server import listening, web_server
 from lexvl_anserini.encoders.encoder import Encoder, read_document, read_image_of, read_topic
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.progress import silent
@@ -36,6 +32,10 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.serve.access import ApiKeys
+from lexvl_plugins.serve.app import Service, application
+from lexvl_plugins.serve.opened import Shelf, served_indexes
+from lexvl_plugins.serve.server import listening, web_server
 
 ROOT = Path(__file__).parents[1]
 

@@ -31,7 +31,6 @@ from .render import (
 
 if TYPE_CHECKING:
     from ..analyses.terms import TermProfile
-    from lexvl_plugins.bench.tune import CrossValidated, Tuned, TuningSetting
     from ..measures.significance import SystemComparison
 
 
@@ -294,52 +293,6 @@ def setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -
     columns = tuple(Column(name, number=name != "setting") for name in headings)
     cells = tuple(tuple(cell(name, row[name]) for name in headings) for row in rows)
     return Table(columns, cells, ties=rows[0].get("ties", ""))
-
-
-def tuning_table(tuned: Tuned) -> Table:
-    """One row per setting of the grid; on the test topics only the untuned and the chosen one have values."""
-    names = list(dict.fromkeys(name for setting, _ in tuned.grid for name in setting.options))
-    tests = {0: tuned.on_test[0], tuned.chosen: tuned.on_test[1]}
-
-    def cells(number: int, setting: TuningSetting, value: float) -> tuple[str, ...]:
-        roles = [role for role, place in (("untuned", 0), ("chosen", tuned.chosen)) if place == number]
-        options = (format_option(setting.options.get(name)) for name in names)
-        on_test = FOUR_DECIMALS(tests[number]) if number in tests else MISSING
-        return (", ".join(roles), *options, FOUR_DECIMALS(value), on_test)
-
-    columns = [Column("setting", number=False), *map(Column, names)]
-    columns += [Column(tuned.measure, tuned.development), Column(tuned.measure, tuned.test)]
-    best = {(tuned.chosen, len(columns) - 2), (tuned.chosen, len(columns) - 1)}
-    rows = tuple(cells(number, *tried) for number, tried in enumerate(tuned.grid))
-    return Table(tuple(columns), rows, frozenset(best), "rank")
-
-
-def folds_table(tuned: CrossValidated) -> Table:
-    """One row per fold with the options that it chose, then the means over all topics."""
-    names = list(dict.fromkeys(name for fold in tuned.folds for name in fold.setting.options))
-    columns = [Column("fold", number=False), *map(Column, ("topics", *names))]
-    columns += [Column(f"{tuned.measure} {which}", tuned.topics) for which in ("untuned", "chosen")]
-    rows = [
-        (
-            str(number),
-            str(fold.topics),
-            *(format_option(fold.setting.options.get(name)) for name in names),
-            FOUR_DECIMALS(fold.untuned),
-            FOUR_DECIMALS(fold.chosen),
-        )
-        for number, fold in enumerate(tuned.folds, start=1)
-    ]
-    whole = ("all", str(sum(fold.topics for fold in tuned.folds)), *(MISSING for _ in names))
-    rows.append((*whole, *(FOUR_DECIMALS(tuned.total(which)) for which in ("untuned", "chosen"))))
-    return Table(tuple(columns), tuple(rows), ties="rank")
-
-
-def format_option(value: Any) -> str:
-    """The value of an option, several values with blanks between them; a dash for none."""
-    if value is None:
-        return MISSING
-    values = value if isinstance(value, tuple) else (value,)
-    return " ".join(item if isinstance(item, str) else f"{item:g}" for item in values)
 
 
 # The columns of tables of analyses; shares are in percent.

@@ -8,16 +8,14 @@ so are published runs of other systems measured again: every printed digit must 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.installed import shipped_folder
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.registry import import_home
+from lexvl_anserini.ground.registry import Table, import_home
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
@@ -25,12 +23,9 @@ from ..measures.metrics import means
 from ..measures.names import parse_measure
 from .prepared import (
     cost_of_classification,
-    cost_of_latency,
     cost_of_retrieval,
-    cost_of_speed,
     needs_of_classification,
     needs_of_completeness,
-    needs_of_latency,
     needs_of_retrieval,
     needs_of_weights,
 )
@@ -59,96 +54,6 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
     [rows] = measure_runs([card], judgements, part.measures, results=place.output / "results")
     values = means(rows)
     return Finding({name: values[str(parse_measure(name))] for name in part.measures}, 0)
-
-
-# The tokens of BERT's uncased vocabulary, whose tokenizer the recipes name.
-BERT_TOKENS = 30_522
-
-
-def stair_side(number: int) -> float:
-    """The side of texts (0, with the embeddings) or of images (1) that `train` makes of the recipe of STAIR's paper."""
-    import numpy as np
-    import torch
-
-    from lexvl_anserini.encoders.parts.tokens import TokenColumns
-    from lexvl_anserini.ground.vocabulary import Vocabulary
-    from lexvl_plugins.train.images.sides import SIDES
-    from lexvl_plugins.train.model_settings import ModelSettings
-    from lexvl_plugins.train.recipe import read_recipe
-
-    model = read_recipe(shipped_folder("recipes") / "stair-paper.yaml").model
-    assert isinstance(model, ModelSettings)
-    terms = Vocabulary(map(str, range(BERT_TOKENS)), "the numbers of tokens")
-    with torch.device("meta"):
-        sides = SIDES[model.kind](model, TokenColumns(terms, np.arange(BERT_TOKENS)), None)
-    return millions(sides[number])
-
-
-def d2s_head() -> float:
-    """D2S's head over BLIP's vectors of 256 dimensions, with DistilBERT's width and vocabulary."""
-    import torch
-
-    from lexvl_anserini.encoders.families.d2s import D2SHead
-
-    with torch.device("meta"):
-        return millions(D2SHead(256, 768, BERT_TOKENS))
-
-
-# OpenAI's merges with the three special symbols of FDT's code.
-BPE_TOKENS = 49_409
-
-
-def fdt_share() -> float:
-    """What FDT adds to CLIP's parameters, as a share: the mean over the image encoders of the paper's Table 6.
-
-    The networks have the projections that CLIP uses and FDT does not.
-    """
-    import torch
-
-    from lexvl_plugins.train.images.fdt_networks import clip_texts
-    from lexvl_plugins.train.images.networks import Networks, TextNetwork, fresh_patches, no_columns
-    from lexvl_plugins.train.images.sides import SIDES
-    from lexvl_plugins.train.model_settings import BpeTextSettings, ModelSettings, PretrainedImage
-    from lexvl_plugins.train.recipe import read_recipe
-
-    shares = []
-    for name, changes in (("fdt", {}), ("fdt", {"model.image.patch_size": 16}), ("fdt-swin", {})):
-        model = read_recipe(shipped_folder("recipes") / f"{name}-paper.yaml", changes).model
-        assert isinstance(model, ModelSettings) and isinstance(model.text, BpeTextSettings)
-        assert not isinstance(model.image, PretrainedImage)
-        with torch.device("meta"):
-            texts = clip_texts(model.text, BPE_TOKENS, model.codebook.width)
-            images = fresh_patches(model.image, model.codebook.width)
-            networks = Networks(TextNetwork(None, "", texts, None, no_columns(BPE_TOKENS), {}), images)
-            sides = SIDES[model.kind](model, networks.text.columns, networks)
-        clip = millions(texts, images.network)
-        shares.append(millions(*sides) / clip - 1)
-    return sum(shares) / len(shares)
-
-
-def millions(*modules: Any) -> float:
-    """The parameters of networks, in millions."""
-    return sum(parameter.numel() for module in modules for parameter in module.parameters()) / 1e6
-
-
-# Encoder -> what papers count -> the function that counts it.
-COUNTS: Mapping[str, Mapping[str, Callable[[], float]]] = {
-    "stair": {"text parameters": partial(stair_side, 0), "image parameters": partial(stair_side, 1)},
-    "d2s": {"parameters": d2s_head},
-    "fdt": {"additional parameters": fdt_share},
-}
-
-
-def can_be_counted(part: RowPart) -> bool:
-    """True for the numbers of parameters of a network that this project builds."""
-    return part.system is not None and {*part.measures} <= COUNTS.get(part.system.encoder, {}).keys()
-
-
-def count_parameters(part: RowPart, place: Workplace) -> Finding:
-    """What is counted in a part's network: millions of parameters, or a share. All printed digits must agree."""
-    assert part.system is not None, "`can_be_counted` is true of it"
-    counts = COUNTS[part.system.encoder]
-    return Finding({name: counts[name]() for name in part.measures}, 0)
 
 
 class TablePlan(NamedTuple):
@@ -252,11 +157,13 @@ class Way(NamedTuple):
     target  `module:function` that measures it, so that a plan imports nothing of what measures
     needs   what it reads, without reading it
     cost    what it costs; None where that is nothing, or not known
+    fits    whether it measures a part of its task
     """
 
     target: str
     needs: Callable[[RowPart, Workplace], list[Need]]
     cost: Callable[[RowPart, Workplace], PartCost | None]
+    fits: Callable[[RowPart], bool] = lambda part: True
 
     def measure(self, part: RowPart, place: Workplace) -> Finding:
         """Measures a part.
@@ -278,45 +185,44 @@ def no_cost(part: RowPart, place: Workplace) -> None:
 
 
 RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", needs_of_retrieval, cost_of_retrieval)
-TRAINED = Way(f"{__package__}.trained:measure_trained", needs_of_retrieval, cost_of_retrieval)
 CLASSIFICATION = Way(
     f"{__package__}.classification:measure_classification", needs_of_classification, cost_of_classification
 )
 PUBLISHED_RUN = Way(f"{__name__}:measure_published", needed_files, no_cost)
 SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", needs_of_retrieval, cost_of_retrieval)
-SPEED = Way(f"{__package__}.vectors:measure_speed", nothing_needed, cost_of_speed)
-LATENCY = Way(f"{__package__}.vectors:measure_latency", needs_of_latency, cost_of_latency)
-WEIGHTS = Way(f"{__package__}.vectors:measure_weights", needs_of_weights, no_cost)
+WEIGHTS = Way(
+    f"{__package__}.vectors:measure_weights",
+    needs_of_weights,
+    no_cost,
+    lambda part: bool(part.system and (part.system.item or part.system.text)),
+)
 COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", needs_of_completeness, no_cost)
-COUNT = Way(f"{__name__}:count_parameters", nothing_needed, no_cost)
 
-# Task -> how it is measured. Tasks that are no key are not measured by this version.
-WAYS: Mapping[str, Way] = {
-    "text-to-text": RETRIEVAL,
-    "text-to-image": RETRIEVAL,
-    "image-to-text": RETRIEVAL,
-    "zero-shot": CLASSIFICATION,
-    "linear-probe": CLASSIFICATION,
-    "words": CLASSIFICATION,
-    "model": COUNT,
-    "sparsity": SPARSITY,
-    "latency": LATENCY,
-    "speed": SPEED,
-    "completeness": COMPLETENESS,
-    "weight": WEIGHTS,
-}
+# Task -> how it is measured; plug-ins add tasks. A task that is no key is not measured by this installation.
+WAYS: Table[Way] = Table(
+    "task",
+    "lexvl.ways",
+    {
+        "text-to-text": RETRIEVAL,
+        "text-to-image": RETRIEVAL,
+        "image-to-text": RETRIEVAL,
+        "zero-shot": CLASSIFICATION,
+        "linear-probe": CLASSIFICATION,
+        "words": CLASSIFICATION,
+        "sparsity": SPARSITY,
+        "completeness": COMPLETENESS,
+        "weight": WEIGHTS,
+    },
+)
+# The key of the way of a row whose weights are trained when it is measured.
+TRAINED = "trained"
 
 
 def way_of(part: RowPart) -> Way | None:
-    """How a part is measured; None if this version does not measure it, or its system is not ours."""
+    """How a part is measured; None if this installation does not measure it, or its system is not ours."""
     if part.runs is not None:
         return PUBLISHED_RUN
-    if part.system is None or (part.task == "model" and not can_be_counted(part)):
+    if part.system is None:
         return None
-    if part.task == "weight" and not (part.system.item or part.system.text):
-        return None
-    if part.task == "speed" and not part.system.suite:
-        return None
-    if part.task == "latency" and not (part.system.protocol and part.system.dense):
-        return None
-    return TRAINED if part.system.trained_on else WAYS.get(part.task)
+    way = WAYS.get(TRAINED if part.system.trained_on else part.task)
+    return way if way and way.fits(part) else None

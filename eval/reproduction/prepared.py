@@ -22,8 +22,8 @@ from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.user_folders import expanded_path
 
 from ..analyses.classes.class_sets import CLASS_SETS
-from lexvl_plugins.bench.papers import PROTOCOLS
 from ..measures.result_files import slug
+from .protocols import PROTOCOLS
 from .published import PublishedSystem
 from .quantities import PRIVATE, direction_of
 from .rows import Need, PartCost, PublishedRow, RowPart, Workplace
@@ -36,7 +36,6 @@ from .sources import (
     HUB,
     IMAGE_SETS,
     PACKAGED_SPEED,
-    SUITE_S,
     TEXTS_PER_S,
     TRAINING_S,
     UNCONFIRMED,
@@ -273,12 +272,6 @@ def needs_of_retrieval(part: RowPart, place: Workplace) -> list[Need]:
     return [*needed_weights(part, place), needed_corpus(part, place)]
 
 
-def needs_of_latency(part: RowPart, place: Workplace) -> list[Need]:
-    """The weights of both models, and the corpus."""
-    twin = twin_of(part)
-    return [*needed_weights(part, place), *(needed_weights(twin, place) if twin else ()), needed_corpus(part, place)]
-
-
 def needs_of_weights(part: RowPart, place: Workplace) -> list[Need]:
     """The weights, and what they are of: nothing more for a text, a stored vector, or a picture of the user's."""
     assert part.system is not None, "its weights are measured"
@@ -370,21 +363,6 @@ def cost_of_retrieval(part: RowPart, place: Workplace) -> PartCost | None:
     speed = PACKAGED_SPEED if work.system.trained_on or work.weights.reference in {*PACKAGED, "minilm"} else 1.0
     encoding_s = documents / cost.documents_per_s / speed + (TRAINING_S if work.system.trained_on else 0)
     return PartCost(work.names.documents, size, encoding_s, topics_s / speed)
-
-
-def cost_of_latency(part: RowPart, place: Workplace) -> PartCost | None:
-    """Disk and time of both models, whose documents no other part shares."""
-    twin = twin_of(part)
-    costs = [cost_of_retrieval(model, place) for model in (part, twin) if model]
-    if None in costs or not costs:
-        return None
-    name, size, encoding_s, topics_s = zip(*(cost for cost in costs if cost), strict=True)
-    return PartCost(" ".join(name), sum(size), sum(encoding_s), sum(topics_s))
-
-
-def cost_of_speed(part: RowPart, place: Workplace) -> PartCost:
-    """The time of a suite, whose files are temporary."""
-    return PartCost(part.label, 0, SUITE_S, 0)
 
 
 def needs_of_classification(part: RowPart, place: Workplace) -> list[Need]:

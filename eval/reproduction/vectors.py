@@ -7,17 +7,14 @@ from typing import Any
 
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
+from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 
 from ..analyses.sentence_pairs import completeness, sentence_pairs
-from lexvl_plugins.bench.processes import check_system
-from lexvl_plugins.bench.protocols import measure
-from lexvl_plugins.bench.suite import Options
 from ..measures.flops import sparsity_of
-from .prepared import STORED, Prepared, objects_of, picture_of, prepare, twin_of
+from .prepared import STORED, Prepared, objects_of, picture_of
 from .retrieval import dataset_for, encoded, found_or_made
 from .rows import Finding, RowPart, Workplace
 
@@ -36,64 +33,6 @@ def sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     row = sparsity_of(shards, (query.vector for query in queries if isinstance(query, ImpactQuery)))
     values = {"query terms": row.terms_per_query, "document terms": row.terms_per_document, "FLOPS": row.flops}
     return {"values": {name: values[name] for name in part.measures}, "quantised": True, "documents": row.documents}
-
-
-def measure_latency(part: RowPart, place: Workplace) -> Finding:
-    """Measures the latency of a lexical model and of its dense twin, or finds the result."""
-    return found_or_made(part, place, latency)
-
-
-def latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """What `lexvl_plugins.bench --protocol` reports of both models over the same documents; one thread, on this machine."""
-    twin = twin_of(part)
-    dense = prepare(twin, place) if twin else None
-    if twin is None or dense is None:
-        raise CheckpointError(f"{part.label}: no published weights of the dense model")
-    dataset = dataset_for(part, work, place)
-    shards, dense_shards = encoded(work, dataset, place), encoded(dense, dataset, place)
-    report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
-    of_lexical, of_dense = report.rows
-    ratios = {ratio.what: ratio.median for ratio in report.ratios}
-    values = {
-        "queries per second": of_lexical["queries_per_s"],
-        "ms per query": of_lexical["total_ms"],
-        "dense ms per query": of_dense["total_ms"],
-        "times faster": ratios["dense / lexical: in all, per query"],
-        "times smaller": ratios["dense / lexical: index bytes"],
-    }
-    return {
-        "values": {name: values[name] for name in part.measures},
-        "quantised": True,
-        "documents": of_lexical["items"],
-    }
-
-
-def measure_speed(part: RowPart, place: Workplace) -> Finding:
-    """Other systems over ours, or ours over others, by the suite of a row: medians of ratios in turns, never stored.
-
-    Raises:
-        DataError: not on Linux, where alone a suite measures.
-    """
-    assert part.system is not None and part.system.suite is not None, "`way_of` looked"
-    try:
-        check_system()
-    except LexvlError as error:
-        raise DataError(str(error)) from None
-    from lexvl_plugins.bench.search import measure as measure_search
-
-    suite = part.system.suite
-    options = Options(
-        documents=[suite.documents],
-        shape=[suite.shape],
-        system=[*suite.system],
-        query_count=suite.query_count,
-        query_terms=suite.query_terms,
-        repeats=suite.repeats,
-    )
-    report = measure_search(options)
-    ratios = {ratio.what: ratio.median for ratio in report.ratios}
-    note = f"{suite.repeats} rounds in turns; load {report.machine['load_average'][0]}"
-    return Finding({name: ratios[name] for name in part.measures}, 0, note=note)
 
 
 def measure_weights(part: RowPart, place: Workplace) -> Finding:

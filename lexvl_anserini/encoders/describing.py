@@ -13,9 +13,9 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from lexvl_anserini.encoders.cards import CARDS, ENCODERS, card_of
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.installed import check_model_libraries
-from lexvl_anserini.ground.registry import resolve
+from lexvl_anserini.ground.registry import import_home
 
 # The fields of a card that are printed.
 PRINTED = ("paper", "modalities", "checkpoints", "licence")
@@ -32,7 +32,7 @@ class Option(NamedTuple):
 
 def equation_of(name: str) -> str:
     """The first line of the docstring of an encoder's module: what it computes, in one line."""
-    return first_line(import_module(ENCODERS[name].partition(":")[0]).__doc__)
+    return first_line(import_module(CARDS[name].loader.partition(":")[0]).__doc__)
 
 
 def first_line(docstring: str | None) -> str:
@@ -42,7 +42,7 @@ def first_line(docstring: str | None) -> str:
 
 def options_of(name: str) -> list[Option]:
     """The options of an encoder's loader, in the order of its signature."""
-    load = resolve("encoder", name, ENCODERS)
+    load = import_home(CARDS[name].loader)
     meanings = argument_meanings(load)
     return [
         Option(
@@ -81,7 +81,7 @@ def argument_meanings(function: Callable[..., Any]) -> dict[str, str]:
 
 def example_of(name: str) -> str:
     """A command that encodes a corpus with the encoder."""
-    card = card_of(name)
+    card = CARDS[name]
     corpus = "coco" if card.reads_images else "demo"
     checkpoint = f" --checkpoint {card.checkpoints[0]}" if card.checkpoints else ""
     rest = card.example or f"--corpus {corpus}{checkpoint}"
@@ -95,7 +95,7 @@ def listing() -> list[dict[str, Any]]:
 
 def printed(name: str) -> dict[str, Any]:
     """The printed fields of an encoder's card."""
-    card = card_of(name)
+    card = CARDS[name]
     return {field: getattr(card, field) for field in PRINTED}
 
 
@@ -103,7 +103,7 @@ def describe(name: str) -> dict[str, Any]:
     """Everything about an encoder: its card, equation, options and an example."""
     fields = printed(name)
     check_model_libraries()
-    docstring = inspect.getdoc(import_module(ENCODERS[name].partition(":")[0])) or ""
+    docstring = inspect.getdoc(import_module(CARDS[name].loader.partition(":")[0])) or ""
     return {
         "name": name,
         "equation": equation_of(name),

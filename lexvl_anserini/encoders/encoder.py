@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, Protocol, TypeAlias, cast, overload
 
 import numpy as np
@@ -20,14 +19,13 @@ from lexvl_anserini.encoders.inputs import InputReader, OtherModality, inputs_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import EncoderRef, Manifest, expect_lexical
 from lexvl_anserini.ground.progress import Progress, progress_bar, silent
-from lexvl_anserini.ground.records import Document, Measurement, Topic
-from lexvl_anserini.ground.registry import door
+from lexvl_anserini.ground.records import Document, Topic
 
 if TYPE_CHECKING:
     from scipy import sparse
     from torch import Tensor
 
-    from lexvl_plugins.exchange.adapters.pyserini_queries import StockQueryEncoder
+    from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.ground.vocabulary import Vocabulary
 
@@ -357,7 +355,7 @@ class Encoder:
         Raises:
             UsageError: the model is not lexical.
         """
-        from lexvl_plugins.exchange.adapters.pyserini_queries import StockQueryEncoder
+        from lexvl_anserini.encoders.pyserini_adapter import StockQueryEncoder
         from lexvl_anserini.ground.quantise import Quantiser
 
         expect_lexical(f"encoder {self.name!r}", self.kind, "an impact index answers lexical queries")
@@ -367,71 +365,6 @@ class Encoder:
             quantiser = self.fitted(Quantiser())
         bound = manifest.counts.max_impact if manifest else None
         return StockQueryEncoder(as_lexical(self.query), quantiser, bound, batch_size)
-
-    def save_pretrained(
-        self,
-        folder: Path | str,
-        licence: str | None = None,
-        language: str | Sequence[str] = "en",
-        measures: Sequence[Measurement] = (),
-        overwrite: bool = False,
-    ) -> Path:
-        """Writes the encoder into a folder that `load_encoder` loads with equal vectors, with a model card.
-
-        The checkpoint's files are copied as they are. Options that differ from the defaults stay with the folder;
-        sentence-transformers' SparseEncoder loads lexical encoders from it too.
-
-        Args:
-            folder: new or empty; it appears whole or not at all.
-            licence: of these weights, an id of the hub such as apache-2.0; None for unknown.
-            language: of the texts, as codes.
-            measures: values over whole datasets, for the card.
-            overwrite: replace what is in the folder.
-
-        Returns:
-            The folder.
-
-        Raises:
-            UsageError: the encoder has no checkpoint, or metadata of the card that is not valid.
-            CheckpointError: its checkpoint changed since it was loaded.
-            ArtefactError: the folder is not empty, or the disk is full.
-        """
-        facts = door("sharing.model_card").ModelCardFacts(licence, language, measures)
-        written: Path = door("sharing.saving").save_encoder(self, Path(folder), facts, overwrite)
-        return written
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        licence: str | None = None,
-        language: str | Sequence[str] = "en",
-        measures: Sequence[Measurement] = (),
-        private: bool | None = None,
-        token: str | None = None,
-        message: str | None = None,
-        branch: str | None = None,
-        overwrite: bool = False,
-    ) -> str:
-        """Writes what `save_pretrained` writes into a model of the Hugging Face hub, in one commit; returns its URL.
-
-        Args:
-            repo_id: `owner/name`; created if it is not there.
-            licence, language, measures: as for `save_pretrained`.
-            private: of a new model; default as the owner's settings.
-            token: default that of `hf auth login`, or HF_TOKEN.
-            message: of the commit.
-            branch: an existing one; default main.
-            overwrite: replace files that no `push_to_hub` wrote.
-
-        Raises:
-            UsageError: not a name of a model; also as `save_pretrained`.
-            LexvlError: no token or one without the right to write, other files in the model, or a hub that cannot be
-                reached; nothing is committed then.
-        """
-        facts = door("sharing.model_card").ModelCardFacts(licence, language, measures, repo_id)
-        push = door("sharing.saving").push_encoder
-        url: str = push(self, facts, repo_id, private, token, message, branch, overwrite)
-        return url
 
     def decode(self, vectors: Vectors, top_k: int | None = None) -> list[list[tuple[str, float]]]:
         """Per row of CSR [n, V], (term, weight) by descending weight, ties by dimension; `top_k` cuts.

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lexvl_anserini.encoders.cards import ENCODERS, Card, card_of
+from lexvl_anserini.encoders.cards import CARDS, Card
 from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
 from lexvl_anserini.encoders.checkpoints.find import (
     SAVED,
@@ -29,7 +28,6 @@ from lexvl_anserini.ground.errors import (
     ArtefactError,
     CheckpointError,
     LexvlError,
-    MissingExtra,
     UnknownName,
     UsageError,
     reason_of,
@@ -37,7 +35,7 @@ from lexvl_anserini.ground.errors import (
 from lexvl_anserini.ground.installed import check_model_libraries
 from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
 from lexvl_anserini.ground.progress import waiting
-from lexvl_anserini.ground.registry import AUTO, RUNTIME_HOMES, TORCH, door, resolve
+from lexvl_anserini.ground.registry import RUNTIMES, TORCH, WRAPPERS, import_home
 from lexvl_anserini.ground.typed import check_type, plain
 from lexvl_anserini.ground.user_folders import expanded_path
 
@@ -51,7 +49,7 @@ _LOADING = RLock()
 
 # The direction of an encoder that reads images where none is given.
 DEFAULT_DIRECTION = "text-to-image"
-# In the folder that `export-onnx` writes.
+# In the folder of an exported encoder.
 EXPORT = "export.json"
 
 
@@ -73,7 +71,7 @@ class Source:
     def required(self, encoder: str) -> Checkpoint:
         """The checkpoint."""
         if self.checkpoint is None:
-            card = card_of(encoder)
+            card = CARDS[encoder]
             known = " or ".join(card.packaged or card.checkpoints[:1])
             example = f", for example {known}" if known else ""
             raise UsageError(f"encoder {encoder!r} needs a checkpoint, a folder or a hub id{example}")
@@ -126,9 +124,9 @@ def load_encoder(
         tokenizer: a folder or hub id of another tokenizer than the checkpoint's.
         backbone_config: a folder or hub id of another backbone configuration than the checkpoint's.
         device: auto, cpu, cuda, cuda:1, mps.
-        runtime: what computes the networks: torch; or onnx, for a checkpoint that `export-onnx` wrote, without loading
-            torch and transformers.
-        options: of the encoder; the parameters of its loader. Those of an export are its own.
+        runtime: what computes the networks, a row of `registry.RUNTIMES`; other rows than
+            `torch` have checkpoints of their own.
+        options: of the encoder; the parameters of its loader, and rows of `registry.WRAPPERS`.
 
     Raises:
         UnknownName: no such encoder or runtime, or it has no such option.
@@ -144,10 +142,13 @@ def load_encoder(
         _place("backbone_config", backbone_config),
     ]
     check_type("runtime", runtime, str, "a name, such as 'torch'")
-    card_of(name)
-    load = resolve("runtime", runtime, RUNTIME_HOMES)
+    CARDS[name]
+    load = import_home(RUNTIMES[runtime].home)
+    wrapping = {option: value for option, value in options.items() if option in WRAPPERS}
     with waiting(f"loads {name}"):
-        encoder: Encoder = load(name, *places, device, options)
+        encoder: Encoder = load(name, *places, device, {k: v for k, v in options.items() if k not in wrapping})
+        for option, value in wrapping.items():
+            encoder = import_home(WRAPPERS[option])(encoder, value)
     return encoder
 
 
@@ -170,15 +171,15 @@ def load_by_torch(
     options: Mapping[str, Any],
 ) -> Encoder:
     """The runtime `torch`; arguments and errors as those of `load_encoder`."""
-    card = card_of(name)
+    card = CARDS[name]
     check_model_libraries()
-    loader = resolve("encoder", name, ENCODERS)
+    loader = import_home(card.loader)
     named = checked_options(name, loader, options)
     known = found_or_default(card, checkpoint)
     if known and (known.folder / EXPORT).is_file():
         raise CheckpointError(
-            f"{known.reference}: an exported encoder; load it with the runtime onnx, or name the checkpoint that it "
-            "was exported from"
+            f"{known.reference}: an exported encoder; load it with the runtime of its export (--set runtime=NAME), or "
+            "name the checkpoint that it was exported from"
         )
     saved, places = saved_settings(name, known)
     # The default direction is noted too, so that naming it gives the same request.
@@ -278,8 +279,7 @@ def load_encoder_of(
         checkpoint: the folder of the same checkpoint now, if it moved.
         tokenizer: the folder of its tokenizer now, if it moved.
         device: auto, cpu, cuda, ...
-        settings: options of the query side that replace those of the manifest, for example `query_topk`. The runtime
-            `auto` takes an export of the encoder where there is one that fits, and else that of the manifest.
+        settings: options of the query side that replace those of the manifest, for example `query_topk`.
         vocabulary: digest that the encoder's vocabulary must have (`manifest.vocabulary_digest`); None for no check.
 
     Raises:
@@ -296,15 +296,7 @@ def load_encoder_of(
             f"an index of the fields {', '.join(field.name for field in ref.fields)}: documents have vectors of "
             "several encoders, which search and explain load; do this with the shards of one field"
         )
-    if (options := {**ref.options, **(settings or {})}).get("runtime") == AUTO:
-        options["runtime"] = ref.options.get("runtime", TORCH)
-        changed = EncoderRef({**ref, "options": {k: v for k, v in options.items() if k != "runtime"}})
-        if options["runtime"] == TORCH and tokenizer is None and device in ("auto", "cpu"):
-            # Without the door there is no export.
-            with suppress(MissingExtra):
-                quick: Encoder | None = door("onnx.exports").load_quickly(changed, checkpoint, vocabulary)
-                if quick is not None:
-                    return quick
+    options = {**ref.options, **(settings or {})}
     if options.get("runtime", TORCH) != TORCH:
         options = {key: value for key, value in options.items() if key not in PLACES}
     tokenizer = tokenizer or options.pop("tokenizer", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,7 @@ from lexvl_anserini.engines.engine import ChangingEngine, Engine, ImpactEngine
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
-from lexvl_plugins.cluster.places import fetched, place, refreshed
-from lexvl_anserini.ground.registry import DEFAULT_ENGINES, DOORS_HOME, ENGINES, GONE_ENGINES, door, resolve
+from lexvl_anserini.ground.registry import DEFAULT_ENGINES, ENGINES, import_home, refuse_gone_engine
 
 OpenEngine = TypeVar("OpenEngine", bound=Engine)
 
@@ -22,19 +22,16 @@ def engine_name(kind: str, requested: str | None = None) -> str:
     if kind not in DEFAULT_ENGINES:
         raise UnknownName("engine", kind, DEFAULT_ENGINES)
     name = requested or DEFAULT_ENGINES[kind]
-    if name not in ENGINES:
-        raise UnknownName("engine", name, ENGINES)
-    if kind not in ENGINES[name].kinds:
+    kinds = ENGINES[name].kinds
+    if kind not in kinds:
         fitting = ", ".join(sorted(name for name, row in ENGINES.items() if kind in row.kinds))
-        raise UsageError(
-            f"engine {name!r} indexes {' and '.join(ENGINES[name].kinds)} shards, these are {kind}; expected {fitting}"
-        )
+        raise UsageError(f"engine {name!r} indexes {' and '.join(kinds)} shards, these are {kind}; expected {fitting}")
     return name
 
 
 def engine_class(name: str) -> type[Engine]:
     """The class of a registered engine."""
-    cls: type[Engine] = resolve("engine", name, {name: row.home for name, row in ENGINES.items()})
+    cls: type[Engine] = import_home(ENGINES[name].home)
     return cls
 
 
@@ -80,42 +77,42 @@ def changing_engine(folder: Path, engine: str | None) -> type[ChangingEngine]:
     return cls
 
 
-# The engines whose indexes have URLs: `qdrant+http://HOST/NAME`.
-STORES = tuple(name for name, row in ENGINES.items() if row.home.startswith(f"{DOORS_HOME}.stores."))
+# The beginning of the URL of an index: the name of its engine, and a form of URL.
+_URL = re.compile(r"([a-z][a-z\d]*)(?:\+\w*)?:")
 
 
 class Target(NamedTuple):
-    """Where `index` writes: a local folder, and for a store its engine and the options with its URL."""
+    """Where `index` writes: a local folder; for a URL its engine, and the options that have the URL."""
 
     folder: Path
     engine: str | None
     options: dict[str, Any]
 
 
-def is_store_url(index: str | Path) -> bool:
-    """True for the URL of an index in a store, also of a store of older versions; False for a folder."""
-    scheme, colon, _ = str(index).partition(":")
-    return bool(colon) and scheme.partition("+")[0] in (*STORES, *GONE_ENGINES)
+def find_urls(index: str | Path) -> Any:
+    """What an engine says of the URLs of its indexes: its functions `copied` and `target`; None for a folder."""
+    match = _URL.match(str(index))
+    if match is None:
+        return None
+    refuse_gone_engine(match[1], match[1])
+    row = ENGINES.get(match[1])
+    return import_home(row.urls) if row and row.urls else None
 
 
 def index_name(index: str | Path) -> str:
     """The name of an index: that of its folder, or the last part of its URL; empty for the root of a disk."""
-    if is_store_url(index):
-        return str(index).rpartition("/")[2]
-    return Path(index).resolve().name
+    return str(index).rpartition("/")[2] if find_urls(index) else Path(index).resolve().name
 
 
 def index_path(index: Path | str) -> Path:
-    """The folder of an index: a folder as it is, the local copy of one in storage, or that of an index in a store."""
-    if is_store_url(index):
-        folder: Path = door("stores.folder").copied(index)
-        return folder
-    return fetched(place(index))
+    """The folder of an index; of a URL, the local folder that has what its engine says of it."""
+    urls = find_urls(index)
+    folder: Path = urls.copied(index) if urls else Path(index)
+    return folder
 
 
 def target_of(index: Path | str, engine: str | None, options: Mapping[str, Any]) -> Target:
-    """Where an index is to be written; the local folder of a URL has what the store has, or is absent."""
-    if is_store_url(index):
-        target: Target = door("stores.folder").target(index, engine, options)
-        return target
-    return Target(refreshed(place(index)), engine, dict(options))
+    """Where an index is to be written; the local folder of a URL has what is there, or is absent."""
+    urls = find_urls(index)
+    target: Target = urls.target(index, engine, options) if urls else Target(Path(index), engine, dict(options))
+    return target

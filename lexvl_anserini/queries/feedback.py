@@ -115,7 +115,7 @@ class ShardVectors:
     """
 
     def __init__(self, shards: Path, index: Manifest):
-        from lexvl_plugins.cluster.collection import combined, part_folders
+        from lexvl_anserini.shards.collection import combined, part_folders
         from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
         folders = part_folders(shards)

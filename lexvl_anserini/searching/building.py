@@ -9,20 +9,19 @@ from typing import Any
 
 from lexvl_anserini.data.pictures.images import usable_cores
 from lexvl_anserini.engines.engine import ChangingEngine, EngineOptions
-from lexvl_anserini.engines.index_folder import HEADS, REPORT, is_index, read_report
+from lexvl_anserini.engines.index_folder import REPORT, is_index, read_report
 from lexvl_anserini.engines.opening import changing_engine, engine_class, engine_name, engine_of, target_of
 from lexvl_anserini.ground.claims import Claim, claim, report_finished
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import clear_remains, sole_writer
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
-from lexvl_plugins.cluster.places import fetched, place, publish
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
 from lexvl_anserini.queries.query_source import read_queries, vocabulary_file
 from lexvl_anserini.searching.index import Index
-from lexvl_plugins.cluster.collection import combined, part_folders
+from lexvl_anserini.shards.collection import combined, part_folders
 
 Folders = Path | str | Sequence[Path | str]
 # How an error names them.
@@ -63,7 +62,7 @@ def plan_index(
     sources = folders_of(shards)
     check_type("index", index, Path | str | None, "a folder or a URL")
     named = shards if isinstance(shards, Path | str) else shards[0]
-    target = target_of(default_index(place(named)) if index is None else index, engine, options)
+    target = target_of(default_index(Path(named)) if index is None else index, engine, options)
     if index is None and len(sources) == 1 and is_index(sources[0]):
         raise UsageError(
             f"{named}: an index already; search it with lexvl search --index {named}, or name the folder of its shards"
@@ -85,8 +84,7 @@ def folders_of(shards: Folders) -> list[Path]:
     named = [shards] if isinstance(shards, Path | str) else list(shards)
     for folder in named:
         check_type("a folder of shards", folder, Path | str, FOLDER)
-    places = [place(folder) for folder in named]
-    folders = [fetched(part, HEADS) for folder in places for part in part_folders(folder)]
+    folders = [part for folder in named for part in part_folders(Path(folder))]
     if not folders:
         raise UsageError("no shards; name a folder that encode wrote")
     return folders
@@ -214,12 +212,11 @@ def _finished(plan: BuildPlan) -> Index:
 
 def _built(plan: BuildPlan, threads: int, progress: Progress) -> Index:
     engine = engine_class(plan.engine)
-    first, *others = sources = [fetched(source) if engine.reads_shards else source for source in plan.sources]
+    first, *others = sources = plan.sources
     if others or is_index(first) and issubclass(engine, ChangingEngine):
         built = changing_engine(first, plan.engine).merge(sources, plan.index, threads, progress, plan.options)
     else:
         built = engine.build(first, plan.index, plan.manifest, threads, progress, plan.options)
-    publish(plan.index)
     return Index.of(built)
 
 

@@ -17,7 +17,6 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.ground import installed
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.installed import OURS, version_of
-from lexvl_plugins.cluster.places import storage_root
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.ground.registry import import_home
 from lexvl_anserini.ground.user_folders import can_write, kernels_folder
@@ -47,7 +46,7 @@ def check_torch() -> str:
 
 def check_caches() -> str:
     """Where commands keep what they need again, and whether that can be written."""
-    folders = (data_root(None), storage_root(), kernels_folder())
+    folders = (data_root(None), kernels_folder())
     return "; ".join(f"{folder}{'' if can_write(folder) else ' (cannot be written)'}" for folder in folders)
 
 

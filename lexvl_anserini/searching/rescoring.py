@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.data.dataset import dataset_of
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.topics import read_topics
-from lexvl_anserini.encoders.cards import card_of
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
@@ -298,7 +298,7 @@ def reranking_encoder(
     run: RunManifest, checkpoint: str | None, tokenizer: str | None, device: str, settings: Mapping[str, Any]
 ) -> Encoder:
     """The encoder of a run with the options for re-ranking (`rerank_options` of its card) and the user's settings."""
-    own = {} if run.encoder.fields else card_of(run.encoder.name).rerank_options
+    own = {} if run.encoder.fields else CARDS[run.encoder.name].rerank_options
     settings = {**own, **settings}
     # No vocabulary: it may differ from the index's.
     return load_encoder_of(own_encoder(run), checkpoint, tokenizer, device, settings)

@@ -29,7 +29,7 @@ from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, write_run
 from lexvl_anserini.searching.refine import Refinement, SearchSettings
 from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Searcher, refuse_other_kinds
-from lexvl_plugins.cluster.collection import source_digest
+from lexvl_anserini.shards.collection import source_digest
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

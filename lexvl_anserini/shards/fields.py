@@ -27,7 +27,7 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary, in_field
 from lexvl_anserini.shards.bm25 import BM25_QUANTISER, bm25_weights
-from lexvl_plugins.cluster.collection import combined_corpus, source_digest
+from lexvl_anserini.shards.collection import combined_corpus, source_digest
 from lexvl_anserini.shards.layout import Layout, Shard, write_shard
 from lexvl_anserini.shards.reading import (
     checked_shards,

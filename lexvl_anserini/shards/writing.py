@@ -41,7 +41,7 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.typed import check_count, check_type
 from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_plugins.cluster.collection import SUMMED
+from lexvl_anserini.shards.collection import SUMMED
 from lexvl_anserini.shards.corpus_reading import CorpusReading, Covered, CoveredDigest, PartOfPlan, reading_of
 from lexvl_anserini.shards.encoding import encode_shard
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream

@@ -1,17 +1,12 @@
-"""Benchmarks on this machine: a suite returns ratios and shares of one run, never a pass or a failure.
+"""Benchmarks of time, memory and size on this machine; settings tuned on one split for another."""
 
-python -m lexvl_plugins.bench --suite index
-python -m lexvl_plugins.bench --suite search
-python -m lexvl_plugins.bench --suite overview --format markdown
-python -m lexvl_plugins.bench --protocol vdr-g --shards impacts/photos-vdr --dense-shards impacts/photos-dense
-python -m lexvl_plugins.bench --suite overhead --checkpoint minilm
-python -m lexvl_plugins.bench --suite startup
+from __future__ import annotations
 
-command       the command line, and the table of suites
-suite         what a suite takes (Options) and returns (Report)
-index, search, process, overview, protocols   the suites; process has startup and overhead
-collection, vectors, mixture   the documents and queries of a suite: a user's own or synthetic
-systems, baselines   what index and search compare: ours, stock Pyserini, Lucene alone, FAISS; SINDI, Seismic
-papers        what papers say about how they measure latency
-processes     child processes, each measured on its own, that take turns
-"""
+from lexvl_anserini.ground.registry import CommandRow
+
+TUNE = CommandRow(
+    "lexvl_plugins.bench.tune", "Analyses and benchmarks", "Choose settings on one split, report them on another"
+)
+EFFICIENCY = CommandRow(
+    "lexvl_plugins.bench.command", "Analyses and benchmarks", "Time, memory and size on this machine"
+)

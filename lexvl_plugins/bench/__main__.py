@@ -1,7 +1,6 @@
 """python -m lexvl_plugins.bench."""
 
 from lexvl_anserini.cli import run
-
 from lexvl_plugins.bench.command import command
 
 if __name__ == "__main__":

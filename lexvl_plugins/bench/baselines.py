@@ -24,7 +24,6 @@ from lexvl_anserini.engines.approximation import Exact, mean_recall
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.reading import Columns, checked_shards, read_shard, read_vocabulary, shard_pieces
-
 from lexvl_plugins.bench.collection import read_queries
 from lexvl_plugins.bench.processes import Ready, one_by_one
 from lexvl_plugins.bench.suite import median

@@ -16,7 +16,6 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-
 from lexvl_plugins.bench.processes import run_once
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ def write_matrix(folder: str, path: str) -> str:
 def write_queries_for(folder: str, shards: str, queries: str | None, drawn: Mapping[str, int]) -> tuple[str, str, int]:
     """What a child of `prepare` runs for a user's shards: their queries, or some drawn from the shards' postings."""
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-
     from lexvl_plugins.bench.vectors import as_queries, queries_from_pool, read_encoded, read_impact_matrix
 
     path = Path(shards)

@@ -9,13 +9,12 @@ from typing import Annotated, NamedTuple
 
 import orjson
 import typer
+from lexvl_eval.report.render import check_format
 
 from lexvl_anserini.cli import Verbose, expanded
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.registry import resolve
-
-from lexvl_eval.report.render import check_format
 from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.suite import Options, Report
 

@@ -17,7 +17,6 @@ from lexvl_anserini.engines import jvm
 from lexvl_anserini.engines.index_folder import folder_bytes, index_manifest, read_report, resident_bytes
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import read_manifest
-
 from lexvl_plugins.bench.collection import describe, prepare, read_queries, working_folder
 from lexvl_plugins.bench.processes import Outcome, Stopwatch, peak_memory, run_once, take_turns
 from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio

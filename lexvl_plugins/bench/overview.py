@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from lexvl_plugins.bench import index
-from lexvl_plugins.bench import search
+from lexvl_plugins.bench import index, search
 from lexvl_plugins.bench.suite import Options, Ratio, Report
 
 # The clocks in the names of ratios.

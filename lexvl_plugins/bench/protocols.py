@@ -17,14 +17,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from lexvl_eval.measures.inputs import JudgementSource, read_judgements
+from lexvl_eval.measures.metrics import evaluate, means
+from lexvl_eval.reproduction.protocols import PROTOCOLS, Protocol
+
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.records import ScoredDoc
-
-from lexvl_eval.measures.inputs import JudgementSource, read_judgements
-from lexvl_eval.measures.metrics import evaluate, means
 from lexvl_plugins.bench.collection import working_folder
-from lexvl_plugins.bench.papers import PROTOCOLS, Protocol
 from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns
 from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio
 
@@ -176,7 +176,6 @@ def build(shards: str, index: str) -> dict[str, Any]:
     """Indexes shards with the default engine of their kind, unless it is done: seconds, bytes, name of the engine."""
     from lexvl_anserini import build_index
     from lexvl_anserini.engines.index_folder import folder_bytes, read_report
-
     from lexvl_plugins.bench.index import resident_bytes
 
     with Stopwatch() as watch:
@@ -193,14 +192,13 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     CPU seconds of both, and the ranked list.
     """
     import torch
+    from lexvl_eval.measures.flops import sparsity_of
 
     from lexvl_anserini.engines.index_folder import index_manifest
     from lexvl_anserini.engines.opening import open_index
     from lexvl_anserini.ground.records import ImpactQuery
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
-
-    from lexvl_eval.measures.flops import sparsity_of
 
     torch.set_num_threads(1)
     path = Path(index)

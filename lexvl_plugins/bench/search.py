@@ -10,7 +10,6 @@ from typing import Any
 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.files import write_json
-
 from lexvl_plugins.bench.collection import QUERY_COUNT, Collection, describe, prepare, read_queries, working_folder
 from lexvl_plugins.bench.index import measure_opening
 from lexvl_plugins.bench.processes import Worker, run_once, take_turns

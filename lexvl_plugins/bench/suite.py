@@ -9,12 +9,11 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+from lexvl_eval.measures.result_files import machine
+from lexvl_eval.report.render import MISSING, PLAIN, TWO_DECIMALS, Column, FieldColumn, Table, to_markdown, to_text
 
 from lexvl_anserini.cli import DataDir, encoder_names
 from lexvl_anserini.ground.errors import UsageError
-
-from lexvl_eval.measures.result_files import machine
-from lexvl_eval.report.render import MISSING, PLAIN, TWO_DECIMALS, Column, FieldColumn, Table, to_markdown, to_text
 
 
 @dataclass(frozen=True)

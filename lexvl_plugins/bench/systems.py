@@ -34,7 +34,6 @@ from lexvl_anserini.engines.pyserini import prepare
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
-
 from lexvl_plugins.bench.collection import read_queries
 from lexvl_plugins.bench.processes import Ready, Stopwatch, one_by_one
 

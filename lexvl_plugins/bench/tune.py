@@ -21,6 +21,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+from lexvl_eval import options
+from lexvl_eval.measures.found import find, relevant_of
+from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
+from lexvl_eval.measures.metrics import MeasuringRules, check_levels, judgements, mean, values_of
+from lexvl_eval.measures.names import Measure, parse_measure
+from lexvl_eval.measures.ties import checked_hits, some
+from lexvl_eval.report.labels import split_names
+from lexvl_eval.report.render import Table, check_format, render
+from lexvl_eval.report.tables import FOUR_DECIMALS, MISSING, Column
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, parse_settings, run
 from lexvl_anserini.engines.index_folder import index_manifest
@@ -33,16 +42,6 @@ from lexvl_anserini.queries.feedback import RM3, Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.refine import Refinement, SearchSettings
-
-from lexvl_eval import options
-from lexvl_eval.measures.found import find, relevant_of
-from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
-from lexvl_eval.measures.metrics import MeasuringRules, check_levels, judgements, mean, values_of
-from lexvl_eval.measures.names import Measure, parse_measure
-from lexvl_eval.measures.ties import checked_hits, some
-from lexvl_eval.report.labels import split_names
-from lexvl_eval.report.render import Table, check_format, render
-from lexvl_eval.report.tables import folds_table, tuning_table
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -438,6 +437,52 @@ class SplitOptions:
 
 
 @expanded
+def tuning_table(tuned: Tuned) -> Table:
+    """One row per setting of the grid; on the test topics only the untuned and the chosen one have values."""
+    names = list(dict.fromkeys(name for setting, _ in tuned.grid for name in setting.options))
+    tests = {0: tuned.on_test[0], tuned.chosen: tuned.on_test[1]}
+
+    def cells(number: int, setting: TuningSetting, value: float) -> tuple[str, ...]:
+        roles = [role for role, place in (("untuned", 0), ("chosen", tuned.chosen)) if place == number]
+        options = (format_option(setting.options.get(name)) for name in names)
+        on_test = FOUR_DECIMALS(tests[number]) if number in tests else MISSING
+        return (", ".join(roles), *options, FOUR_DECIMALS(value), on_test)
+
+    columns = [Column("setting", number=False), *map(Column, names)]
+    columns += [Column(tuned.measure, tuned.development), Column(tuned.measure, tuned.test)]
+    best = {(tuned.chosen, len(columns) - 2), (tuned.chosen, len(columns) - 1)}
+    rows = tuple(cells(number, *tried) for number, tried in enumerate(tuned.grid))
+    return Table(tuple(columns), rows, frozenset(best), "rank")
+
+
+def folds_table(tuned: CrossValidated) -> Table:
+    """One row per fold with the options that it chose, then the means over all topics."""
+    names = list(dict.fromkeys(name for fold in tuned.folds for name in fold.setting.options))
+    columns = [Column("fold", number=False), *map(Column, ("topics", *names))]
+    columns += [Column(f"{tuned.measure} {which}", tuned.topics) for which in ("untuned", "chosen")]
+    rows = [
+        (
+            str(number),
+            str(fold.topics),
+            *(format_option(fold.setting.options.get(name)) for name in names),
+            FOUR_DECIMALS(fold.untuned),
+            FOUR_DECIMALS(fold.chosen),
+        )
+        for number, fold in enumerate(tuned.folds, start=1)
+    ]
+    whole = ("all", str(sum(fold.topics for fold in tuned.folds)), *(MISSING for _ in names))
+    rows.append((*whole, *(FOUR_DECIMALS(tuned.total(which)) for which in ("untuned", "chosen"))))
+    return Table(tuple(columns), tuple(rows), ties="rank")
+
+
+def format_option(value: Any) -> str:
+    """The value of an option, several values with blanks between them; a dash for none."""
+    if value is None:
+        return MISSING
+    values = value if isinstance(value, tuple) else (value,)
+    return " ".join(item if isinstance(item, str) else f"{item:g}" for item in values)
+
+
 def command(
     *,
     fusion: FusionGrid,

@@ -28,7 +28,6 @@ from scipy import sparse
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import Encoder, Kind
-from lexvl_plugins.exchange.vectors import read_matrix
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
@@ -37,8 +36,8 @@ from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import Document, ImpactDocument, ImpactQuery, Topic
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.layout import Layout
-
 from lexvl_plugins.bench.mixture import LARGEST, Mixture
+from lexvl_plugins.exchange.vectors import read_matrix
 
 # Vectors that are generated together: a seed determines a block, and one block is in memory.
 BLOCK = 4096

@@ -1,1 +1,10 @@
-"""Where the work on the parts of a corpus is done: in this process, or by the processes of a cluster."""
+"""More than one machine: plans of corpora, parts, Ray, indexes in partitions, and storage behind URLs."""
+
+from __future__ import annotations
+
+from lexvl_anserini.ground.registry import CommandRow, EngineRow
+
+CLUSTER_EFFICIENCY = CommandRow(
+    "lexvl_plugins.cluster.efficiency", "Analyses and benchmarks", "A cluster of this machine against one process"
+)
+PARTITIONS = EngineRow("lexvl_plugins.cluster.partitions:PartitionsEngine", ("impact",))

@@ -30,8 +30,6 @@ import typer
 from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, progress_bar, run
 from lexvl_anserini.data.corpora.demo import demo_files
 from lexvl_anserini.data.corpora.karpathy import read_karpathy
-from lexvl_plugins.cluster.ray_connect import OBJECT_STORE, import_ray
-from lexvl_plugins.cluster.runners import RunnerSettings, running_on
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder
@@ -43,9 +41,10 @@ from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import IndexSearch
-
 from lexvl_plugins.bench.processes import Stopwatch
 from lexvl_plugins.bench.suite import median
+from lexvl_plugins.cluster.ray_connect import OBJECT_STORE, import_ray
+from lexvl_plugins.cluster.runners import RunnerSettings, running_on
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.cluster.efficiency")
@@ -93,9 +92,9 @@ class ClusterDemoOptions:
 
 def encode(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None:
     """Encodes all parts."""
-    from lexvl_plugins.cluster.parts import PartsRequest, encode_parts
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.layout import Layout
+    from lexvl_plugins.cluster.parts import PartsRequest, encode_parts
 
     corpus, encoder = corpus_and_encoder(settings)
     layout = Layout(shard_format="parquet")
@@ -139,8 +138,8 @@ def prepare(settings: ClusterDemoOptions) -> None:
     import torch
 
     from lexvl_anserini.data.dataset import dataset_of
-    from lexvl_plugins.cluster.plans import listing_of, plan_corpus
     from lexvl_anserini.shards.layout import Layout
+    from lexvl_plugins.cluster.plans import listing_of, plan_corpus
 
     captions = copy_pictures(settings.file("pictures.tar"), settings.pictures)
     with atomic_write(settings.file("topics.tsv")) as out:

@@ -13,14 +13,6 @@ from itertools import chain, islice, product, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lexvl_plugins.cluster.partitions_building import (
-    build_partitions,
-    check_partition,
-    lacks_partition,
-    partition_name,
-    shards_manifest,
-)
-from lexvl_plugins.cluster.runners import Pending, current_runner
 from lexvl_anserini.engines.engine import ChangingEngine, ImpactEngine
 from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
@@ -28,12 +20,20 @@ from lexvl_anserini.engines.lucene.writing import IndexOptions
 from lexvl_anserini.engines.opening import open_impact_index
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_plugins.cluster.places import fetched, place
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text, walk
 from lexvl_anserini.runs.order import RankedList, merged
+from lexvl_plugins.cluster.partitions_building import (
+    build_partitions,
+    check_partition,
+    lacks_partition,
+    partition_name,
+    shards_manifest,
+)
+from lexvl_plugins.cluster.places import fetched, place
+from lexvl_plugins.cluster.runners import Pending, current_runner
 
 Result = TypeVar("Result")
 

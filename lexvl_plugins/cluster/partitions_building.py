@@ -18,8 +18,6 @@ from typing import Any
 import orjson
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_plugins.cluster.runners import all_results, current_runner
-from lexvl_plugins.cluster.storage import discard, gathering_folder, make_place
 from lexvl_anserini.engines.index_folder import (
     HEADS,
     PARTITION,
@@ -34,10 +32,12 @@ from lexvl_anserini.engines.lucene.writing import IndexOptions, source_manifest
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
-from lexvl_plugins.cluster.places import fetched, published
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_plugins.cluster.collection import combined, source_digest
+from lexvl_anserini.shards.collection import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
+from lexvl_plugins.cluster.places import fetched, published
+from lexvl_plugins.cluster.runners import all_results, current_runner
+from lexvl_plugins.cluster.storage import discard, gathering_folder, make_place
 
 # What to do about partitions that are not as they were.
 REPAIR = "run the command that built the index again, which builds what is missing"

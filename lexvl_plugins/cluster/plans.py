@@ -23,12 +23,10 @@ from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_byt
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace, parse_object, read_placed_lines
 from lexvl_anserini.data.pictures.images import OnError
-from lexvl_plugins.cluster.storage import publish_file
 from lexvl_anserini.ground.claims import claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_plugins.cluster.places import fetched_file
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import NO_METADATA, Document
 from lexvl_anserini.ground.typed import check_count
@@ -36,6 +34,8 @@ from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, exhaust
 from lexvl_anserini.shards.encoding import calibrated
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.request import requested
+from lexvl_plugins.cluster.places import fetched_file
+from lexvl_plugins.cluster.storage import publish_file
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Digest

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
 from lexvl_plugins.cluster.ray_connect import (
     Surroundings,
     check_nodes,
@@ -33,7 +34,6 @@ from lexvl_plugins.cluster.runners import (
     RunnerSettings,
     RunnerWorker,
 )
-from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
 
 log = logging.getLogger(__name__)
 

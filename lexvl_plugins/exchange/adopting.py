@@ -16,8 +16,6 @@ from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.resident.choosing import resident_files
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.engines.verifying import changed_index
-from lexvl_plugins.exchange.ciff_writing import Census, take_census
-from lexvl_plugins.exchange.importing import ImportSettings, columns_of, of_integers
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import write_json
@@ -26,6 +24,8 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
 from lexvl_anserini.shards.reading import MAX_IMPACT
+from lexvl_plugins.exchange.ciff_writing import Census, take_census
+from lexvl_plugins.exchange.importing import ImportSettings, columns_of, of_integers
 
 
 def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwrite: bool = False) -> Manifest:

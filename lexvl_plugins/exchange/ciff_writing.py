@@ -20,13 +20,13 @@ from lexvl_anserini.engines.jvm import Exclusive, java_errors
 from lexvl_anserini.engines.lucene.fields import CONTENTS, ID, opened_reader, whole_index
 from lexvl_anserini.engines.lucene.vectors import names_of
 from lexvl_anserini.engines.resident.packing import Lists, exported
-from lexvl_plugins.exchange.ciff_reading import VERSION
 from lexvl_anserini.ground.claims import refuse_existing
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, packed
 from lexvl_anserini.ground.installed import OURS, version_of
 from lexvl_anserini.ground.manifest import MANIFEST, QuantiserEntry, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_plugins.exchange.ciff_reading import VERSION
 
 # A posting takes at most its tag and length, and two fields of a tag and a varint of 5 bytes.
 LONGEST_POSTING = 14

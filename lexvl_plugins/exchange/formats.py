@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from lexvl_anserini.data.lines import plain_suffix, without_packing
-from lexvl_plugins.exchange.ciff_reading import CiffVectors
-from lexvl_plugins.exchange.importing import ImportSettings, Vectors, import_vectors
-from lexvl_plugins.exchange.vectors import JSON_LINES, JsonVectors, MatrixVectors, read_terms
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_plugins.exchange.ciff_reading import CiffVectors
+from lexvl_plugins.exchange.importing import ImportSettings, Vectors, import_vectors
+from lexvl_plugins.exchange.vectors import JSON_LINES, JsonVectors, MatrixVectors, read_terms
 
 CIFF = ".ciff"
 MATRICES = (".npz", ".pt")

@@ -31,7 +31,7 @@ from lexvl_anserini.ground.manifest import (
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
-from lexvl_plugins.cluster.collection import SUMMED
+from lexvl_anserini.shards.collection import SUMMED
 from lexvl_anserini.shards.layout import Layout, Shard, write_shard
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 

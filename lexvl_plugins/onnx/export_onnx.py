@@ -38,10 +38,10 @@ def command(
 
     Example: python -m lexvl_plugins.onnx.export_onnx --encoder vdr --checkpoint minilm --output exports/minilm
     """
+    from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_plugins.onnx import exporting
     from lexvl_plugins.onnx.exports import cached_export, is_sound
     from lexvl_plugins.onnx.loading import SIDES, Export, is_export
-    from lexvl_anserini.encoders.loading import load_encoder
 
     started = time.perf_counter()
     if output is not None and output.exists() and not is_export(output) and (output.is_file() or any(output.iterdir())):

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_plugins.onnx.loading import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
 from lexvl_anserini.encoders.encoder import Encoder, Tower
 from lexvl_anserini.encoders.families.dense.sentence import SentenceTower
 from lexvl_anserini.encoders.parts.bags import BagTower
@@ -31,6 +30,7 @@ from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageErr
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.installed import versions_of
 from lexvl_anserini.ground.vocabulary import VOCABULARY
+from lexvl_plugins.onnx.loading import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
 
 # The encoders of which `export` can write at least one layout; the tests try all of the registry.
 EXPORTED = (

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import orjson
 
 from lexvl_anserini.data.dataset import data_root
-from lexvl_plugins.onnx.loading import ONNX, Export, is_export, read_file
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.manifest import EncoderRef
 from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_plugins.onnx.loading import ONNX, Export, is_export, read_file
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

@@ -26,16 +26,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import orjson
 
-from lexvl_plugins.onnx.towers import (
-    DenseGraphTower,
-    Graph,
-    GraphItems,
-    LexicalGraphTower,
-    QueriesAlone,
-    graph_images,
-    graph_passages,
-    graph_texts,
-)
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Tower
 from lexvl_anserini.encoders.loading import EXPORT
@@ -49,6 +39,16 @@ from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
 from lexvl_anserini.ground.typed import Entry, Key, check
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_plugins.onnx.towers import (
+    DenseGraphTower,
+    Graph,
+    GraphItems,
+    LexicalGraphTower,
+    QueriesAlone,
+    graph_images,
+    graph_passages,
+    graph_texts,
+)
 
 # The name of this runtime, as an option of an encoder in manifests.
 ONNX = "onnx"

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word
-from lexvl_plugins.pages.reading import read_words
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.analysis import word_analysis
@@ -27,6 +25,8 @@ from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word
+from lexvl_plugins.pages.reading import read_words
 
 if TYPE_CHECKING:
     from PIL.Image import Image

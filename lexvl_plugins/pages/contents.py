@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lexvl_anserini.data.corpora.files import suffix_of
 from lexvl_anserini.data.pictures.references import PageReference
-from lexvl_plugins.pages import ocr
-from lexvl_plugins.pages import pdf
-from lexvl_plugins.pages import scans
+from lexvl_plugins.pages import ocr, pdf, scans
 from lexvl_plugins.pages.page import OCR, TEXT_LAYER, PageWords
 
 if TYPE_CHECKING:

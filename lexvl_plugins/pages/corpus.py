@@ -23,13 +23,13 @@ from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
 from lexvl_anserini.data.entries import LeftOut, log_once
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
 from lexvl_anserini.data.pictures.references import PageReference
-from lexvl_plugins.pages import pdf
-from lexvl_plugins.pages.page import text_of
-from lexvl_plugins.pages.reading import PageReader, ReadPage
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.ground.registry import require
+from lexvl_plugins.pages import pdf
+from lexvl_plugins.pages.page import text_of
+from lexvl_plugins.pages.reading import PageReader, ReadPage
 
 # Why a file is named that is read.
 NO_END = "what a cut off PDF lost; its other pages are read"

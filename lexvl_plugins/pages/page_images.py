@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
-from lexvl_plugins.pages.tiles import Tiles
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition
 from lexvl_anserini.ground.errors import CheckpointError
+from lexvl_plugins.pages.tiles import Tiles
 
 IMAGE, AROUND, WHOLE = "<image>", "<fake_token_around_image>", "<global-img>"
 

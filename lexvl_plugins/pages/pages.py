@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 from lexvl_eval.report.answers import TypedAnswer
-from lexvl_plugins.pages.read_answers import strips_of_read
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 
 from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_plugins.pages.answering import PageAlbum, up_to_date
-from lexvl_plugins.pages.corpus import reference_of
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.searching.cuts import Cut
+from lexvl_anserini.searching.searcher import EncoderChanges
+from lexvl_anserini.searching.shared_terms import Explanation
+from lexvl_anserini.shards.request import SKIPPED
+from lexvl_plugins.pages.answering import PageAlbum, up_to_date
+from lexvl_plugins.pages.corpus import reference_of
+from lexvl_plugins.pages.read_answers import strips_of_read
 from lexvl_plugins.photos.command import (
     DIRECTION,
     NAMED,
@@ -38,10 +42,6 @@ from lexvl_plugins.photos.command import (
     lines_of,
     picture_of,
 )
-from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.searcher import EncoderChanges
-from lexvl_anserini.searching.shared_terms import Explanation
-from lexvl_anserini.shards.request import SKIPPED
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

@@ -19,12 +19,12 @@ from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.memory import Memory
 from lexvl_anserini.data.pictures.references import PageReference, page_of
+from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.installed import versions_of
 from lexvl_plugins.pages import contents
 from lexvl_plugins.pages.contents import LONGEST, Pages, Rendered
 from lexvl_plugins.pages.page import PageWords
 from lexvl_plugins.pages.worker import SECONDS, Limits, Overdue, begin, result_of, workers
-from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.installed import versions_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image

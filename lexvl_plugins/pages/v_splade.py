@@ -22,6 +22,22 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.bounds import outline
 from lexvl_anserini.encoders.checkpoints.filenames import CHAT_TEMPLATE, PROCESSOR
+from lexvl_anserini.encoders.checkpoints.weights import below, complain, read_weights
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import Source, when_used
+from lexvl_anserini.encoders.parts.backbones import quietly
+from lexvl_anserini.encoders.parts.bags import BagTower
+from lexvl_anserini.encoders.parts.pooling import Activation, Head, log1p_relu, masked_max, softplus
+from lexvl_anserini.encoders.parts.sparsify import positive_or_top
+from lexvl_anserini.encoders.parts.tables import LiLsr
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, token_strings
+from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
+from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, reason_of
+from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.installed import package_folder, version_of
+from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_plugins.pages.page_images import IMAGE, PageNetwork, PageTower
+from lexvl_plugins.pages.tiles import read_tiles
 from lexvl_plugins.pages.v_splade_layout import (
     CONNECTOR,
     DECODER,
@@ -35,22 +51,6 @@ from lexvl_plugins.pages.v_splade_layout import (
     check_weights,
     stored_table,
 )
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, read_weights
-from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.loading import Source, when_used
-from lexvl_anserini.encoders.parts.backbones import quietly
-from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_plugins.pages.page_images import IMAGE, PageNetwork, PageTower
-from lexvl_plugins.pages.tiles import read_tiles
-from lexvl_anserini.encoders.parts.pooling import Activation, Head, log1p_relu, masked_max, softplus
-from lexvl_anserini.encoders.parts.sparsify import positive_or_top
-from lexvl_anserini.encoders.parts.tables import LiLsr
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, token_strings
-from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
-from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, reason_of
-from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.installed import package_folder, version_of
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # What Idefics3's chat template makes of one image and an empty text, after the token that a text may begin with; and
 # what such a template has.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lexvl_anserini.cli import run
-
 from lexvl_eval.score import judged_command
+
+from lexvl_anserini.cli import run
 
 command = judged_command(
     """Measure runs on pages of ViDoRe, VisRAG or MMEB: nDCG@5, nDCG@10, Recall@5 and Recall@100.

@@ -34,10 +34,10 @@ from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.user_folders import expanded_path
 from lexvl_anserini.searching.cuts import Cut
-from lexvl_plugins.photos.following import Album, Differences, Followed, compare, follow
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.searching.shared_terms import explain
+from lexvl_plugins.photos.following import Album, Differences, Followed, compare, follow
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset

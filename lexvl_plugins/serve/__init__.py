@@ -1,1 +1,11 @@
-"""The search page: a server over open indexes with a JSON API, and one page of HTML, CSS and JavaScript (`page/`)."""
+"""Indexes for people and programs: a search page with a JSON API, tools of agents (MCP), static files."""
+
+from __future__ import annotations
+
+from lexvl_anserini.ground.registry import CommandRow
+
+SERVE = CommandRow("lexvl_plugins.serve.serve", "Index and search", "Serve a search page and a JSON API")
+MCP = CommandRow("lexvl_plugins.serve.mcp", "Index and search", "Serve indexes as tools of agents (MCP)")
+PUBLISH = CommandRow(
+    "lexvl_plugins.serve.publish", "Index and search", "Write the search page as files that need no server"
+)

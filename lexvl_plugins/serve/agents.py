@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 from starlette.routing import Route
 
 from lexvl_anserini import __version__
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
 from lexvl_plugins.serve.app import TOOLS_PATH, Threads, add_errors, failure_of, first_problem, printable
@@ -39,7 +40,6 @@ from lexvl_plugins.serve.messages import (
     ShownAnswer,
     Written,
 )
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext

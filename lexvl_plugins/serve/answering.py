@@ -10,6 +10,34 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini import __version__
 from lexvl_anserini.data.pictures.images import open_image
+from lexvl_anserini.encoders.encoder import OtherModality
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.manifest import expect_lexical
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic, heaviest
+from lexvl_anserini.queries.clauses import (
+    All,
+    AnyOf,
+    Clause,
+    Equals,
+    Impacts,
+    Range,
+    Term,
+    Text,
+    TreeQuery,
+    Unscored,
+    clause_of,
+    scored_terms,
+    terms_of,
+    walk,
+    with_leaves,
+)
+from lexvl_anserini.queries.parser import parse, tokens_of
+from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
+from lexvl_anserini.queries.query_vectors import encode_queries
+from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.searching.cuts import Cut
+from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, search_refined
+from lexvl_anserini.searching.shared_terms import explained
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.documents import (
     EXAMPLES,
@@ -39,34 +67,6 @@ from lexvl_plugins.serve.messages import (
     Timing,
 )
 from lexvl_plugins.serve.opened import LiveIndex, Shelf
-from lexvl_anserini.encoders.encoder import OtherModality
-from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import expect_lexical
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic, heaviest
-from lexvl_anserini.queries.clauses import (
-    All,
-    AnyOf,
-    Clause,
-    Equals,
-    Impacts,
-    Range,
-    Term,
-    Text,
-    TreeQuery,
-    Unscored,
-    clause_of,
-    scored_terms,
-    terms_of,
-    walk,
-    with_leaves,
-)
-from lexvl_anserini.queries.parser import parse, tokens_of
-from lexvl_anserini.queries.query_source import TYPED, check_known, check_readable
-from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.refine import RefinedQuery, Refinement, SearchSettings, search_refined
-from lexvl_anserini.searching.shared_terms import explained
 
 # Pieces of an expression that a text in words does not have; it may have brackets.
 OPERATORS = frozenset({"sign", "boost", "operator", "field"})

@@ -16,6 +16,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from lexvl_anserini import __version__
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
+from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
 from lexvl_plugins.serve.documents import SIDES, EncodedPicture, scaled
@@ -33,8 +35,6 @@ from lexvl_plugins.serve.messages import (
     Sent,
     ShownAnswer,
 )
-from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
-from lexvl_anserini.ground.typed import plain
 
 log = logging.getLogger(__name__)
 

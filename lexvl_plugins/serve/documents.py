@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.data.pictures.images import decode_image
 from lexvl_anserini.data.pictures.references import file_of
-from lexvl_plugins.serve import limits
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_anserini.ground.records import Document
+from lexvl_plugins.serve import limits
 
 if TYPE_CHECKING:
     from PIL.Image import Image

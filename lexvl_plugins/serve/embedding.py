@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lexvl_plugins.serve.messages import Embeddings, EmbedQuestion
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, Topic
 from lexvl_anserini.queries.query_source import TYPED, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries, queries_of
+from lexvl_plugins.serve.messages import Embeddings, EmbedQuestion
 
 if TYPE_CHECKING:
     from lexvl_plugins.serve.answering import Service

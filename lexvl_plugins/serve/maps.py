@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_plugins.serve.documents import READ
-from lexvl_plugins.serve.messages import HeatMap
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.ground.registry import door
 from lexvl_anserini.ground.vocabulary import field_of, in_field
+from lexvl_plugins.serve.documents import READ
+from lexvl_plugins.serve.messages import HeatMap
 
 if TYPE_CHECKING:
-    from lexvl_plugins.serve.opened import LiveIndex
     from lexvl_anserini.encoders.parts.images.vision import ImageTower
+    from lexvl_plugins.serve.opened import LiveIndex
 
 # The map of a picture in which no place is more than another.
 EVEN = HeatMap(grid=[[1.0]], region=[0.0, 0.0, 1.0, 1.0], boxes=[])

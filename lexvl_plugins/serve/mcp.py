@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from lexvl_anserini import cli
-from lexvl_plugins.serve.serve import ListenOptions, OpenOptions
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.registry import require
+from lexvl_plugins.serve.serve import ListenOptions, OpenOptions
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.serve.mcp")
@@ -69,8 +69,7 @@ def command(
 
 def serve_http(index: Sequence[str], listen: ListenOptions, opening: OpenOptions, style: str) -> None:
     """Serves the tools over HTTP until the process is interrupted."""
-    from lexvl_plugins.serve import agents
-    from lexvl_plugins.serve import server
+    from lexvl_plugins.serve import agents, server
     from lexvl_plugins.serve.app import TOOLS_PATH
 
     keys = listen.checked_keys()

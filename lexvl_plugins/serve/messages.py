@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from lexvl_plugins.serve import limits
 from lexvl_anserini.ground.records import SCORE_LIMIT
+from lexvl_plugins.serve import limits
 
 
 def whole_characters(text: str) -> str:

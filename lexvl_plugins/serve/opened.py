@@ -13,15 +13,6 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
-from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.documents import (
-    READ,
-    WITHOUT_PICTURES,
-    ShownCorpus,
-    example_queries,
-    example_words,
-    read_corpus,
-)
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
@@ -36,6 +27,15 @@ from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_plugins.serve import limits
+from lexvl_plugins.serve.documents import (
+    READ,
+    WITHOUT_PICTURES,
+    ShownCorpus,
+    example_queries,
+    example_words,
+    read_corpus,
+)
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

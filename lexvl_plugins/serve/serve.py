@@ -76,8 +76,7 @@ class OpenOptions:
     @contextmanager
     def service(self, index: Sequence[str], examples: Sequence[str] = ()) -> Iterator[Service]:
         """The service over open indexes, which are closed after the block."""
-        from lexvl_plugins.serve import answering
-        from lexvl_plugins.serve import opened
+        from lexvl_plugins.serve import answering, opened
 
         if len(index) > MOST_INDEXES:
             raise UsageError(f"{len(index)} indexes; a server has at most {MOST_INDEXES}, the columns of its page")
@@ -146,8 +145,7 @@ def command(
 
     Example: python -m lexvl_plugins.serve.serve --index indexes/demo
     """
-    from lexvl_plugins.serve import app
-    from lexvl_plugins.serve import server
+    from lexvl_plugins.serve import app, server
 
     started = time.perf_counter()
     keys = listen.checked_keys()

@@ -17,10 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.access import CHALLENGES, ApiKeys, RequestLog
 from lexvl_plugins.serve.app import EMBED_PATH, TOOLS_PATH, UPLOAD_PATH
-from lexvl_anserini.ground.errors import UsageError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -15,9 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.data.checks import SeenIds
-from lexvl_plugins.stores.fetching import best_hits
-from lexvl_plugins.stores.folder import GREATEST, to_notes
-from lexvl_plugins.stores.store import ImpactStore, StoreRow
 from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import json_bytes
@@ -27,6 +24,9 @@ from lexvl_anserini.ground.records import SCORE_LIMIT
 from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_impacts, read_vocabulary
+from lexvl_plugins.stores.fetching import best_hits
+from lexvl_plugins.stores.folder import GREATEST, to_notes
+from lexvl_plugins.stores.store import ImpactStore, StoreRow
 
 # Documents and postings that one request adds: some megabytes in any store's format.
 BATCH_ROWS = 500

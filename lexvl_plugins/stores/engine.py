@@ -9,6 +9,16 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
+from lexvl_anserini.engines.engine import EngineOptions, ImpactEngine
+from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
+from lexvl_anserini.ground.typed import MOST_THREADS, check_count
+from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, inexact_score, scored_terms
+from lexvl_anserini.runs.order import RankedList, ranked
+from lexvl_anserini.shards.reading import read_vocabulary
 from lexvl_plugins.stores.building import load
 from lexvl_plugins.stores.fetching import (
     Fetched,
@@ -25,16 +35,6 @@ from lexvl_plugins.stores.fetching import (
 from lexvl_plugins.stores.folder import GREATEST, Notes, header_of, read_notes, write_folder
 from lexvl_plugins.stores.store import MISSING, ImpactStore
 from lexvl_plugins.stores.urls import StorePlace, parse_url
-from lexvl_anserini.engines.engine import EngineOptions, ImpactEngine
-from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
-from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.clauses import Clause, Impacts, bound, check_tree, inexact_score, scored_terms
-from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.shards.reading import read_vocabulary
 
 # The keys of index.json, and of the options, that hold the URL and the options of a store.
 URL = "url"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from lexvl_plugins.stores.store import ImpactStore
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.queries.clauses import (
     Boost,
@@ -24,6 +23,7 @@ from lexvl_anserini.queries.clauses import (
     fold,
     walk,
 )
+from lexvl_plugins.stores.store import ImpactStore
 
 Scored = list[tuple[str, float]]
 Result = TypeVar("Result")

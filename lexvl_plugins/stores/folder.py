@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from lexvl_anserini.data.dataset import data_root
-from lexvl_plugins.stores.store import ImpactStore
-from lexvl_plugins.stores.urls import StorePlace, parse_url
 from lexvl_anserini.engines.index_folder import REPORT
 from lexvl_anserini.engines.opening import Target, engine_class
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, json_bytes, new_folder
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.vocabulary import VOCABULARY
+from lexvl_plugins.stores.store import ImpactStore
+from lexvl_plugins.stores.urls import StorePlace, parse_url
 
 FORMAT = "lexvl-store/1"
 

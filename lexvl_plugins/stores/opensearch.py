@@ -14,9 +14,9 @@ from math import ceil, log2
 from struct import Struct
 from typing import Any, ClassVar
 
+from lexvl_anserini.ground.errors import ArtefactError, StoreError
 from lexvl_plugins.stores.engine import StoreEngine
 from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, key_of
-from lexvl_anserini.ground.errors import ArtefactError, StoreError
 
 TIMEOUT_S = 120
 

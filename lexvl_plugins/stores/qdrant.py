@@ -17,10 +17,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lexvl_plugins.stores.engine import StoreEngine
-from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, disk_bytes, key_of
 from lexvl_anserini.ground.errors import ArtefactError, StoreError
 from lexvl_anserini.ground.files import new_folder
+from lexvl_plugins.stores.engine import StoreEngine
+from lexvl_plugins.stores.store import MISSING, UNREACHABLE, ImpactStore, StoreRow, Trouble, disk_bytes, key_of
 
 # Queries over any kind of vector, which replaced one call per kind.
 LEAST_VERSION = (1, 10)

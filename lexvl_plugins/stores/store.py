@@ -18,8 +18,8 @@ from secrets import token_hex
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
-from lexvl_plugins.stores.urls import StorePlace
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, StoreError, reason_of
+from lexvl_plugins.stores.urls import StorePlace
 
 # Between the name of an index and the token of one building of it.
 SUFFIX = "_lexvl_"

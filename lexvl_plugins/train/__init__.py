@@ -1,1 +1,14 @@
-"""Training: recipes (what), pairs (models), data and batches, objectives, the loop, and the folder of a run."""
+"""Training: recipes, stages and the loop; corpora of training pairs, and hard negatives for them."""
+
+from __future__ import annotations
+
+from lexvl_anserini.ground.registry import CommandRow, CorpusRow
+
+TRAIN = CommandRow("lexvl_plugins.train.command", "Train and encode", "Train encoders by a recipe")
+MINE = CommandRow("lexvl_plugins.train.mine", "Train and encode", "Mine hard negatives for training from a run")
+DPR_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_dpr_file", has_path=True)
+PAIRS_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_pairs", has_path=True)
+TRIPLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.text_pairs:load_triples", has_path=True)
+SENTENCES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.own_queries:load_own_queries", has_path=True)
+TITLES_CORPUS = CorpusRow("lexvl_plugins.train.corpora.own_queries:load_own_queries", has_path=True)
+WEBDATASET_CORPUS = CorpusRow("lexvl_plugins.train.corpora.webdataset:load_webdataset", has_path=True)

@@ -1,4 +1,4 @@
-"""Run + judgements -> training pairs with hard negatives: `python -m lexvl_plugins.train.mine --run RUN --output FILE`."""
+"""Run + judgements -> training pairs with hard negatives: `lexvl mine --run RUN --output FILE`."""
 
 from __future__ import annotations
 

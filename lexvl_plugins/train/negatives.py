@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import orjson
 
-from lexvl_plugins.train.corpora.text_pairs import HARD_NEGATIVES, POSITIVES, SCORE
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import atomic_write, packed
 from lexvl_anserini.ground.records import Document, ScoredDoc
 from lexvl_anserini.runs.trec import lists_of
+from lexvl_plugins.train.corpora.text_pairs import HARD_NEGATIVES, POSITIVES, SCORE
 
 
 class Mining(NamedTuple):

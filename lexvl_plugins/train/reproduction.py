@@ -7,14 +7,16 @@ OUTPUT/training/cache/     what frozen networks make of the data, which rows sha
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
-
-from lexvl_anserini.ground.installed import shipped_folder
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from lexvl_eval.reproduction.prepared import corpus_of, trained_model, weights_of
 from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
 from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
+
+from lexvl_anserini.ground.installed import shipped_folder
 
 if TYPE_CHECKING:
     from lexvl_plugins.train.recipe import Recipe
@@ -48,3 +50,93 @@ def recipe_of(part: RowPart, system: PublishedSystem, place: Workplace) -> Recip
     return read_recipe(
         shipped_folder("recipes") / name, changes | {"data.corpus": corpus.name, "data.split": corpus.split}
     )
+
+
+# The tokens of BERT's uncased vocabulary, whose tokenizer the recipes name.
+BERT_TOKENS = 30_522
+
+
+def stair_side(number: int) -> float:
+    """The side of texts (0, with the embeddings) or of images (1) that `train` makes of the recipe of STAIR's paper."""
+    import numpy as np
+    import torch
+
+    from lexvl_anserini.encoders.parts.tokens import TokenColumns
+    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_plugins.train.images.sides import SIDES
+    from lexvl_plugins.train.model_settings import ModelSettings
+    from lexvl_plugins.train.recipe import read_recipe
+
+    model = read_recipe(shipped_folder("recipes") / "stair-paper.yaml").model
+    assert isinstance(model, ModelSettings)
+    terms = Vocabulary(map(str, range(BERT_TOKENS)), "the numbers of tokens")
+    with torch.device("meta"):
+        sides = SIDES[model.kind](model, TokenColumns(terms, np.arange(BERT_TOKENS)), None)
+    return millions(sides[number])
+
+
+def d2s_head() -> float:
+    """D2S's head over BLIP's vectors of 256 dimensions, with DistilBERT's width and vocabulary."""
+    import torch
+
+    from lexvl_anserini.encoders.families.d2s import D2SHead
+
+    with torch.device("meta"):
+        return millions(D2SHead(256, 768, BERT_TOKENS))
+
+
+# OpenAI's merges with the three special symbols of FDT's code.
+BPE_TOKENS = 49_409
+
+
+def fdt_share() -> float:
+    """What FDT adds to CLIP's parameters, as a share: the mean over the image encoders of the paper's Table 6.
+
+    The networks have the projections that CLIP uses and FDT does not.
+    """
+    import torch
+
+    from lexvl_plugins.train.images.fdt_networks import clip_texts
+    from lexvl_plugins.train.images.networks import Networks, TextNetwork, fresh_patches, no_columns
+    from lexvl_plugins.train.images.sides import SIDES
+    from lexvl_plugins.train.model_settings import BpeTextSettings, ModelSettings, PretrainedImage
+    from lexvl_plugins.train.recipe import read_recipe
+
+    shares = []
+    for name, changes in (("fdt", {}), ("fdt", {"model.image.patch_size": 16}), ("fdt-swin", {})):
+        model = read_recipe(shipped_folder("recipes") / f"{name}-paper.yaml", changes).model
+        assert isinstance(model, ModelSettings) and isinstance(model.text, BpeTextSettings)
+        assert not isinstance(model.image, PretrainedImage)
+        with torch.device("meta"):
+            texts = clip_texts(model.text, BPE_TOKENS, model.codebook.width)
+            images = fresh_patches(model.image, model.codebook.width)
+            networks = Networks(TextNetwork(None, "", texts, None, no_columns(BPE_TOKENS), {}), images)
+            sides = SIDES[model.kind](model, networks.text.columns, networks)
+        clip = millions(texts, images.network)
+        shares.append(millions(*sides) / clip - 1)
+    return sum(shares) / len(shares)
+
+
+def millions(*modules: Any) -> float:
+    """The parameters of networks, in millions."""
+    return sum(parameter.numel() for module in modules for parameter in module.parameters()) / 1e6
+
+
+# Encoder -> what papers count -> the function that counts it.
+COUNTS: Mapping[str, Mapping[str, Callable[[], float]]] = {
+    "stair": {"text parameters": partial(stair_side, 0), "image parameters": partial(stair_side, 1)},
+    "d2s": {"parameters": d2s_head},
+    "fdt": {"additional parameters": fdt_share},
+}
+
+
+def can_be_counted(part: RowPart) -> bool:
+    """True for the numbers of parameters of a network that this project builds."""
+    return part.system is not None and {*part.measures} <= COUNTS.get(part.system.encoder, {}).keys()
+
+
+def count_parameters(part: RowPart, place: Workplace) -> Finding:
+    """What is counted in a part's network: millions of parameters, or a share. All printed digits must agree."""
+    assert part.system is not None, "`can_be_counted` is true of it"
+    counts = COUNTS[part.system.encoder]
+    return Finding({name: counts[name]() for name in part.measures}, 0)

@@ -10,12 +10,13 @@ from typing import Any
 
 import orjson
 
+from lexvl_anserini.data.words import function_words, read_words
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import UsageError, reason_of
 
-FOLDER = Path(__file__).parents[1] / "assets" / "words"
-FUNCTION_WORDS, LEFT_OUT = FOLDER / "function-words.txt", FOLDER / "left-out-words.txt"
+FOLDER = Path(__file__).parent / "assets"
+LEFT_OUT = FOLDER / "left-out-words.txt"
 KINDS = FOLDER / "kinds-of-classes.txt"
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -199,18 +200,6 @@ def save_core(core: Any, folder: Path, max_length: int) -> Any:
     return tokenizer
 
 
-def function_words() -> frozenset[str]:
-    """Words that name nothing in an image: articles, pronouns, prepositions, conjunctions, auxiliaries and so on."""
-    return read_words(FUNCTION_WORDS)
-
-
 def left_out_words() -> frozenset[str]:
     """Words that name something, and that a model must not say of a picture: people's descent, and monkeys."""
     return read_words(LEFT_OUT)
-
-
-@cache
-def read_words(path: Path) -> frozenset[str]:
-    """The words of a list, in lower case."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())

@@ -18,7 +18,6 @@ from scipy import sparse
 from worlds import WORDS
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import LexvlError
@@ -26,6 +25,7 @@ from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

@@ -23,8 +23,6 @@ from shard_folders import write_shards
 from worlds import WORDS
 
 from lexvl_anserini.data.dataset import dataset_of
-from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, loaded_plan
-from lexvl_plugins.cluster.plans import CorpusPlan, listing_of, plan_corpus
 from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import CorpusRef
@@ -35,6 +33,8 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, loaded_plan
+from lexvl_plugins.cluster.plans import CorpusPlan, listing_of, plan_corpus
 from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 

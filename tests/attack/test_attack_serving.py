@@ -22,9 +22,9 @@ from damage import changed_json, damaged
 from rounds import Rounds
 from served_colours import DENSE, HOSTILE, PICTURES, Client, index_pictures, load, running
 
-from lexvl_plugins.serve import opened
 from lexvl_anserini.ground import files
 from lexvl_anserini.searching import searcher
+from lexvl_plugins.serve import opened
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

@@ -25,7 +25,7 @@ from eval.measures.names import parse_measure
 from eval.options import measure_names
 from lexvl_anserini import cli
 from lexvl_anserini.cli import GROUPS, Command, expanded, guarded, make_app, quiet_libraries
-from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS
 
@@ -249,7 +249,7 @@ def test_values_are_completed(shell: str, line: str, expected: list[str]) -> Non
 
 def test_completed_names_are_names() -> None:
     """Every encoder and corpus of the tables is offered; families of paths are rows of the registry."""
-    assert cli.encoder_names() == list(ENCODERS)
+    assert cli.encoder_names() == list(CARDS)
     of_fixed_places = {"coco", "demo", "flickr30k", "flickr8k", "samples"}
     assert set(DATASETS) == FAMILIES_OF_PATHS | of_fixed_places
     offered = {name for name in cli.corpus_names() if "/" not in name}

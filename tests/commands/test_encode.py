@@ -25,7 +25,7 @@ from lexvl_anserini.cli import parse_settings
 from lexvl_anserini.data.checks import CorpusSummary
 from lexvl_anserini.data.dataset import dataset_of, load_dataset
 from lexvl_anserini.encode import command, estimate
-from lexvl_anserini.encoders.cards import ENCODERS, default_encoder, length_options
+from lexvl_anserini.encoders.cards import CARDS, default_encoder, length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import write_json
@@ -243,17 +243,17 @@ def test_a_runner_without_a_plan_is_refused(encode):
 
 def test_list_encoders(encode):
     code, out, _ = encode("--list-encoders")
-    assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(ENCODERS)
+    assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(CARDS)
     assert all(len(line.split()) > 3 for line in out.splitlines())
     (splade,) = [line for line in out.splitlines() if line.startswith("splade ")]
     assert "naver/splade-v3" in splade and "CC BY-NC-SA 4.0" in splade and "arXiv 2107.05720" in splade
     code, out, _ = encode("--list-encoders", "--format", "json")
     rows = json.loads(out)
-    assert code == 0 and [row["name"] for row in rows] == list(ENCODERS)
+    assert code == 0 and [row["name"] for row in rows] == list(CARDS)
     assert all(set(row) == {"name", "paper", "modalities", "checkpoints", "licence"} for row in rows)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", CARDS)
 def test_describe(encode, name):
     code, out, _ = encode("--describe", name)
     about = json.loads(encode("--describe", name, "--format", "json")[1])

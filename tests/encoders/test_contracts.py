@@ -19,7 +19,7 @@ from scipy import sparse
 from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Runs, Tiny, copied, weight_files
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.cards import ENCODERS
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.describing import options_of
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
@@ -169,7 +169,7 @@ def check(weights, count, tower):
 
 
 def test_every_registered_encoder_has_a_tiny_model():
-    assert {tiny.encoder for tiny in TINY_ENCODERS.values()} == set(ENCODERS)
+    assert {tiny.encoder for tiny in TINY_ENCODERS.values()} == set(CARDS)
 
 
 # ---- vectors

@@ -18,7 +18,7 @@ import lexvl_anserini.encode
 import lexvl_anserini.index
 import lexvl_anserini.search
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.encoders.cards import ENCODERS, card_of
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 
@@ -45,7 +45,7 @@ def rows(wanted: Callable[[Tiny], bool] = lambda tiny: True) -> list[Any]:
 
 
 def reads_pictures(tiny: Tiny) -> bool:
-    return "image" in card_of(tiny.encoder).modalities and not tiny.vectors
+    return "image" in CARDS[tiny.encoder].modalities and not tiny.vectors
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ CAPTION_IDS = [caption for captions in CAPTIONS.values() for caption in captions
 
 
 def test_every_row_is_here():
-    assert set(ROWS) == set(ENCODERS)
+    assert set(ROWS) == set(CARDS)
 
 
 @pytest.mark.parametrize("name", rows(lambda tiny: not tiny.vectors))
@@ -183,7 +183,7 @@ def test_stored_vectors_are_searched(name, direction, indexed):
     assert "reads images" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", rows(lambda tiny: "image" not in card_of(tiny.encoder).modalities))
+@pytest.mark.parametrize("name", rows(lambda tiny: "image" not in CARDS[tiny.encoder].modalities))
 def test_pictures_for_an_encoder_of_texts(name, arguments, pictures, tmp_path):
     """A folder of pictures: one line that says so, and no shard."""
     output = tmp_path / "out"

@@ -21,7 +21,6 @@ from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.engines.resident import choosing, layout
 from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.engines.resident.searching import ResidentPostings
-from lexvl_plugins.exchange import ciff_writing
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactQuery
@@ -36,6 +35,7 @@ from lexvl_anserini.searching.building import (
 )
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import SearchCost
+from lexvl_plugins.exchange import ciff_writing
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]
 

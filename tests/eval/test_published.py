@@ -12,8 +12,6 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_plugins.bench.systems import SEARCHERS
-from lexvl_plugins.bench.vectors import SHAPES
 from eval.reproduction.matrix import WAYS
 from eval.reproduction.prepared import is_file_name
 from eval.reproduction.published import STATUSES, UNITS, PublishedSystem, expected_folder, published_tables, read_tables
@@ -25,6 +23,8 @@ from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import options_of
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_plugins.bench.systems import SEARCHERS
+from lexvl_plugins.bench.vectors import SHAPES
 from lexvl_plugins.train.command import command as train_command
 from lexvl_plugins.train.recipe import changes_of, read_recipe
 

@@ -18,8 +18,6 @@ from typer.testing import CliRunner
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
 from eval.analyses.classes.class_words import class_word_shares, lexical_space
 from eval.analyses.classes.classification import accuracies, class_ranks
-from lexvl_plugins.bench.search import ratios_of
-from lexvl_plugins.bench.suite import Report
 from eval.measures.metrics import evaluate, means
 from eval.measures.result_files import read_results
 from eval.reproduce import command
@@ -41,6 +39,8 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.registry import import_home
 from lexvl_anserini.runs.trec import read_run
+from lexvl_plugins.bench.search import ratios_of
+from lexvl_plugins.bench.suite import Report
 
 ROOT = Path(__file__).parents[2]
 TABLES = published_tables()

@@ -12,9 +12,6 @@ from corpus_folders import COLOURS, coloured_coco
 from PIL import Image
 from tiny_encoders import made_stair, made_twin
 
-from lexvl_plugins.bench import protocols
-from lexvl_plugins.bench.processes import Outcome
-from lexvl_plugins.bench.suite import Options, Ratio, Report
 from eval.report.render import to_text
 from eval.reproduction import vectors
 from eval.reproduction.matrix import plan_of
@@ -24,6 +21,9 @@ from eval.reproduction.rows import Workplace, rows_of
 from eval.reproduction.tables import ReproducedCell, agrees, cell_table, reproduced_rows
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError
+from lexvl_plugins.bench import protocols
+from lexvl_plugins.bench.processes import Outcome
+from lexvl_plugins.bench.suite import Options, Ratio, Report
 
 
 def table_of(tmp_path: Path, text: str) -> PublishedTable:

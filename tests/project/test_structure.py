@@ -20,8 +20,8 @@ from declared import EXTRAS, ROOT, SETUP, package_of, packages
 
 import lexvl_anserini
 from lexvl_anserini.cli import COMMANDS
-from lexvl_anserini.encoders.cards import CARDS, ENCODERS
-from lexvl_anserini.ground.registry import DATASETS, ENGINES, RUNNERS, RUNTIME_HOMES, resolve
+from lexvl_anserini.encoders.cards import CARDS
+from lexvl_anserini.ground.registry import DATASETS, ENGINES, RUNNERS, RUNTIME_HOMES, import_home
 
 # The packages, and their folders in a checkout.
 PACKAGES = {"lexvl_anserini": ROOT / "lexvl_anserini", "lexvl_eval": ROOT / "eval"}
@@ -117,7 +117,7 @@ def test_every_module_can_be_imported():
     [
         (kind, table, name)
         for kind, table in (
-            ("encoder", ENCODERS),
+            ("encoder", CARDS),
             ("corpus", DATASETS),
             ("engine", ENGINE_HOMES),
             ("runner", RUNNERS),
@@ -130,12 +130,12 @@ def test_registry_rows_resolve(kind, table, name):
     assert callable(resolve(kind, name, table))
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", CARDS)
 def test_encoders_are_documented(name):
     """`--list-encoders` prints the first line of a module; option names come from the loader's signature."""
-    module = importlib.import_module(ENCODERS[name].partition(":")[0])
+    module = importlib.import_module(CARDS[name].partition(":")[0])
     assert len(module.__doc__.splitlines()[0]) > 20
-    assert resolve("encoder", name, ENCODERS).__doc__
+    assert import_home(CARDS[name].loader).__doc__
 
 
 def test_commands_are_modules_with_a_command():

@@ -22,7 +22,7 @@ from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import EncodedCorpus, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
-from lexvl_plugins.cluster.collection import combined_corpus
+from lexvl_anserini.shards.collection import combined_corpus
 from lexvl_anserini.shards.corpus_reading import UNREADABLE, Covered
 from lexvl_anserini.shards.layout import Part
 

@@ -33,7 +33,7 @@ from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.references import CELL, MEMBER, page_of
 from lexvl_anserini.data.pictures.tables import read_picture
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.registry import door
+from lexvl_anserini.ground.registry import NUMBERED, PICTURES, import_home
 from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
             return decoded(reference, where, max_pixels)
     where = str(reference)
     if page_of(where):
-        page: Image = door("pages.reading").open_page(where)
-        return page
+        picture: Image = import_home(PICTURES[NUMBERED])(where)
+        return picture
     with decoder_errors(where), open_source(where) as source:
         return decode_image(source, where, max_pixels)
 

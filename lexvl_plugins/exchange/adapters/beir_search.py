@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from beir.retrieval.search import BaseSearch
 
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query, hits_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query, hits_of
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

@@ -14,12 +14,12 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query, saved_picture
-from lexvl_anserini.encoders.cards import card_of
+from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.installed import version_of
 from lexvl_anserini.ground.records import Document, Topic
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query, saved_picture
 
 if TYPE_CHECKING:
     from mteb.models import ModelMeta
@@ -159,7 +159,7 @@ class PackagedSearch(MTEBSearch):
         Raises:
             UsageError: the model does not read the modalities of the task.
         """
-        if card_of(self.model.name).reads_images:
+        if CARDS[self.model.name].reads_images:
             if task_metadata.category not in DIRECTIONS:
                 raise UsageError(
                     f"{task_metadata.name} is of category {task_metadata.category!r}; {self.name} has the categories "

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyterrier as pt
 
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, of_texts
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_anserini.runs.trec import DEFAULT_HITS, strict_scores
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import Searcher
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, of_texts
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

@@ -18,7 +18,6 @@ import numpy as np
 from scipy import sparse
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_plugins.exchange.adapters.indexed_corpus import index_of
 from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
@@ -30,6 +29,7 @@ from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import located
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_vocabulary
+from lexvl_plugins.exchange.adapters.indexed_corpus import index_of
 
 if TYPE_CHECKING:
     import torch

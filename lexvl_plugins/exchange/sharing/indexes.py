@@ -21,7 +21,6 @@ from typing import Any
 import orjson
 import yaml
 
-from lexvl_plugins.exchange.sharing.committing import OF_THE_HUB, HubPlace, check_name, commit_folder, hub_errors
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.hub import COMMIT, digest_like, hub_file, names_in, remove, safe_name
 from lexvl_anserini.engines.index_folder import REPORT, folder_bytes, index_manifest, read_report, report_digest
@@ -29,9 +28,10 @@ from lexvl_anserini.engines.opening import open_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
-from lexvl_plugins.cluster.places import fetched, place, published
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import ENGINES, FAMILIES_OF_PATHS
+from lexvl_plugins.cluster.places import fetched, place, published
+from lexvl_plugins.exchange.sharing.committing import OF_THE_HUB, HubPlace, check_name, commit_folder, hub_errors
 
 README = "README.md"
 DATASET = "dataset"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.encoders.cards import PACKAGED, card_of
+from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import read_json
@@ -84,7 +84,7 @@ def sections(
     bases: Sequence[str],
 ) -> Iterator[str]:
     """The parts of the card after its metadata."""
-    card = card_of(model.name)
+    card = CARDS[model.name]
     name = facts.repo_id or "FOLDER"
     yield f"# {name.rpartition('/')[2] if facts.repo_id else model.name}"
     equation = (import_module(card.loader.partition(":")[0]).__doc__ or "").strip().partition("\n")[0]
@@ -106,7 +106,7 @@ def sections(
 
 def table(model: Encoder, facts: ModelCardFacts, recipe: Mapping[str, Any], bases: Sequence[str]) -> str:
     """Family, networks, data, recipe, licence."""
-    card = card_of(model.name)
+    card = CARDS[model.name]
     settings = recipe.get("recipe") or {}
     data = settings.get("data") or {}
     rows = {
@@ -137,7 +137,7 @@ def result_of(measurement: Measurement, model: Encoder) -> EvalResult:
             f"{measurement.measure} of query {measurement.query_id!r}; a model card has values over all queries"
         )
     return EvalResult(
-        task_type="image-text-retrieval" if card_of(model.name).reads_images else "text-retrieval",
+        task_type="image-text-retrieval" if CARDS[model.name].reads_images else "text-retrieval",
         dataset_type=measurement.dataset,
         dataset_name=measurement.dataset,
         metric_type=measurement.measure.lower().replace("@", "_at_"),

@@ -17,8 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from lexvl_plugins.exchange.sharing.committing import HubPlace, commit_folder
-from lexvl_plugins.exchange.sharing.model_card import ModelCardFacts, model_card
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS, TOKENIZER_FILES, may_be_shards, model_files
 from lexvl_anserini.encoders.checkpoints.find import (
@@ -43,6 +41,9 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
 from lexvl_anserini.ground.manifest import PLACES
+from lexvl_anserini.ground.records import Measurement
+from lexvl_plugins.exchange.sharing.committing import HubPlace, commit_folder
+from lexvl_plugins.exchange.sharing.model_card import ModelCardFacts, model_card
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -248,3 +249,67 @@ def push_encoder(
     with TemporaryDirectory(prefix="lexvl-push-") as home:
         folder = save_encoder(model, Path(home) / "model", facts)
         return commit_folder(folder, hub, message or "Add an encoder of lexvl-anserini")
+
+
+def save_pretrained(
+    encoder: Encoder,
+    folder: Path | str,
+    licence: str | None = None,
+    language: str | Sequence[str] = "en",
+    measures: Sequence[Measurement] = (),
+    overwrite: bool = False,
+) -> Path:
+    """Writes the encoder into a folder that `load_encoder` loads with equal vectors, with a model card.
+
+    The checkpoint's files are copied as they are. Options that differ from the defaults stay with the folder;
+    sentence-transformers' SparseEncoder loads lexical encoders from it too.
+
+    Args:
+        folder: new or empty; it appears whole or not at all.
+        licence: of these weights, an id of the hub such as apache-2.0; None for unknown.
+        language: of the texts, as codes.
+        measures: values over whole datasets, for the card.
+        overwrite: replace what is in the folder.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UsageError: the encoder has no checkpoint, or metadata of the card that is not valid.
+        CheckpointError: its checkpoint changed since it was loaded.
+        ArtefactError: the folder is not empty, or the disk is full.
+    """
+    facts = ModelCardFacts(licence, language, measures)
+    return save_encoder(encoder, Path(folder), facts, overwrite)
+
+
+def push_to_hub(
+    encoder: Encoder,
+    repo_id: str,
+    licence: str | None = None,
+    language: str | Sequence[str] = "en",
+    measures: Sequence[Measurement] = (),
+    private: bool | None = None,
+    token: str | None = None,
+    message: str | None = None,
+    branch: str | None = None,
+    overwrite: bool = False,
+) -> str:
+    """Writes what `save_pretrained` writes into a model of the Hugging Face hub, in one commit; returns its URL.
+
+    Args:
+        repo_id: `owner/name`; created if it is not there.
+        licence, language, measures: as for `save_pretrained`.
+        private: of a new model; default as the owner's settings.
+        token: default that of `hf auth login`, or HF_TOKEN.
+        message: of the commit.
+        branch: an existing one; default main.
+        overwrite: replace files that no `push_to_hub` wrote.
+
+    Raises:
+        UsageError: not a name of a model; also as `save_pretrained`.
+        LexvlError: no token or one without the right to write, other files in the model, or a hub that cannot be
+            reached; nothing is committed then.
+    """
+    facts = ModelCardFacts(licence, language, measures, repo_id)
+    return push_encoder(encoder, facts, repo_id, private, token, message, branch, overwrite)

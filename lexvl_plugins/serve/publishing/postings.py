@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_plugins.serve.publishing.data_files import as_text, varying
 from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_plugins.serve.publishing.data_files import as_text, varying
 
 # Bytes of a file of postings, before they are written as text.
 RANGE = 1 << 16

@@ -26,20 +26,17 @@ from typing import Any
 
 from lexvl_anserini import __version__
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_plugins.serve.answering import described
-from lexvl_plugins.serve.documents import UNKNOWN, EncodedPicture, ShownDocument, scaled
-from lexvl_plugins.serve.opened import LiveIndex, ServedIndex, opened
-from lexvl_plugins.serve.publishing import grids
-from lexvl_plugins.serve.publishing import postings
-from lexvl_plugins.serve.publishing import related
-from lexvl_plugins.serve.publishing import words
-from lexvl_plugins.serve.publishing.data_files import DATA, write_part
 from lexvl_anserini.encoders.describing import options_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_plugins.serve.answering import described
+from lexvl_plugins.serve.documents import UNKNOWN, EncodedPicture, ShownDocument, scaled
+from lexvl_plugins.serve.opened import LiveIndex, ServedIndex, opened
+from lexvl_plugins.serve.publishing import grids, postings, related, words
+from lexvl_plugins.serve.publishing.data_files import DATA, write_part
 
 FORMAT = "lexvl-site/1"
 MARK = "site.json"

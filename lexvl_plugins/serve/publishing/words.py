@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from lexvl_plugins.serve.publishing.data_files import as_text, varying
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.tokens import token_strings
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import CsrRows, Quantiser
+from lexvl_plugins.serve.publishing.data_files import as_text, varying
 
 # The rule that `static.js` implements; a tokenizer with other parts is refused.
 NORMALIZER = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": True}

@@ -23,7 +23,6 @@ import numpy as np
 import orjson
 import torch
 
-from lexvl_plugins.train.corpora.webdataset import ShardImage, find_shards, read_shard
 from lexvl_anserini.data.entries import NAMED, LeftOut, state_of
 from lexvl_anserini.data.pictures.archives import Archive, index_archive
 from lexvl_anserini.data.pictures.images import decode_image, usable_cores
@@ -34,6 +33,7 @@ from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.progress import progress_bar
 from lexvl_plugins.train.common.batches import OwnImages, TextStore, TrainingBatch, of_one_part
 from lexvl_plugins.train.common.processes import of_all, own_rows
+from lexvl_plugins.train.corpora.webdataset import ShardImage, find_shards, read_shard
 from lexvl_plugins.train.images.captioned import CaptionedImages
 from lexvl_plugins.train.images.stores import augment
 from lexvl_plugins.train.recipe import Recipe

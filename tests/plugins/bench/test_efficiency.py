@@ -15,10 +15,14 @@ from scipy import sparse
 from shard_folders import write_shards
 from typer.testing import CliRunner
 
-from lexvl_plugins.bench import baselines
-from lexvl_plugins.bench import index
-from lexvl_plugins.bench import search
-from lexvl_plugins.bench import systems
+from lexvl_anserini.cli import make_app
+from lexvl_anserini.engines.approximation import mean_recall
+from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.registry import resolve
+from lexvl_anserini.queries.clauses import Not, Term
+from lexvl_anserini.searching.building import build_index
+from lexvl_plugins.bench import baselines, index, search, systems
 from lexvl_plugins.bench.collection import describe, prepare, read_queries
 from lexvl_plugins.bench.command import SUITES, check_options, command, run_suite
 from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, one_by_one, run_once, take_turns
@@ -35,13 +39,6 @@ from lexvl_plugins.bench.systems import (
     installed_searchers,
     share_found,
 )
-from lexvl_anserini.cli import make_app
-from lexvl_anserini.engines.approximation import mean_recall
-from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.registry import resolve
-from lexvl_anserini.queries.clauses import Not, Term
-from lexvl_anserini.searching.building import build_index
 
 # Children import this file by its name.
 HERE = Path(__file__)

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from lexvl_anserini.cli import make_app
 from lexvl_plugins.bench import overview
 from lexvl_plugins.bench.command import command
 from lexvl_plugins.bench.suite import Options, Ratio, Report
-from lexvl_anserini.cli import make_app
 
 INDEX = Report(
     settings={"documents": 5, "terms_per_document": 2},

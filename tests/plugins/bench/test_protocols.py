@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lexvl_eval.reproduction.protocols import PROTOCOLS
 from shard_folders import write_dense_shards, write_shards
 from tiny_encoders import BERT, made_dense
 from typer.testing import CliRunner
 
-from lexvl_plugins.bench import protocols
-from lexvl_plugins.bench.command import command
-from lexvl_plugins.bench.papers import PROTOCOLS
-from lexvl_plugins.bench.processes import Outcome
-from lexvl_plugins.bench.protocols import measure, ratios, said, times_of, twins_of
-from lexvl_plugins.bench.suite import Options
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
@@ -24,6 +19,11 @@ from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.bench import protocols
+from lexvl_plugins.bench.command import command
+from lexvl_plugins.bench.processes import Outcome
+from lexvl_plugins.bench.protocols import measure, ratios, said, times_of, twins_of
+from lexvl_plugins.bench.suite import Options
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {"cat": 4})]
 

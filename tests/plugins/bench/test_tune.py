@@ -10,6 +10,18 @@ from typing import Any
 import pytest
 from shard_folders import jsonl, write_shards, write_text_shards
 
+from eval.measures.names import parse_measure
+from eval.report.tables import tuning_table
+from lexvl_anserini.engines.index_folder import index_manifest
+from lexvl_anserini.fuse import command as fuse
+from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
+from lexvl_anserini.ground.records import Qrel, ScoredDoc
+from lexvl_anserini.index import command as index
+from lexvl_anserini.queries.feedback import RM3, Feedback
+from lexvl_anserini.runs.fusion import Fusion
+from lexvl_anserini.search import command as search
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.refine import Refinement
 from lexvl_plugins.bench.tune import (
     QuerySetting,
     Split,
@@ -24,18 +36,6 @@ from lexvl_plugins.bench.tune import (
     simplex,
     tune,
 )
-from eval.measures.names import parse_measure
-from eval.report.tables import tuning_table
-from lexvl_anserini.engines.index_folder import index_manifest
-from lexvl_anserini.fuse import command as fuse
-from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
-from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.index import command as index
-from lexvl_anserini.queries.feedback import RM3, Feedback
-from lexvl_anserini.runs.fusion import Fusion
-from lexvl_anserini.search import command as search
-from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.refine import Refinement
 from tests.invoking import invoked
 
 RR = parse_measure("RR@10")

@@ -12,6 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
+from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.records import ImpactDocument, ImpactQuery
+from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_plugins.bench.mixture import Mixture
 from lexvl_plugins.bench.vectors import (
     BLOCK,
@@ -28,10 +32,6 @@ from lexvl_plugins.bench.vectors import (
     write_matrix,
     write_synthetic,
 )
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError
-from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.records import ImpactDocument, ImpactQuery
-from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
 SMALL = VectorShape(terms=3, size=8, exponent=1.0, shift=0.0, least=1, gamma=2.0, scale=40.0)
 

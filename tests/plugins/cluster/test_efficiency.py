@@ -14,9 +14,16 @@ import tarfile
 import pytest
 from PIL import Image
 
-from lexvl_plugins.cluster import efficiency as cluster
-from lexvl_plugins.cluster.efficiency import ClusterDemoOptions, command, compared, copy_pictures, merge_costs, once_at_half
 from lexvl_anserini.ground.errors import LexvlError, MissingExtra, UnknownName, UsageError
+from lexvl_plugins.cluster import efficiency as cluster
+from lexvl_plugins.cluster.efficiency import (
+    ClusterDemoOptions,
+    command,
+    compared,
+    copy_pictures,
+    merge_costs,
+    once_at_half,
+)
 
 PICTURES = int(os.environ.get("LEXVL_CLUSTER_PICTURES", 48))
 

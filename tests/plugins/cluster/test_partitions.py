@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import write_shards
 
-from lexvl_plugins.cluster import partitions_building as building
-from lexvl_plugins.cluster.partitions import PartitionsEngine, divided
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
@@ -23,6 +21,8 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.queries.clauses import All, Ids, Impacts, Not, Term, Text
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index, check_index, delete_documents
+from lexvl_plugins.cluster import partitions_building as building
+from lexvl_plugins.cluster.partitions import PartitionsEngine, divided
 
 TERMS = ("ash", "bay", "cat", "dog")
 

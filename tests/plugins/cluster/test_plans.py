@@ -15,10 +15,10 @@ from word_towers import model_of
 
 from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.data.lines import LinePlace, read_lines, read_placed_lines
-from lexvl_plugins.cluster.plans import CorpusPlan, plan_corpus, read_listing
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import UnfinishedShards, write_impacts
+from lexvl_plugins.cluster.plans import CorpusPlan, plan_corpus, read_listing
 
 SMALL = Layout(shard_size=4)
 

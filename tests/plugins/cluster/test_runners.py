@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_plugins.cluster.runners import FailedPart, LocalRunner, Runner, RunnerSettings, all_results
 from lexvl_anserini.ground.errors import (
     ArtefactError,
     CheckpointError,
@@ -21,6 +20,7 @@ from lexvl_anserini.ground.errors import (
     MissingExtra,
     UnknownName,
 )
+from lexvl_plugins.cluster.runners import FailedPart, LocalRunner, Runner, RunnerSettings, all_results
 
 
 class ShuffledRunner(LocalRunner):

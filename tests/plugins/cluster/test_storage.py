@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 from byte_towers import tree
+from tests.doors.test_cluster_plans import corpus_of
 
-from lexvl_plugins.cluster import parts
-from lexvl_plugins.cluster import storage
-from lexvl_plugins.cluster.storage import LISTING
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError
+from lexvl_anserini.index import command as index
+from lexvl_anserini.search import command as search
+from lexvl_plugins.cluster import parts, storage
 from lexvl_plugins.cluster.places import (
     StoredPath,
     fetched,
@@ -30,9 +31,7 @@ from lexvl_plugins.cluster.places import (
     stored_url,
     with_urls,
 )
-from lexvl_anserini.index import command as index
-from lexvl_anserini.search import command as search
-from tests.doors.test_cluster_plans import corpus_of
+from lexvl_plugins.cluster.storage import LISTING
 
 PARTS = 3
 

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from lexvl_anserini.data.dataset import Dataset
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
@@ -25,6 +24,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query
 
 TEXTS = {"d1": "a dog runs", "d2": "a man on a beach", "d3": "a dog and a man", "d4": "red"}
 QUERIES = {"q1": "a dog", "q2": "man", "q3": "boat"}
@@ -233,8 +233,8 @@ class TestMTEB:
         from mteb.tasks.retrieval.multilingual import vidore2_bench_retrieval as tasks
         from page_tables import page, write_tables
 
-        from lexvl_plugins.pages.vidore import command
         from lexvl_anserini import load_dataset, load_encoder
+        from lexvl_plugins.pages.vidore import command
         from tests.invoking import invoked
 
         write_tables(

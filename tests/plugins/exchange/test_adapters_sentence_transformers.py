@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
 
 torch = pytest.importorskip("torch")
 
@@ -128,8 +128,8 @@ def test_what_cannot_be_searched_is_refused(arguments, message):
 
 
 def test_an_index_of_an_encoder_is_refused(tmp_path: Path, load: Any):
-    from lexvl_plugins.exchange.adapters.indexed_corpus import index_of
     from lexvl_anserini.ground.records import Document
+    from lexvl_plugins.exchange.adapters.indexed_corpus import index_of
 
     index = index_of(load("bag-of-tokens", "splade/ckpt_bert"), [Document("d", text="a dog")], tmp_path)
     with pytest.raises(UsageError, match="an index of encoder 'bag-of-tokens', not of embeddings"):

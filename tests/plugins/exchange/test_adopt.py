@@ -13,14 +13,14 @@ from shard_folders import write_shards
 from lexvl_anserini import explain as explain_command
 from lexvl_anserini import search as search_command
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_plugins.exchange import adopt
-from lexvl_plugins.exchange.adopting import adopt_index
-from lexvl_plugins.exchange.importing import ImportSettings
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Searcher
+from lexvl_plugins.exchange import adopt
+from lexvl_plugins.exchange.adopting import adopt_index
+from lexvl_plugins.exchange.importing import ImportSettings
 
 
 @pytest.fixture

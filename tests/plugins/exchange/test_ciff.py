@@ -17,16 +17,16 @@ from lucene_indexes import DOCUMENTS, MANY_DOCUMENTS, MANY_QUERIES, TERMS, shard
 from shard_folders import Documents, write_dense_shards, write_shards
 
 from lexvl_anserini import index as index_command
-from lexvl_plugins.exchange import ciff_reading
-from lexvl_plugins.exchange.ciff_reading import CiffVectors
-from lexvl_plugins.exchange.ciff_writing import bytes_field, delimited, export_ciff, number_field, varying
-from lexvl_plugins.exchange.formats import import_file
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+from lexvl_plugins.exchange import ciff_reading
+from lexvl_plugins.exchange.ciff_reading import CiffVectors
+from lexvl_plugins.exchange.ciff_writing import bytes_field, delimited, export_ciff, number_field, varying
+from lexvl_plugins.exchange.formats import import_file
 
 Lists = Mapping[str, Sequence[tuple[int, int]]]
 

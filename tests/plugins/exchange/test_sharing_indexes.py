@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from hub_server import HubServer, serving
 
-from lexvl_plugins.exchange.sharing.pull import command as pull
-from lexvl_plugins.exchange.sharing.push import command as push
 from lexvl_anserini.engines.index_folder import index_manifest, read_report
 from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index, delete_documents
+from lexvl_plugins.exchange.sharing.pull import command as pull
+from lexvl_plugins.exchange.sharing.push import command as push
 from tests.invoking import invoked
 
 TOKEN = "hf_writes"

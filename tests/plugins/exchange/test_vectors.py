@@ -19,10 +19,6 @@ from scipy import sparse
 from shard_folders import write_shards
 
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_plugins.exchange import import_shards
-from lexvl_plugins.exchange.formats import default_shards, import_file
-from lexvl_plugins.exchange.importing import ImportSettings
-from lexvl_plugins.exchange.vectors import read_matrix
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
@@ -30,6 +26,10 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
+from lexvl_plugins.exchange import import_shards
+from lexvl_plugins.exchange.formats import default_shards, import_file
+from lexvl_plugins.exchange.importing import ImportSettings
+from lexvl_plugins.exchange.vectors import read_matrix
 
 # What `SparseEncoder.decode` of sentence-transformers returns for a document.
 PAIRS = [["boat", 2.0], ["sea", 1.0]]

@@ -19,8 +19,6 @@ from tiny_encoders import BERT, PUBLISHED, SPARSE, made_dense, made_twin, made_v
 
 from lexvl_anserini import load_encoder
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_plugins.onnx.export_onnx import command as export_command
-from lexvl_plugins.onnx.exports import cached_export, export_of, is_sound
 from lexvl_anserini.encode import command as encode_command
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import load_encoder_of
@@ -32,6 +30,8 @@ from lexvl_anserini.ground.records import Document
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.onnx.export_onnx import command as export_command
+from lexvl_plugins.onnx.exports import cached_export, export_of, is_sound
 from tests.invoking import invoked
 
 pytestmark = pytest.mark.extended

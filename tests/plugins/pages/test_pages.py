@@ -20,15 +20,13 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.passages import document_of
 from lexvl_anserini.data.pictures.images import UnreadableImage, open_image
-from lexvl_plugins.pages import corpus
-from lexvl_plugins.pages import reading
-from lexvl_plugins.pages import worker
-from lexvl_plugins.pages.page import text_of
 from lexvl_anserini.ground.errors import ArtefactError, DataError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.pages import corpus, reading, worker
+from lexvl_plugins.pages.page import text_of
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(package) is None for package in ("pebble", "pypdfium2", "rapidocr")),

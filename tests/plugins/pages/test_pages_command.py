@@ -9,13 +9,13 @@ import pytest
 from pdf_files import locked_pdf, pdf_of, words_at
 from PIL import Image
 
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.searching.searcher import Searcher
+from lexvl_anserini.searching.shared_terms import explain
 from lexvl_plugins.pages import reading
 from lexvl_plugins.pages.answering import EDGE, INK, PageAlbum, framed, matched, snippet
 from lexvl_plugins.pages.page import Box, Word
 from lexvl_plugins.pages.pages import command
-from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.searching.searcher import Searcher
-from lexvl_anserini.searching.shared_terms import explain
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(package) is None for package in ("pebble", "pypdfium2", "rapidocr")),

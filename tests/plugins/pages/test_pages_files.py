@@ -13,12 +13,11 @@ from pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_
 from PIL import Image, ImageDraw, ImageFont
 
 from lexvl_anserini.data.pictures.references import PageReference, file_of, page_of
-from lexvl_plugins.pages import pdf
-from lexvl_plugins.pages import scans
+from lexvl_anserini.ground.errors import DataError
+from lexvl_plugins.pages import pdf, scans
 from lexvl_plugins.pages.contents import LONGEST, count_pages, words_of
 from lexvl_plugins.pages.order import MOST_LINES, reading_order
 from lexvl_plugins.pages.page import OCR, TEXT_LAYER, Box, PageWords, Word, text_of
-from lexvl_anserini.ground.errors import DataError
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(package) is None for package in ("pypdfium2", "rapidocr")),

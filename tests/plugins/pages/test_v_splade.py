@@ -18,12 +18,12 @@ from transformers import AutoTokenizer
 from v_splade_folders import PUBLISHED, TEMPLATE, Draws, add_modules, write_export
 
 from lexvl_anserini.encoders.checkpoints.filenames import model_files
-from lexvl_plugins.pages.v_splade_layout import PageShape, image_shapes, linear, norm, text_shapes
-from lexvl_plugins.pages import v_splade
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.grounding import localise, patch_logits
-from lexvl_plugins.pages.tiles import Tiles
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError
+from lexvl_plugins.pages import v_splade
+from lexvl_plugins.pages.tiles import Tiles
+from lexvl_plugins.pages.v_splade_layout import PageShape, image_shapes, linear, norm, text_shapes
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,7 @@ from world.pictures import draw_split
 from world.scenes import SPLITS
 
 from eval.demo import command as score_demo
-from lexvl_plugins.photos import demo as quickstart
 from lexvl_anserini.data.corpora import demo as corpus
-from lexvl_plugins.photos.demo import INDEXES, QUERIES, SYSTEMS, DemoOptions, command, steps
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import exclusive
@@ -28,6 +26,8 @@ from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.index import command as index
 from lexvl_anserini.search import command as search
+from lexvl_plugins.photos import demo as quickstart
+from lexvl_plugins.photos.demo import INDEXES, QUERIES, SYSTEMS, DemoOptions, command, steps
 
 SCENES = 8
 

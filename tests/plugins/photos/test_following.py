@@ -21,10 +21,10 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_plugins.photos import following
 from lexvl_anserini.searching.building import build_index, metadata_texts
-from lexvl_plugins.photos.following import DIGEST, Album, Followed, compare, follow
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.photos import following
+from lexvl_plugins.photos.following import DIGEST, Album, Followed, compare, follow
 
 Colour = tuple[int, int, int]
 Pair = tuple[Path, Path]

@@ -16,9 +16,9 @@ from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, DataErr
 from lexvl_anserini.ground.files import exclusive, write_json
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import Document
+from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 from lexvl_plugins.photos.command import NOTHING, changes_ahead, changes_made, command, default_output, lines_of
 from lexvl_plugins.photos.following import Album, Differences, Followed, UnreadablePicture
-from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
 RED = (200, 30, 30)
 # What is no good picture: its name, and what is wrong with it.

@@ -11,11 +11,11 @@ import time
 import pytest
 from served_colours import index_pictures, load, running
 
+from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.searching import searcher
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.access import KEY_NAME, ApiKeys, guard_address
 from lexvl_plugins.serve.serve import command
-from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.searching import searcher
 from tests.invoking import invoked
 
 FIRST, SECOND = "first-0123456789", "second-0123456789"

@@ -20,12 +20,11 @@ pytest.importorskip("mcp", reason="the SDK of the Model Context Protocol")
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
-from lexvl_plugins.serve import agents
-from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.access import ApiKeys
-from lexvl_plugins.serve.mcp import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.searching import searcher
+from lexvl_plugins.serve import agents, limits
+from lexvl_plugins.serve.access import ApiKeys
+from lexvl_plugins.serve.mcp import command
 from tests.invoking import invoked
 
 KEY = "0123456789abcdef"

@@ -5,11 +5,11 @@ from brute_force import Doc, Oracle
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lexvl_plugins.serve.answering import changed, has_text, reweighted
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.queries.clauses import All, AnyOf, Boost, Equals, Impacts, Not, Term, Text, Unscored
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.searching.shared_terms import shared_terms
+from lexvl_plugins.serve.answering import changed, has_text, reweighted
 
 IMPACTS = {"boat": 7, "red": 2, "sea": 5}
 

@@ -16,13 +16,12 @@ from colour_towers import painted
 from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_plugins.serve import limits
-from lexvl_plugins.serve import opened
-from lexvl_plugins.serve.opened import served_indexes
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
+from lexvl_plugins.serve import limits, opened
+from lexvl_plugins.serve.opened import served_indexes
 
 
 def png(picture) -> bytes:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from shard_folders import write_text_shards
 
-from lexvl_plugins.serve.answering import Service
-from lexvl_plugins.serve.messages import ProductsQuestion, Question
-from lexvl_plugins.serve.opened import Shelf, served_indexes
 from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.fields import join_fields
+from lexvl_plugins.serve.answering import Service
+from lexvl_plugins.serve.messages import ProductsQuestion, Question
+from lexvl_plugins.serve.opened import Shelf, served_indexes
 
 
 def test_each_product_names_its_field(tmp_path: Path) -> None:

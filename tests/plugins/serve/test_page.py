@@ -20,8 +20,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
-from lexvl_plugins.serve.access import ApiKeys
 from lexvl_anserini.searching import searcher
+from lexvl_plugins.serve.access import ApiKeys
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

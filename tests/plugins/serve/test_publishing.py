@@ -16,6 +16,13 @@ import pytest
 from colour_towers import painted
 
 from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
+from lexvl_anserini.searching.building import build_index
+from lexvl_anserini.searching.cuts import Cut
+from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
+from lexvl_anserini.shards.layout import Layout
+from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve import publish as publish_command
 from lexvl_plugins.serve.opened import ServedIndex
 from lexvl_plugins.serve.publishing.data_files import varying
@@ -24,13 +31,6 @@ from lexvl_plugins.serve.publishing.postings import TermPostings, in_ranges
 from lexvl_plugins.serve.publishing.related import related_terms
 from lexvl_plugins.serve.publishing.site import Publication, bare_words, one_script, publish
 from lexvl_plugins.serve.publishing.words import bag_of, words_of
-from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.cuts import Cut
-from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
-from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.shards.writing import write_impacts
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=alert(1)>"

@@ -13,12 +13,12 @@ from urllib.request import urlopen
 import pytest
 from served_colours import DENSE, index_pictures, index_texts, load, running
 
-from lexvl_plugins.serve.opened import served_indexes
-from lexvl_plugins.serve.serve import command
 from lexvl_anserini.engines.opening import target_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_anserini.searching.building import build_index
+from lexvl_plugins.serve.opened import served_indexes
+from lexvl_plugins.serve.serve import command
 from tests.invoking import invoked
 
 invoke = partial(invoked, command)

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from served_colours import PICTURES, index_pictures, load, running
 
-from lexvl_plugins.serve import limits
-from lexvl_plugins.serve.server import Guard, listening, url_of
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.searching import searcher
+from lexvl_plugins.serve import limits
+from lexvl_plugins.serve.server import Guard, listening, url_of
 
 QUESTION = json.dumps({"index": "colours", "text": "red"})
 

@@ -21,7 +21,6 @@ from store_servers import KINDS, UrlOf, clear, drop_document, killed_build, make
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_plugins.stores import folder as notes
 from lexvl_anserini.engines.opening import index_path, open_impact_index, target_of
 from lexvl_anserini.explain import command as explain_command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, StoreError, UsageError
@@ -50,6 +49,7 @@ from lexvl_anserini.searching.refine import Refinement, TwoPhase
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from lexvl_anserini.shards.reading import read_vocabulary
+from lexvl_plugins.stores import folder as notes
 from tests.invoking import invoked
 
 TERMS = [f"t{number}" for number in range(40)] + ["日本", "a.b", "😀"]

@@ -17,14 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from store_servers import MemoryStore, UrlOf, serving
+from tests.doors.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
-from lexvl_plugins.exchange.sharing.indexes import checked_index
-from lexvl_plugins.stores.building import load
-from lexvl_plugins.stores.fetching import best_hits, dot, top
-from lexvl_plugins.stores.folder import FILES, Notes, folder_of, write_folder
-from lexvl_plugins.stores.opensearch import OpenSearchStore, unpacked
-from lexvl_plugins.stores.store import StoreRow
-from lexvl_plugins.stores.urls import StorePlace, parse_url
 from lexvl_anserini.engines.opening import index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
@@ -33,7 +27,13 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
-from tests.doors.test_stores import DOCUMENTS, QUERIES, VECTORS, small
+from lexvl_plugins.exchange.sharing.indexes import checked_index
+from lexvl_plugins.stores.building import load
+from lexvl_plugins.stores.fetching import best_hits, dot, top
+from lexvl_plugins.stores.folder import FILES, Notes, folder_of, write_folder
+from lexvl_plugins.stores.opensearch import OpenSearchStore, unpacked
+from lexvl_plugins.stores.store import StoreRow
+from lexvl_plugins.stores.urls import StorePlace, parse_url
 
 # No server has port 1: connections are refused.
 CLOSED = {

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pair_shards import pairs, picture, write_shards, write_tar
 
-from lexvl_plugins.train.corpora.webdataset import expanded, find_shards
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_plugins.train.corpora.webdataset import expanded, find_shards
 
 PNG, TEXT = picture(0)
 

@@ -21,8 +21,8 @@ from lexvl_anserini.ground.claims import same_request
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest
-from lexvl_plugins.cluster.places import fetched_file
 from lexvl_anserini.shards.layout import Part
+from lexvl_plugins.cluster.places import fetched_file
 
 log = logging.getLogger(__name__)
 

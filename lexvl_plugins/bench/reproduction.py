@@ -1,0 +1,101 @@
+"""Ways of `reproduce` to measure time: latency by the protocols of papers, and speed by the suites of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lexvl_eval.reproduction.prepared import (
+    Prepared,
+    cost_of_retrieval,
+    needed_corpus,
+    needed_weights,
+    prepare,
+    twin_of,
+)
+from lexvl_eval.reproduction.retrieval import dataset_for, encoded, found_or_made
+from lexvl_eval.reproduction.rows import Finding, Need, PartCost, RowPart, Workplace
+from lexvl_eval.reproduction.sources import SUITE_S
+
+from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError
+from lexvl_plugins.bench.processes import check_system
+from lexvl_plugins.bench.protocols import measure
+from lexvl_plugins.bench.suite import Options
+
+
+def measure_latency(part: RowPart, place: Workplace) -> Finding:
+    """Measures the latency of a lexical model and of its dense twin, or finds the result."""
+    return found_or_made(part, place, latency)
+
+
+def latency(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """What `lexvl efficiency --protocol` reports of both models over the same documents, on one thread."""
+    twin = twin_of(part)
+    dense = prepare(twin, place) if twin else None
+    if twin is None or dense is None:
+        raise CheckpointError(f"{part.label}: no published weights of the dense model")
+    dataset = dataset_for(part, work, place)
+    shards, dense_shards = encoded(work, dataset, place), encoded(dense, dataset, place)
+    report = measure(Options(protocol=work.system.protocol, shards=shards, dense_shards=dense_shards))
+    of_lexical, of_dense = report.rows
+    ratios = {ratio.what: ratio.median for ratio in report.ratios}
+    values = {
+        "queries per second": of_lexical["queries_per_s"],
+        "ms per query": of_lexical["total_ms"],
+        "dense ms per query": of_dense["total_ms"],
+        "times faster": ratios["dense / lexical: in all, per query"],
+        "times smaller": ratios["dense / lexical: index bytes"],
+    }
+    return {
+        "values": {name: values[name] for name in part.measures},
+        "quantised": True,
+        "documents": of_lexical["items"],
+    }
+
+
+def measure_speed(part: RowPart, place: Workplace) -> Finding:
+    """Other systems over ours, or ours over others, by the suite of a row: medians of ratios in turns, never stored.
+
+    Raises:
+        DataError: not on Linux, where alone a suite measures.
+    """
+    assert part.system is not None and part.system.suite is not None, "`way_of` looked"
+    try:
+        check_system()
+    except LexvlError as error:
+        raise DataError(str(error)) from None
+    from lexvl_plugins.bench.search import measure as measure_search
+
+    suite = part.system.suite
+    options = Options(
+        documents=[suite.documents],
+        shape=[suite.shape],
+        system=[*suite.system],
+        query_count=suite.query_count,
+        query_terms=suite.query_terms,
+        repeats=suite.repeats,
+    )
+    report = measure_search(options)
+    ratios = {ratio.what: ratio.median for ratio in report.ratios}
+    note = f"{suite.repeats} rounds in turns; load {report.machine['load_average'][0]}"
+    return Finding({name: ratios[name] for name in part.measures}, 0, note=note)
+
+
+def needs_of_latency(part: RowPart, place: Workplace) -> list[Need]:
+    """The weights of both models, and the corpus."""
+    twin = twin_of(part)
+    return [*needed_weights(part, place), *(needed_weights(twin, place) if twin else ()), needed_corpus(part, place)]
+
+
+def cost_of_latency(part: RowPart, place: Workplace) -> PartCost | None:
+    """Disk and time of both models, whose documents no other part shares."""
+    twin = twin_of(part)
+    costs = [cost_of_retrieval(model, place) for model in (part, twin) if model]
+    if None in costs or not costs:
+        return None
+    name, size, encoding_s, topics_s = zip(*(cost for cost in costs if cost), strict=True)
+    return PartCost(" ".join(name), sum(size), sum(encoding_s), sum(topics_s))
+
+
+def cost_of_speed(part: RowPart, place: Workplace) -> PartCost:
+    """The time of a suite, whose files are temporary."""
+    return PartCost(part.label, 0, SUITE_S, 0)
