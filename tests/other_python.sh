@@ -26,7 +26,7 @@ case "${1:-}" in --newest | --pin) newest=$1; shift ;; esac
 if [ "$newest" = --pin ] && [ $# != 0 ]; then echo "error: --pin runs all tests, found '$*'" >&2; exit 2; fi
 project=${newest:+newest-}project
 environ=(PYTHON="python$version" PROJECT="$project")
-if [ -n "$newest" ]; then environ+=(LEXVL_UNPINNED=1 LEXVL_TEST_EXTRAS=test-all); fi
+if [ -n "$newest" ]; then environ+=(LEXVL_UNPINNED=1 LEXVL_TEST_EXTRAS="${LEXVL_TEST_EXTRAS:-test-all}"); fi
 
 copy() { # FOLDER: makes or updates the clone in FOLDER; its .venv stays
   local clone=$1/$project

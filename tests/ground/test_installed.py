@@ -128,6 +128,7 @@ def test_a_newer_version_than_the_tested_ones_is_one_remark(tmp_path: Path) -> N
     for version, remark in (("2.99.1", said), (f"{tested}.7", "")):
         (tmp_path / version).mkdir()
         distribution(tmp_path / version, "torch", version)
+        distribution(tmp_path / version, "transformers", MODEL_LIBRARIES["transformers"])
         done = python("-c", f"{log}\n{CHECK}\ncheck_model_libraries()", path=tmp_path / version)
         assert (done.returncode, done.stderr) == (0, remark)
 

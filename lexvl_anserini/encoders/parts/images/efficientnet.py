@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -157,7 +157,8 @@ class EfficientNetLite(nn.Module):
         for module in self.modules():
             if isinstance(module, Unit):
                 module.fold()
-        return self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        to: Any = self.to  # its types lack this argument before torch 2.14
+        return cast("EfficientNetLite", to(memory_format=torch.channels_last))
 
 
 def rounded_width(width: float) -> int:
