@@ -26,7 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Table, import_home, name_extra
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, import_home, name_extra
 from lexvl_anserini.ground.user_folders import home_folder
 
 Command = Callable[..., None]
@@ -98,7 +98,7 @@ SECTIONS = START, ENCODE, SEARCH, COMBINE, EVALUATE, DATASETS, ANALYSE = (
     "Analyses and benchmarks",
 )
 
-COMMANDS: Table[CommandRow] = Table(
+COMMANDS: Registry[CommandRow] = Registry(
     "command",
     "lexvl.commands",
     {

@@ -325,7 +325,7 @@ def command(
         log.warning(remark)
     target, batch_size = inputs.target(model.name, part), encoder.batch_size
     if dry_run:
-        rows = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint}
+        rows: dict[str, Any] = {"output": str(target), "encoder": model.name, "checkpoint": model.checkpoint}
         rows["corpus"] = inputs.topics or inputs.corpus
         if topics is None:
             rows |= estimate(dataset, model, work, part)

@@ -105,7 +105,7 @@ def command(
     run_manifest = read_run_manifest(run_path) if run_path else None
     query = chosen.find(path, manifest, run_manifest, encoder)
     if isinstance(query, Topic) and manifest.kind == "impact":
-        options = {**encoder_options(run_manifest), **encoder.changes(chosen.query_id is None)}
+        options = {**encoder_options(run_manifest), **encoder.changes()}
         changes = EncoderChanges(encoder.checkpoint, encoder.tokenizer, options, encoder.device)
         query = encoded(query, changes.load(manifest), manifest)
     if isinstance(query, ImpactQuery):

@@ -286,7 +286,6 @@ def command(
     refined: RefinementOptions,
     lists: ListOptions,
     encoder: cli.QueryEncoderOptions,
-    runner: cli.RunnerOptions,
     batch_size: cli.BatchSize = 32,
     threads: Annotated[int, typer.Option(min=1, help="Threads of the engine, for batches of topics.")] = 1,
     overwrite: cli.Overwrite = False,
@@ -301,7 +300,7 @@ def command(
     runs.check()
     lists.check()
     typed = queries.typed(runs.output)
-    changes = encoder.changes(typed is not None)
+    changes = encoder.changes()
     path, manifest_file = index_path(queries.index), Path(encoder.manifest) if encoder.manifest else None
     manifest = index_manifest(path, manifest_file)
     search = IndexSearch(
@@ -321,20 +320,16 @@ def command(
     )
     vocabulary, tree = vocabulary_file(path, manifest_file), queries.tree(manifest.fields)
     search.check(vocabulary, tree)
-    if runner.runner != "local" and not read_report(path).partitions:
-        raise UsageError(f"--runner {runner.runner} searches an index in partitions, {queries.index} is one index")
     if typed is None:
         source = topic_source(queries.topics, path, manifest, encoder.data_dir, vocabulary, queries.split)
-        with runner.running():
-            cli.print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
+        cli.print_rows(search_topics(search, source, runs, lists, overwrite, dry_run), style)
     elif dry_run:
         cli.print_rows({"index": str(path), "documents": search.index.documents, typed[0]: typed[1]}, style)
     elif queries.interactive:
-        with runner.running():
-            answer_lines(search, runs.hits or DEFAULT_HITS_SHOWN, lists, encoder.data_dir, style)
+        answer_lines(search, runs.hits or DEFAULT_HITS_SHOWN, lists, encoder.data_dir, style)
     else:
         typed_query = tree or typed_topic(queries.query, queries.query_image)
-        with runner.running(), search.searcher() as searcher:
+        with search.searcher() as searcher:
             hits = search.one(typed_query, runs.hits or DEFAULT_HITS_SHOWN, searcher)
         show(hits, texts_of(hits, search.index, encoder.data_dir) if lists.texts else {}, style, lists.cut)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lexvl_anserini import cli
 
-COMMANDS = {name: module.replace("lexvl_eval", "eval", 1) for name, module in cli.COMMANDS.items()}
+COMMANDS = {name: row.module.replace("lexvl_eval", "eval", 1) for name, row in cli.COMMANDS.items()}
 
 GOLDEN = Path(__file__).parent / "golden"
 SHARED = Path(__file__).parents[2] / "shared"

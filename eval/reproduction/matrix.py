@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.registry import Table, import_home
+from lexvl_anserini.ground.registry import Registry, import_home
 
 from ..measures.inputs import JudgementSource, describe_run
 from ..measures.measure_runs import measure_runs
@@ -199,7 +199,7 @@ WEIGHTS = Way(
 COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", needs_of_completeness, no_cost)
 
 # Task -> how it is measured; plug-ins add tasks. A task that is no key is not measured by this installation.
-WAYS: Table[Way] = Table(
+WAYS: Registry[Way] = Registry(
     "task",
     "lexvl.ways",
     {

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.ground.errors import UnknownName, UsageError
-from lexvl_anserini.ground.registry import DATASETS
+from lexvl_anserini.ground.registry import CORPORA
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.averages import AVERAGES
@@ -134,8 +134,8 @@ def check_corpus(name: str) -> None:
     part, _, split = rest.rpartition("/")
     if name in (*MEANS_OF_CORPORA, *PRIVATE):
         return
-    if family not in DATASETS:
-        raise UnknownName("corpus", family, (*DATASETS, *MEANS_OF_CORPORA, *PRIVATE))
+    if family not in CORPORA:
+        raise UnknownName("corpus", family, (*CORPORA, *MEANS_OF_CORPORA, *PRIVATE))
     if family == "beir" and part not in (*BEIR_ARCHIVES, *AS_BEIR):
         raise UnknownName("BEIR dataset", part, (*BEIR_ARCHIVES, *AS_BEIR))
     if split not in SPLITS:

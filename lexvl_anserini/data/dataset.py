@@ -13,7 +13,7 @@ from lexvl_anserini.data.passages import splitting
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
-from lexvl_anserini.ground.registry import DATASETS, FAMILIES_OF_PATHS, resolve
+from lexvl_anserini.ground.registry import CORPORA, import_home
 from lexvl_anserini.ground.typed import check_type
 from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
 
@@ -124,25 +124,25 @@ def load_dataset(
 
 
 def family_of(name: str) -> str:
-    """The key in `DATASETS` of a corpus name: its part before `/` or `:`."""
+    """The key in `CORPORA` of a corpus name: its part before `/` or `:`."""
     return name.split(":", 1)[0].split("/", 1)[0]
 
 
 def dataset_of(ref: CorpusRef) -> Dataset:
     """Loads the dataset of a reference, for example of `manifest.corpus.ref`."""
     family = family_of(ref.name)
-    if family not in DATASETS and expanded_path(ref.name).exists():
+    if family not in CORPORA and expanded_path(ref.name).exists():
         raise UsageError(
             f"{ref.name!r} is a path and names no corpus; folder:{ref.name} has its pictures and texts, "
             f"pictures:{ref.name} its pictures alone, beir:{ref.name} a corpus.jsonl"
         )
-    load: Callable[[CorpusRef], Dataset] = resolve("corpus", family, DATASETS)
-    if ref.name.startswith(f"{family}:") and family not in FAMILIES_OF_PATHS:
+    row = CORPORA[family]
+    if ref.name.startswith(f"{family}:") and not row.has_path:
         raise UsageError(
             f"{ref.name}: {family} has no place in its name, its files are in the data folder or in a package; "
             "karpathy:FILE.json,IMAGES reads captioned images of another place"
         )
-    dataset = load(ref)
+    dataset: Dataset = import_home(row.home)(ref)
     if ref.passages is None:
         return dataset
     documents = splitting(dataset.documents, ref.passages, ref.name)

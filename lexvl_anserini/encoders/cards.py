@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.registry import CORPORA, Table
+from lexvl_anserini.ground.registry import CORPORA, Registry
 
 UNKNOWN = "unknown"
 
@@ -74,7 +74,7 @@ CROSS_MODAL: tuple[Modality, ...] = ("text", "image")
 TWO_LENGTHS = ("max_length", "query_max_length")
 SVDR_RERANK = {"mode": "full", "lexical_union": True}
 
-CARDS: Table[Card] = Table(
+CARDS: Registry[Card] = Registry(
     "encoder",
     "lexvl.encoders",
     {

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 Row = TypeVar("Row")
 
 
-class Table(Mapping[str, Row]):
+class Registry(Mapping[str, Row]):
     """Rows by name: those of the core, and those of plug-ins, which add rows and replace none.
 
     Args:
@@ -138,7 +138,7 @@ class RuntimeRow(NamedTuple):
 
 _CAPTIONED = "lexvl_anserini.data.corpora.captioned"
 _FOLDER = "lexvl_anserini.data.corpora.folder"
-CORPORA: Table[CorpusRow] = Table(
+CORPORA: Registry[CorpusRow] = Registry(
     "corpus",
     "lexvl.corpora",
     {
@@ -155,7 +155,7 @@ CORPORA: Table[CorpusRow] = Table(
     },
 )
 
-ENGINES: Table[EngineRow] = Table(
+ENGINES: Registry[EngineRow] = Registry(
     "engine",
     "lexvl.engines",
     {
@@ -172,16 +172,16 @@ GONE_ENGINES = frozenset({"milvus", "pgvector"})
 
 # A runtime other than torch is an option of the encoder in manifests: `--set runtime=NAME`.
 TORCH = "torch"
-RUNTIMES: Table[RuntimeRow] = Table(
+RUNTIMES: Registry[RuntimeRow] = Registry(
     "runtime", "lexvl.runtimes", {TORCH: RuntimeRow("lexvl_anserini.encoders.loading:load_by_torch", None)}
 )
 
 # Options of any encoder: name -> "module:function", which makes of an encoder and the option's value another encoder.
-WRAPPERS: Table[str] = Table("option", "lexvl.wrappers", {})
+WRAPPERS: Registry[str] = Registry("option", "lexvl.wrappers", {})
 
 # Forms of references to pictures that are no files, and "module:function" that opens one: `a.pdf#3`.
 NUMBERED = "FILE#NUMBER"
-PICTURES: Table[str] = Table("form of picture", "lexvl.pictures", {})
+PICTURES: Registry[str] = Registry("form of picture", "lexvl.pictures", {})
 
 # Packages that not every installation has, and the extra that brings each.
 EXTRA_PACKAGES: Mapping[str, str] = {

@@ -20,7 +20,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256, read_json
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Topic
-from lexvl_anserini.ground.registry import DATASETS
+from lexvl_anserini.ground.registry import CORPORA
 from lexvl_anserini.ground.run_manifest import manifest_path
 from lexvl_anserini.ground.typed import Entry, Key, check
 from lexvl_anserini.ground.vocabulary import VOCABULARY
@@ -166,7 +166,7 @@ def topic_source(
             judged = CorpusRef(origin.dataset, origin.split or None, data_dir or origin.data_dir, escape_ids, direction)
         return TopicSource(stream, path.name, judged, origin.remove_query, file_sha256(path), encoded)
     ref = manifest.corpus.ref.at(data_dir)
-    if not topics and family_of(ref.name) not in DATASETS:
+    if not topics and family_of(ref.name) not in CORPORA:
         raise UsageError(
             f"{index}: its corpus {ref.name!r} is no dataset, so it has no topics; name a file of topics, or "
             "a dataset, with --topics"

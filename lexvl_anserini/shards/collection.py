@@ -1,10 +1,4 @@
-"""A collection: the folder of all parts of a corpus.
-
-OUT/part-00000-of-00004/     the shards of a part, as `write_impacts` leaves them
-OUT/collection.json          written at the end: the counts of all parts, and the digest of their shards
-
-Several encoded corpora as one: what must be equal, and the manifest of the whole.
-"""
+"""Several encoded corpora as one: what must be equal, the manifest of the whole, and the folders of parts."""
 
 from __future__ import annotations
 
@@ -13,16 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
 import orjson
 
 from lexvl_anserini.ground.claims import same_request
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import read_json, write_json
-from lexvl_anserini.ground.manifest import Counts, EncodedCorpus, Manifest
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.shards.layout import Part
-from lexvl_plugins.cluster.places import fetched_file
 
 log = logging.getLogger(__name__)
 
@@ -35,44 +26,6 @@ SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
 # Keys of a corpus that distinguish it from another.
 IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
 
-COLLECTION = "collection.json"
-FORMAT = "lexvl-collection/1"
-
-
-class EncodedCollection(NamedTuple):
-    """All parts of a corpus.
-
-    manifest  of the whole, without its shards
-    parts     their number
-    digest    SHA-256 (hex) of what the shards of all parts hold, in the order of the parts
-    """
-
-    manifest: Manifest
-    parts: int
-    digest: str
-
-    def folders(self, folder: Path) -> list[Path]:
-        """The folder of each part."""
-        return [folder / part_name(Part(number, self.parts)) for number in range(self.parts)]
-
-    def write(self, folder: Path) -> None:
-        """Writes collection.json."""
-        entry = {"format": FORMAT, "parts": self.parts, "digest": self.digest, "manifest": self.manifest.to_json()}
-        write_json(folder / COLLECTION, entry)
-
-    @classmethod
-    def read(cls, folder: Path) -> EncodedCollection:
-        """The collection of a folder."""
-        path = folder / COLLECTION
-        content = read_json(path, "collection")
-        try:
-            if content["format"] != FORMAT:
-                raise ValueError(f"format {content['format']!r}")
-            manifest = Manifest.from_json(content["manifest"], str(path))
-            return cls(manifest, int(content["parts"]), str(content["digest"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArtefactError(f"{path}: no collection of this version ({error!r}); encode again") from error
-
 
 def part_name(part: Part) -> str:
     """`part-00003-of-00100`."""
@@ -80,12 +33,18 @@ def part_name(part: Part) -> str:
 
 
 def part_folders(folder: Path) -> list[Path]:
-    """The folders of shards that a name stands for: of a collection all its parts, else the folder itself."""
-    if fetched_file(folder / COLLECTION).is_file():
-        return EncodedCollection.read(folder).folders(folder)
-    if next(folder.glob("part-*-of-*"), None) is not None:
+    """The folders of shards in a folder: of all parts of a corpus, else the folder itself.
+
+    Raises:
+        ArtefactError: parts are missing or unfinished.
+    """
+    parts = sorted(folder.glob("part-*-of-*"))
+    if not parts or (folder / MANIFEST).exists():
+        return [folder]
+    whole = [folder / part_name(Part(number, len(parts))) for number in range(len(parts))]
+    if parts != whole or not all((part / MANIFEST).is_file() for part in parts):
         raise ArtefactError(f"{folder}: parts that are not all encoded; run the same encode command again")
-    return [folder]
+    return whole
 
 
 def source_digest(manifest: Manifest) -> str:

@@ -14,7 +14,7 @@ from lexvl_eval.report.render import check_format
 from lexvl_anserini.cli import Verbose, expanded
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.registry import resolve
+from lexvl_anserini.ground.registry import import_home
 from lexvl_plugins.bench.processes import check_system
 from lexvl_plugins.bench.suite import Options, Report
 
@@ -61,8 +61,7 @@ def run_suite(suite: str, options: Options) -> Report:
     """Runs a suite with the options that it uses, on Linux."""
     check_options(suite, options)
     check_system()
-    targets = {name: row.target for name, row in SUITES.items()}
-    report: Report = resolve("suite", suite, targets)(options)
+    report: Report = import_home(SUITES[suite].target)(options)
     return report
 
 

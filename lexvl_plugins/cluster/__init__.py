@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from lexvl_anserini.ground.registry import CommandRow, EngineRow
+from lexvl_anserini.ground.registry import EngineRow
 
-CLUSTER_EFFICIENCY = CommandRow(
-    "lexvl_plugins.cluster.efficiency", "Analyses and benchmarks", "A cluster of this machine against one process"
-)
 PARTITIONS = EngineRow("lexvl_plugins.cluster.partitions:PartitionsEngine", ("impact",))

@@ -15,7 +15,7 @@ from pathlib import Path, PosixPath
 from typing import Any
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.registry import door
+from lexvl_anserini.ground.registry import import_home
 from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
 
 # A URL of storage: scheme, and names without `..`, `?` or `#`.
@@ -70,28 +70,28 @@ def with_urls(text: str) -> str:
 def fetched(folder: Path, names: Iterable[str] | None = None) -> Path:
     """The folder, whose published files (or those of these names that it has) are here; a local one as it is."""
     if stored_url(folder):
-        door("cluster.storage").fetch_folder(folder, names)
+        import_home("lexvl_plugins.cluster.storage").fetch_folder(folder, names)
     return folder
 
 
 def refreshed(folder: Path) -> Path:
     """The folder as `fetched` returns it, or, where nothing is published at its URL, a path where no folder is."""
     if stored_url(folder):
-        door("cluster.storage").refresh_folder(folder)
+        import_home("lexvl_plugins.cluster.storage").refresh_folder(folder)
     return folder
 
 
 def fetched_file(path: Path) -> Path:
     """A single file, which is here afterwards if there is one, and not if there is none."""
     if stored_url(path):
-        door("cluster.storage").fetch_file(path)
+        import_home("lexvl_plugins.cluster.storage").fetch_file(path)
     return path
 
 
 def publish(folder: Path) -> None:
     """Copies the files of a folder to its URL."""
     if stored_url(folder):
-        door("cluster.storage").publish_folder(folder)
+        import_home("lexvl_plugins.cluster.storage").publish_folder(folder)
 
 
 @contextmanager
@@ -101,7 +101,7 @@ def published(folder: Path) -> Iterator[None]:
     The local copy is removed then; after an exception it stays, and the next call goes on with it.
     """
     if stored_url(folder):
-        with door("cluster.storage").publishing(folder):
+        with import_home("lexvl_plugins.cluster.storage").publishing(folder):
             yield
     else:
         yield

@@ -7,7 +7,7 @@ which can be sent to another process.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.registry import RUNNERS, resolve
+from lexvl_anserini.ground.registry import import_home
 
 Result = TypeVar("Result")
 
@@ -174,6 +174,12 @@ _THIS_PROCESS = LocalRunner()
 _current: ContextVar[Runner | None] = ContextVar("runner", default=None)
 
 
+RUNNERS: Mapping[str, str] = {
+    "local": f"{__name__}:LocalRunner",
+    "ray": "lexvl_plugins.cluster.ray_cluster:RayRunner",
+}
+
+
 def current_runner() -> Runner:
     """The runner that is in use: that of `running_on`, else this process."""
     return _current.get() or _THIS_PROCESS
@@ -181,8 +187,8 @@ def current_runner() -> Runner:
 
 @contextmanager
 def running_on(name: str, settings: RunnerSettings = RunnerSettings()) -> Iterator[Runner]:
-    """Work on parts is done by this runner (a row of `registry.RUNNERS`) within the block."""
-    runner: Runner = resolve("runner", name, RUNNERS)(settings)
+    """Work on parts is done by this runner (a row of `RUNNERS`) within the block."""
+    runner: Runner = import_home(RUNNERS[name])(settings)
     token = _current.set(runner)
     try:
         yield runner

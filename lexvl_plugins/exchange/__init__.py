@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from lexvl_anserini.ground.registry import CommandRow
 
+# Other plug-ins that this one imports.
+NEEDS = ("cluster",)
+
+
 IMPORT = CommandRow(
     "lexvl_plugins.exchange.import_shards", "Train and encode", "Import vectors that another program encoded"
 )

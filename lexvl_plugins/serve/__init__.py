@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from lexvl_anserini.ground.registry import CommandRow
 
+# Other plug-ins that this one imports.
+NEEDS = ("pages",)
+
+
 SERVE = CommandRow("lexvl_plugins.serve.serve", "Index and search", "Serve a search page and a JSON API")
 MCP = CommandRow("lexvl_plugins.serve.mcp", "Index and search", "Serve indexes as tools of agents (MCP)")
 PUBLISH = CommandRow(

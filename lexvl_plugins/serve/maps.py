@@ -9,7 +9,6 @@ import numpy as np
 
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
-from lexvl_anserini.ground.registry import door
 from lexvl_anserini.ground.vocabulary import field_of, in_field
 from lexvl_plugins.serve.documents import READ
 from lexvl_plugins.serve.messages import HeatMap
@@ -39,7 +38,9 @@ def heat_map_of(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[st
         if not own:
             continue
         if entry.kind == "text" and READ in index.corpus.documents[doc_id].metadata:
-            frames = door("pages.answering").frames_of(picture, own, BM25Settings.of(entry.encoder.options))
+            from lexvl_plugins.pages.answering import frames_of
+
+            frames = frames_of(picture, own, BM25Settings.of(entry.encoder.options))
             boxes += [list(frame) for frame in frames]
         elif entry == index.drawn_field and index.map_tower is not None:
             heat = drawn_map(index.map_tower, picture, own)

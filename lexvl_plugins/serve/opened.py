@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
@@ -18,11 +18,11 @@ from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import field_options
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
-from lexvl_anserini.engines.opening import index_name, index_path, is_store_url
+from lexvl_anserini.engines.opening import find_urls, index_name, index_path
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.ground.registry import AUTO, TORCH
+from lexvl_anserini.ground.registry import TORCH
 from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
@@ -144,25 +144,16 @@ class LiveIndex:
         if self.manifest.fields:
             read = any(READ in document.metadata for document in self.corpus.documents.values())
             return self.drawn_field is not None or read
-        if self.model.options.get("runtime", TORCH) == TORCH:
-            return self.map_tower is not None
-        chosen = self.served.encoder.options.get("runtime") == AUTO and "runtime" not in self.manifest.encoder.options
-        return chosen and self.model.kind == "impact" and self.picture_tower is self.model.document
+        return self.map_tower is not None
 
     @cached_property
     def map_tower(self) -> ImageTower | None:
-        """The side of documents with its grid of cells, which a graph lacks: torch loads it at the first map."""
+        """The side of documents with its grid of cells, which a graph lacks; None without one."""
         if self.manifest.fields:
             return self._map_tower_of_field()
-        model = self.model
-        if model.options.get("runtime", TORCH) != TORCH:
-            if not self.has_maps:
-                return None
-            by_torch = {**self.served.encoder.options, "runtime": TORCH}
-            model = replace(self.served.encoder, options=by_torch).load(self.manifest)
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
-        tower: Any = model.document
+        tower: Any = self.model.document
         return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
 
     def _map_tower_of_field(self) -> ImageTower | None:
@@ -347,7 +338,7 @@ def served_indexes(
     served: dict[str, ServedIndex] = {}
     for number, place in enumerate(places):
         base = index_name(place)
-        if base == ALBUM and not is_store_url(place):
+        if base == ALBUM and not find_urls(place):
             base = Path(place).resolve().parent.name
         if not base:
             raise DataError(f"{place}: a folder without a name; name the folder of an index")

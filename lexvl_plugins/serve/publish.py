@@ -45,7 +45,7 @@ def command(
     from lexvl_plugins.serve.publishing.site import Publication, bare_words, publish
 
     started = time.perf_counter()
-    options = {**bare_words(index_manifest(index).encoder.name), **cli.encoder_settings(settings, None)}
+    options = {**bare_words(index_manifest(index).encoder.name), **cli.parse_settings(settings or ())}
     [served] = served_indexes([index], [checkpoint] if checkpoint else [], device, data_dir, options)
     publication = Publication(side, map_terms, replace_ids, tuple(example or ()))
     with cli.progress_bar(f"publish {index}", None, "documents") as progress:

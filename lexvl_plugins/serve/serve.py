@@ -15,7 +15,6 @@ import typer
 
 from lexvl_anserini import cli
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.registry import AUTO
 
 if TYPE_CHECKING:
     from socket import socket
@@ -71,7 +70,7 @@ class OpenOptions:
     ] = None
     data_dir: cli.DataDir = None
     device: cli.Device = "auto"
-    runtime: cli.Runtime = None
+    settings: cli.Settings = None
 
     @contextmanager
     def service(self, index: Sequence[str], examples: Sequence[str] = ()) -> Iterator[Service]:
@@ -80,7 +79,7 @@ class OpenOptions:
 
         if len(index) > MOST_INDEXES:
             raise UsageError(f"{len(index)} indexes; a server has at most {MOST_INDEXES}, the columns of its page")
-        settings = cli.encoder_settings((), self.runtime or AUTO)
+        settings = cli.parse_settings(self.settings or ())
         places = opened.served_indexes(index, self.checkpoint or [], self.device, self.data_dir, settings)
         shelf = opened.Shelf(places)
         try:

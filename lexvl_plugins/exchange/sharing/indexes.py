@@ -29,7 +29,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError
 from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
-from lexvl_anserini.ground.registry import ENGINES, FAMILIES_OF_PATHS
+from lexvl_anserini.ground.registry import CORPORA, ENGINES
 from lexvl_plugins.cluster.places import fetched, place, published
 from lexvl_plugins.exchange.sharing.committing import OF_THE_HUB, HubPlace, check_name, commit_folder, hub_errors
 
@@ -71,7 +71,7 @@ def named_places(manifest: Manifest, sources: Sequence[Mapping[str, Any]]) -> li
     places = {name for name in named if name and name not in PACKAGED and _is_place(name)}
     for corpus in (manifest.corpus.name, *(str(source.get("corpus", "")) for source in sources)):
         family, colon, _ = corpus.partition(":")
-        if colon and family in FAMILIES_OF_PATHS - NAMED:
+        if colon and family not in NAMED and family in CORPORA and CORPORA[family].has_path:
             places.add(corpus)
     return sorted(places)
 

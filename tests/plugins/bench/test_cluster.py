@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from lexvl_anserini.ground.errors import LexvlError, MissingExtra, UnknownName, UsageError
-from lexvl_plugins.cluster import efficiency as cluster
-from lexvl_plugins.cluster.efficiency import (
+from lexvl_plugins.bench import cluster
+from lexvl_plugins.bench.cluster import (
     ClusterDemoOptions,
     command,
     compared,

@@ -47,7 +47,7 @@ from lexvl_plugins.cluster.ray_connect import OBJECT_STORE, import_ray
 from lexvl_plugins.cluster.runners import RunnerSettings, running_on
 
 # Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_plugins.cluster.efficiency")
+log = logging.getLogger("lexvl_plugins.bench.cluster")
 
 # Pictures in the package; more of them are of the training split, which `python tools/world draw train` draws.
 PACKAGED = 1000
@@ -307,7 +307,7 @@ def command(
 ) -> None:
     """Start a Ray cluster of several nodes on this machine, and compare its work with that of one process.
 
-    Example: python -m lexvl_plugins.cluster.efficiency demo --pictures 400 --nodes 3 --kill
+    Example: python -m lexvl_plugins.bench.cluster demo --pictures 400 --nodes 3 --kill
     """
     actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, settings), "merge": merge_costs}
     if what not in actions:
