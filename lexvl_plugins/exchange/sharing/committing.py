@@ -8,7 +8,8 @@ its parent: of two that push at once, one gets an error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +21,23 @@ from lexvl_anserini.ground.errors import LexvlError, UsageError, reason_of
 log = logging.getLogger(__name__)
 
 # What the hub itself puts into a new repository.
-OF_THE_HUB = frozenset({".gitattributes"})
+HUB_FILES = frozenset({".gitattributes"})
 
 
 @dataclass(frozen=True)
 class HubPlace:
     """A repository to commit to.
 
-    mark       a file that every commit of this kind has: a repository without it is somebody else's
-    writer     what writes the mark, for errors
-    overwrite  replace files that the writer did not write
-    replace_by how the user says so
+    Attributes:
+        repo_id: `owner/name`.
+        repo_type: model or dataset.
+        mark: a file that every commit of this kind has: a repository without it is somebody else's.
+        writer: what writes the mark, for errors.
+        replace_by: how the user says `overwrite`.
+        private: whether a new repository is private; default as the owner's settings.
+        token: default that of `hf auth login`, or HF_TOKEN.
+        branch: an existing one; default main.
+        overwrite: replace files that the writer did not write.
     """
 
     repo_id: str
@@ -44,7 +51,7 @@ class HubPlace:
     overwrite: bool = False
 
     def check(self) -> None:
-        """Raises an error unless the name is one of the hub and there is a token."""
+        """Refuses a name that is none of the hub, and a hub without a token."""
         from huggingface_hub import get_token
 
         check_name(self.repo_id)
@@ -59,11 +66,12 @@ def commit_folder(folder: Path, hub: HubPlace, message: str) -> str:
     """Commits the files of a folder, which replace those of an earlier commit; returns the commit's URL."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-    api = HfApi(token=hub.token)
+    api: Any = HfApi(token=hub.token)
+    kind = {"repo_type": hub.repo_type}
     with hub_errors(hub.repo_id, "upload", "nothing was committed, push again"):
-        api.create_repo(hub.repo_id, private=hub.private, repo_type=hub.repo_type, exist_ok=True)
-        info: Any = api.repo_info(hub.repo_id, revision=hub.branch, repo_type=hub.repo_type)
-        there = {sibling.rfilename for sibling in info.siblings or ()} - OF_THE_HUB
+        api.create_repo(hub.repo_id, private=hub.private, exist_ok=True, **kind)
+        info = api.repo_info(hub.repo_id, revision=hub.branch, **kind)
+        there = {sibling.rfilename for sibling in info.siblings or ()} - HUB_FILES
         if there and hub.mark not in there and not hub.overwrite:
             raise LexvlError(
                 f"{hub.repo_id}: holds {len(there)} files that {hub.writer} did not write, such as {min(there)!r}; "
@@ -72,20 +80,21 @@ def commit_folder(folder: Path, hub: HubPlace, message: str) -> str:
         names = sorted(names_in(folder))
         operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
         operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
-        commit = api.create_commit(
-            hub.repo_id,
-            operations,
-            commit_message=message,
-            repo_type=hub.repo_type,
-            revision=hub.branch,
-            parent_commit=info.sha,
-        )
+        where = {**kind, "revision": hub.branch, "parent_commit": info.sha}
+        commit = api.create_commit(hub.repo_id, operations, commit_message=message, **where)
     log.info("%s: %d files committed", hub.repo_id, len(names))
     return str(commit.commit_url)
 
 
+def copy_files(source: Path, names: Iterable[str], folder: Path) -> None:
+    """Copies files by their names."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, folder / name)
+
+
 def check_name(repo_id: str) -> None:
-    """Raises UsageError if a name is not `owner/name`."""
+    """Refuses a name that is not `owner/name`."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 

@@ -24,7 +24,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query
+from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, collect_scores
 
 TEXTS = {"d1": "a dog runs", "d2": "a man on a beach", "d3": "a dog and a man", "d4": "red"}
 QUERIES = {"q1": "a dog", "q2": "man", "q3": "boat"}
@@ -49,12 +49,12 @@ def index(model: Encoder, tmp_path: Path) -> Index:
 
 def test_a_corpus_in_memory_is_searched(model):
     corpus = IndexedCorpus(model, iter(DOCUMENTS))
-    found = by_query(corpus.lists(TOPICS, 2))
+    found = collect_scores(corpus.search(TOPICS, 2))
     assert found == {"q1": {"d1": 2.0, "d3": 2.0}, "q2": {"d2": 1.0, "d3": 1.0}, "q3": {}}
-    among = by_query(corpus.lists_among(TOPICS[:2], {"q1": ["d4", "d3", "d2"], "q2": []}, 9))
+    among = collect_scores(corpus.rank_among(TOPICS[:2], {"q1": ["d4", "d3", "d2"], "q2": []}, 9))
     assert among == {"q1": {"d3": 2.0, "d2": 1.0, "d4": 0.0}, "q2": {}}
     with pytest.raises(UsageError, match="topic 'q3': no candidates among those of 1 topics"):
-        next(corpus.lists_among(TOPICS[2:], {"q1": ["d1"]}, 3))
+        next(corpus.rank_among(TOPICS[2:], {"q1": ["d1"]}, 3))
     folder = corpus.index.path.parent
     assert folder.is_dir()
     del corpus
@@ -76,7 +76,7 @@ def test_wrong_types_are_one_line(model, index, tmp_path):
         (lambda: search.search({"d": {"text": "a", "title": [1]}}, QUERIES, 3), "'d': its title is of type list"),
         (lambda: search.search(plain, {"q": 3}, 3), "'q': its text is of type int, expected a str"),
         (lambda: search.search(plain, QUERIES, "3"), "hits is '3', expected an integer from 1"),
-        (lambda: next(IndexedCorpus(model, DOCUMENTS).lists(TOPICS, [3])), r"hits is \[3\], expected an integer"),
+        (lambda: next(IndexedCorpus(model, DOCUMENTS).search(TOPICS, [3])), r"hits is \[3\], expected an integer"),
         (lambda: PyTerrierRetriever(index)(topics), "'q': its query is of type int|'q': its text is of type int"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -119,7 +119,7 @@ def test_pyterrier_experiments(index, model, tmp_path):
     assert table["recip_rank"].tolist() == [0.5]
     record = {"docno": 7, "text": "runs", "title": "a dog", "url": "a blank", "empty": ""}
     fields = PyTerrierIndexer(model, tmp_path / "made", ("title", "text", "url", "empty", "none"))
-    assert fields.document(record)[:3] == ("7", "a dog", "runs a blank")
+    assert fields.convert_document(record)[:3] == ("7", "a dog", "runs a blank")
     made = PyTerrierIndexer(model, tmp_path / "made").index(
         {"docno": doc_id, "text": text} for doc_id, text in TEXTS.items()
     )
@@ -198,7 +198,7 @@ class TestMTEB:
         module = import_module("mteb._create_dataloaders") if find_spec("mteb._create_dataloaders") else None
         assert hasattr(module, "create_dataloader"), (
             "MTEB has no mteb._create_dataloaders.create_dataloader any more: look where its wrappers get the "
-            "text and the image of a row now, and adapt MTEBSearch._rows"
+            "text and the image of a row now, and adapt MTEBSearch._read_rows"
         )
 
     def test_texts(self, model):
@@ -227,7 +227,7 @@ class TestMTEB:
         scores = self.evaluated(model, getattr(retrieval, name)())
         assert 0 <= scores["test"][0]["ndcg_at_10"] <= 1
 
-    def test_a_task_of_pages_measures_what_we_measure(self, tmp_path, monkeypatch):
+    def test_a_make_task_pages_measures_what_we_measure(self, tmp_path, monkeypatch):
         """MTEB's task of ViDoRe over three pages in the tables of `vidore:FOLDER`, and our own run over them."""
         import datasets
         from mteb.tasks.retrieval.multilingual import vidore2_bench_retrieval as tasks
@@ -268,7 +268,7 @@ class TestMTEB:
 
     def test_our_datasets_are_tasks(self, model):
         """Relevant are d3 for q1, which d1 ties with, and d2 for q2; MTEB orders equal scores by the greater id."""
-        from lexvl_plugins.exchange.adapters.mteb_task import task_of
+        from lexvl_plugins.exchange.adapters.mteb_task import make_task
 
         judged = replace(
             DATASET,
@@ -276,20 +276,20 @@ class TestMTEB:
             topics=lambda: iter(TOPICS),
             qrels=lambda: iter([Qrel("q1", "d3", 1), Qrel("q2", "d2", 1), Qrel("q3", "d1", 0)]),
         )
-        task = task_of(judged)
+        task = make_task(judged)
         assert (task.metadata.name, task.metadata.category) == ("BeirMyToys", "t2t")
         [row] = self.evaluated(model, task)["test"]
         assert row["ndcg_at_10"] == pytest.approx((1 + 1 / log2(3)) / 2, abs=1e-5)
         with pytest.raises(DataError, match="beir:my-toys: no judgement has a relevant document"):
-            task_of(replace(judged, qrels=lambda: iter([Qrel("q1", "d3", 0)]))).load_data()
+            make_task(replace(judged, qrels=lambda: iter([Qrel("q1", "d3", 0)]))).load_data()
         with pytest.raises(DataError, match="judgements name topic 'q9', which the dataset lacks"):
-            task_of(replace(judged, qrels=lambda: iter([Qrel("q9", "d3", 1)]))).load_data()
+            make_task(replace(judged, qrels=lambda: iter([Qrel("q9", "d3", 1)]))).load_data()
         with pytest.raises(UsageError, match="give the task a name"):
-            task_of(replace(judged, name="--"))
+            make_task(replace(judged, name="--"))
 
     def test_a_title_and_a_text_stay_two(self, model, monkeypatch):
         """MTEB joins them for encoders that read one text; ours get what `encode` gives them."""
-        from lexvl_plugins.exchange.adapters.mteb_task import task_of
+        from lexvl_plugins.exchange.adapters.mteb_task import make_task
 
         documents = [Document("d1", "a dog", "runs"), Document("d2", None, "a cat"), Document("d3", "a boat", None)]
         qrels = [Qrel(topic.query_id, "d1", 1) for topic in TOPICS]
@@ -303,14 +303,14 @@ class TestMTEB:
             return IndexedCorpus(model, indexed, batch_size=batch_size)
 
         monkeypatch.setattr("lexvl_plugins.exchange.adapters.mteb_search.IndexedCorpus", index)
-        self.evaluated(model, task_of(data))
+        self.evaluated(model, make_task(data))
         assert [document[:3] for document in indexed] == [
             ("d1", "a dog", "runs"), ("d2", None, "a cat"), ("d3", "a boat", "")
         ]  # fmt: skip
 
     def test_our_datasets_of_pictures_are_tasks(self):
         from lexvl_anserini import load_dataset, load_encoder
-        from lexvl_plugins.exchange.adapters.mteb_task import task_of
+        from lexvl_plugins.exchange.adapters.mteb_task import make_task
 
         demo = load_dataset("demo", direction="text-to-image")
         few = list(islice(demo.documents(), 12))
@@ -318,17 +318,17 @@ class TestMTEB:
         topics = list(demo.topics())
         qrels = [qrel for qrel in demo.qrels() if qrel.doc_id in ids]
         small = replace(demo, documents=lambda: iter(few), topics=lambda: iter(topics), qrels=lambda: iter(qrels))
-        task = task_of(small, "Few")
+        task = make_task(small, "Few")
         assert (task.metadata.name, task.metadata.category) == ("Few", "t2i")
         model = load_encoder("vdr-crossmodal", "demo-vdr", direction="text-to-image")
         [row] = self.evaluated(model, task)[demo.split]
         corpus = IndexedCorpus(model, few)
-        lists = by_query(corpus.lists(topics, 10))
+        lists = collect_scores(corpus.search(topics, 10))
         relevant = {qrel.query_id: qrel.doc_id for qrel in qrels}
         ten = [doc_id in lists[query_id] for query_id, doc_id in relevant.items()]
         assert row["recall_at_10"] == pytest.approx(sum(ten) / len(ten), abs=1e-5) and sum(ten) > len(ten) / 2
         with pytest.raises(DataError, match="has no picture; the direction of the dataset needs one"):
-            task_of(replace(small, documents=lambda: iter(DOCUMENTS))).load_data()
+            make_task(replace(small, documents=lambda: iter(DOCUMENTS))).load_data()
 
     def test_the_packaged_models_have_entries_in_its_registry(self, monkeypatch):
         """The file as MTEB would have it, in its own package of implementations."""
@@ -355,16 +355,16 @@ class TestMTEB:
 
     @pytest.mark.parametrize("name", TRAINED)
     def test_entries_say_what_the_models_are(self, name):
-        from lexvl_plugins.exchange.adapters.mteb_models import lexvl_loader, lexvl_mini, photos_dense, photos_vdr
+        from lexvl_plugins.exchange.adapters.mteb_models import lexvl_mini, load_packaged, photos_dense, photos_vdr
 
         [meta] = [meta for meta in (lexvl_mini, photos_vdr, photos_dense) if meta.name == f"lexvl/{name}"]
-        search = lexvl_loader(meta.name, revision=meta.revision, **meta.loader_kwargs)
+        search = load_packaged(meta.name, revision=meta.revision, **meta.loader_kwargs)
         assert meta.n_parameters == sum(weights_of(search.model).values())
         assert meta.memory_usage_mb == round(4 * meta.n_parameters / 2**20)
         vector = search.model.encode_query("two dogs")
         assert meta.embed_dim == vector.shape[-1]
         with pytest.raises(UsageError, match=f"MTEB's entry has revision 0, the installed package has {meta.revision}"):
-            lexvl_loader(meta.name, revision="0", **meta.loader_kwargs)
+            load_packaged(meta.name, revision="0", **meta.loader_kwargs)
 
     def test_packaged_models_take_the_direction_of_a_task(self):
         from mteb.mocks.mock_tasks import retrieval

@@ -127,10 +127,10 @@ def test_what_cannot_be_searched_is_refused(arguments, message):
         semantic_search_lucene(tensor(QUERIES), **arguments)
 
 
-def test_an_index_of_an_encoder_is_refused(tmp_path: Path, load: Any):
+def test_an_index_documents_an_encoder_is_refused(tmp_path: Path, load: Any):
     from lexvl_anserini.ground.records import Document
-    from lexvl_plugins.exchange.adapters.indexed_corpus import index_of
+    from lexvl_plugins.exchange.adapters.indexed_corpus import index_documents
 
-    index = index_of(load("bag-of-tokens", "splade/ckpt_bert"), [Document("d", text="a dog")], tmp_path)
+    index = index_documents(load("bag-of-tokens", "splade/ckpt_bert"), [Document("d", text="a dog")], tmp_path)
     with pytest.raises(UsageError, match="an index of encoder 'bag-of-tokens', not of embeddings"):
         semantic_search_lucene(tensor(QUERIES), corpus_index=index)

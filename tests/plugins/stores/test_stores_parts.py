@@ -27,7 +27,7 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
-from lexvl_plugins.exchange.sharing.indexes import checked_index
+from lexvl_plugins.exchange.sharing.indexes import check_index
 from lexvl_plugins.stores.building import load
 from lexvl_plugins.stores.fetching import best_hits, dot, top
 from lexvl_plugins.stores.folder import FILES, Notes, folder_of, write_folder
@@ -182,7 +182,7 @@ def test_a_store_of_an_older_version(url: str, engine: str, tmp_path: Path) -> N
         lambda: index_path(url),
         lambda: build_index(shards, url),
         lambda: list(search_index(folder, QUERIES)),
-        lambda: checked_index(folder),
+        lambda: check_index(folder),
     ):
         with pytest.raises(ArtefactError, match=message) as caught:
             act()
