@@ -31,7 +31,6 @@ LONGEST_MESSAGE = 1 << 31
 PIECE_BYTES = 1 << 24
 # Protobuf's wire types. A field has one; a file with another is no CIFF.
 VARINT, EIGHT_BYTES, BYTES, FOUR_BYTES = 0, 1, 2, 5
-FIXED_BYTES = {EIGHT_BYTES: 8, FOUR_BYTES: 4}
 HEADER_TYPES = {1: VARINT, 2: VARINT, 3: VARINT, 4: VARINT, 5: VARINT, 6: VARINT, 7: EIGHT_BYTES, 8: BYTES}
 RECORD_TYPES = {1: VARINT, 2: BYTES, 3: VARINT}
 
@@ -68,18 +67,27 @@ def read_varint(raw: Any, at: int, end: int) -> Any:
 
 
 @kernel
-def skip_value(raw: Any, at: int, end: int, wire: int) -> Any:
-    """Returns the place after a value of a wire type; -1 where it is cut off, or protobuf has no such type."""
-    size = np.int64(-1)
+def read_field(raw: Any, at: int, end: int) -> Any:
+    """Returns number, wire type and value of a field, the place of its bytes, and the place after it.
+
+    A field of bytes has their number as its value. The place after it is -1 where the field is cut off, or protobuf has
+    no such type.
+    """
+    tag, at = read_varint(raw, at, end)
+    field, wire, size = tag >> 3, tag & 7, np.int64(-1)
+    after: Any = -1
+    value, start = read_varint(raw, at, end) if at >= 0 else (np.int64(0), -1)
     if wire == VARINT:
-        return read_varint(raw, at, end)[1]
+        return field, wire, value, start, start
     if wire == BYTES:
-        size, at = read_varint(raw, at, end)
+        size, at = value, start
     elif wire == EIGHT_BYTES:
         size = np.int64(8)
     elif wire == FOUR_BYTES:
         size = np.int64(4)
-    return at + size if at >= 0 and 0 <= size <= end - at else -1
+    if at >= 0 and 0 <= size <= end - at:
+        after = at + size
+    return field, wire, value, start, after
 
 
 @kernel
@@ -95,18 +103,13 @@ def parse_list(raw: Any, limit: int, most: int, documents: Any, impacts: Any, fa
             of a posting that is wrong the document and the value.
     """
     facts[:] = 0
-    at, end, document, count = 0, len(raw), np.int64(0), 0
-    while at < end:
-        tag, start = read_varint(raw, at, end)
-        if start < 0:
-            return CUT
-        at = skip_value(raw, start, end, tag & 7)
+    at, document, count = 0, np.int64(0), 0
+    while at < len(raw):
+        field, wire, value, start, at = read_field(raw, at, len(raw))
         if at < 0:
             return CUT
-        field = tag >> 3
-        if 1 <= field <= 4 and tag & 7 != (BYTES if field == 1 or field == 4 else VARINT):
+        if 1 <= field <= 4 and wire != (BYTES if field == 1 or field == 4 else VARINT):
             return OTHER_TYPE
-        value, start = read_varint(raw, start, end)
         if field == 1:
             facts[TERM_START], facts[TERM_END] = start, at
         elif field == 2:
@@ -114,18 +117,14 @@ def parse_list(raw: Any, limit: int, most: int, documents: Any, impacts: Any, fa
         elif field == 4:
             gap, impact = np.int64(0), np.int64(0)
             while start < at:
-                tag, start = read_varint(raw, start, at)
+                part, wire, value, _, start = read_field(raw, start, at)
                 if start < 0:
                     return CUT
-                value = read_varint(raw, start, at)[0]
-                start = skip_value(raw, start, at, tag & 7)
-                if start < 0:
-                    return CUT
-                if tag >> 3 == 1:
+                if part == 1:
                     gap = value
-                elif tag >> 3 == 2:
+                elif part == 2:
                     impact = value
-                if 1 <= tag >> 3 <= 2 and tag & 7 != VARINT:
+                if 1 <= part <= 2 and wire != VARINT:
                     facts[DOCUMENT] = document
                     return OTHER_TYPE
             facts[DOCUMENT], facts[VALUE] = document, gap
@@ -177,37 +176,19 @@ class Messages:
 
     def read_fields(self, what: str, types: Mapping[int, int]) -> dict[int, Any]:
         """Reads the fields of the next message by number: integers, or bytes; unknown ones too."""
-        raw, at = self.read(what), 0
+        raw, at = np.frombuffer(self.read(what), np.uint8), 0
         values: dict[int, Any] = {}
-        try:
-            while at < len(raw):
-                tag, at = _read_number(raw, at)
-                field, wire = tag >> 3, tag & 7
-                if types.get(field, wire) != wire:
-                    raise DataError(
-                        f"{self._path}: field {field} of {what} has protobuf's wire type {wire}, expected "
-                        f"{types[field]}; this is no CIFF file"
-                    )
-                size, at = _read_number(raw, at) if wire in (VARINT, BYTES) else (FIXED_BYTES[wire], at)
-                if wire == VARINT:
-                    values[field] = size
-                else:
-                    values[field], at = raw[at : at + size], at + size
-        except (IndexError, KeyError) as error:
-            raise self.describe_cut(what) from error
-        if at > len(raw):
-            raise self.describe_cut(what)
+        while at < len(raw):
+            field, wire, value, start, at = read_field(raw, at, len(raw))
+            if (expected := types.get(field, wire)) != wire:
+                raise DataError(
+                    f"{self._path}: field {field} of {what} has protobuf's wire type {wire}, expected {expected}; this "
+                    "is no CIFF file"
+                )
+            if at < 0:
+                raise self.describe_cut(what)
+            values[field] = value if wire == VARINT else raw[start:at].tobytes()
         return values
-
-
-def _read_number(raw: bytes, at: int) -> tuple[int, int]:
-    """Reads as `read_varint`, of bytes, which is faster for a single number; a cut number raises IndexError."""
-    value = shift = 0
-    while (octet := raw[at]) > 127:
-        value |= (octet & 127) << shift
-        shift, at = shift + 7, at + 1
-    value |= octet << shift
-    return value - (1 << 64) if value >> 63 else value, at + 1
 
 
 class Spill:
@@ -275,7 +256,7 @@ class CiffVectors:
         span: documents that are read at once.
     """
 
-    integers = True
+    integers, peaks = True, np.empty(0)
 
     def __init__(self, path: Path, room: Path, span: int, escape_ids: bool = False):
         self._path, self._span = path, span
@@ -337,10 +318,6 @@ class CiffVectors:
                 "expected one of each"
             )
         return [ids[place] for place in order.tolist()]
-
-    def list_peaks(self) -> np.ndarray:
-        """Integers need no scale."""
-        raise NotImplementedError
 
     def read_shards(self, progress: Progress) -> Iterator[Shard]:
         """Yields the documents, `span` at a time; CIFF has neither texts nor metadata."""

@@ -56,14 +56,13 @@ class Vectors(Protocol):
         terms: terms of its columns.
         documents: number of documents.
         integers: whether all weights are impacts already.
+        peaks: the greatest weight of each document, float64 [documents]; of no meaning for integers.
     """
 
     terms: Sequence[str]
     documents: int
     integers: bool
-
-    def list_peaks(self) -> np.ndarray:
-        """Returns the greatest weight of each document, float64 [documents]; called where weights are no integers."""
+    peaks: np.ndarray
 
     def read_shards(self, progress: Progress) -> Iterator[Shard]:
         """Yields the documents in the order of the file, as many at a time as a shard has; CSR [n, terms]."""
@@ -201,7 +200,7 @@ def _write_shards(
         columns = find_columns(vectors.terms, vocabulary)
         quantiser = keep_integers(Quantiser.from_json(request.quantiser), vectors.integers)
         if quantiser.document.scheme == "calibrated":
-            quantiser = quantiser.calibrate(sparse.csr_matrix(vectors.list_peaks()[:, None]))
+            quantiser = quantiser.calibrate(sparse.csr_matrix(vectors.peaks[:, None]))
         (part / "docs").mkdir()
         seen, entries = SeenIds(), []
         for number, shard in enumerate(vectors.read_shards(progress)):

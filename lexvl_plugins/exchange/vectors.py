@@ -65,7 +65,7 @@ class JsonVectors:
     def __init__(self, source: Path, room: Path, span: int, escape_ids: bool = False):
         self._files, self._span, self._escape_ids = list_files(source), span, escape_ids
         self._dimensions: dict[str, int] = {}
-        self._peaks, self.integers = array("d"), True
+        peaks, self.integers = array("d"), True
         problems: list[str] = []
         for line in self._read_lines():
             try:
@@ -74,21 +74,21 @@ class JsonVectors:
                 problems.append(str(error))
                 continue
             self.integers = self.integers and float not in map(type, vector.values())
-            self._peaks.append(max(vector.values(), default=0))
+            peaks.append(max(vector.values(), default=0))
             if not vector.keys() <= self._dimensions.keys():
                 for term in vector:
                     self._dimensions.setdefault(term, len(self._dimensions))
         if problems:
             more = f"; and {len(problems) - NAMED:,} more" if len(problems) > NAMED else ""
-            lines = len(self._peaks) + len(problems)
+            lines = len(peaks) + len(problems)
             raise DataError(
                 f"{len(problems):,} of {lines:,} lines are no documents: {'; '.join(problems[:NAMED])}{more}"
             )
-        if not self._peaks:
+        if not peaks:
             raise DataError(f"{source}: no document in it")
         if self.integers:
-            check_impact(source, int(max(self._peaks)))
-        self.documents = len(self._peaks)
+            check_impact(source, int(max(peaks)))
+        self.documents, self.peaks = len(peaks), np.asarray(peaks)
         self.terms: Sequence[str] = tuple(self._dimensions)
 
     def _read_lines(self) -> Iterator[Line]:
@@ -112,10 +112,6 @@ class JsonVectors:
             for term in weights:
                 check_term(term, where)
         return doc_id, weights, row
-
-    def list_peaks(self) -> np.ndarray:
-        """Returns the greatest weight of each document, float64 [documents]."""
-        return np.asarray(self._peaks)
 
     def read_shards(self, progress: Progress) -> Iterator[Shard]:
         """Yields the documents, `span` at a time."""
@@ -164,11 +160,7 @@ class MatrixVectors:
         self.integers = bool(np.issubdtype(matrix.dtype, np.integer))
         if self.integers:
             check_impact(source, matrix.data.max(initial=0))
-        self.documents, self.terms = len(self._ids), terms
-
-    def list_peaks(self) -> np.ndarray:
-        """Returns the greatest weight of each document, float64 [documents]."""
-        return row_max(self._matrix)
+        self.documents, self.terms, self.peaks = len(self._ids), terms, row_max(matrix)
 
     def read_shards(self, progress: Progress) -> Iterator[Shard]:
         """Yields the documents, `span` at a time; without texts and metadata."""

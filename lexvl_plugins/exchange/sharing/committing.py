@@ -22,6 +22,11 @@ log = logging.getLogger(__name__)
 
 # What the hub itself puts into a new repository.
 HUB_FILES = frozenset({".gitattributes"})
+REMEDIES = {
+    401: "the token is not valid; run `hf auth login`",
+    403: "the token may not write there; make one that may, or name a model of your own",
+    412: "someone else pushed meanwhile; push again",
+}
 
 
 @dataclass(frozen=True)
@@ -124,13 +129,8 @@ def hub_errors(repo_id: str, step: str, outcome: str) -> Iterator[None]:
             f"{repo_id}: not found with this token; it is another owner's private one, or the token may not read it"
         ) from error
     except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else None
-        remedies = {
-            401: "the token is not valid; run `hf auth login`",
-            403: "the token may not write there; make one that may, or name a model of your own",
-            412: "someone else pushed meanwhile; push again",
-        }
-        why = remedies.get(status or 0) or reason_of(error)
+        status = error.response.status_code if error.response is not None else 0
+        why = REMEDIES.get(status) or reason_of(error)
         raise LexvlError(f"{repo_id}: the hub refuses ({status}): {why}; {outcome.partition(',')[0]}") from error
     except Exception as error:  # any error of the HTTP stack
         reason = reason_of(error.__cause__ or error)

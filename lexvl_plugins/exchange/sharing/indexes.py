@@ -150,21 +150,16 @@ def push_index(
         rows = {"documents": manifest.counts.documents, "files": len(list(names_in(folder)))}
         if not stored:
             return {"index": commit_folder(folder, hub, "Add an index of lexvl-anserini"), **rows}
-        with published(place(target)):
-            replace_stored(folder, place(target), overwrite)
+        with published(there := place(target)):
+            held = sorted(names_in(there)) if there.is_dir() else []
+            if held and REPORT not in held and not overwrite:
+                raise ArtefactError(
+                    f"{there}: holds {len(held)} files that lexvl push did not write, such as {held[0]!r}; name "
+                    "another folder, or replace them (--overwrite)"
+                )
+            shutil.rmtree(there, ignore_errors=True)
+            shutil.copytree(folder, there)
         return {"index": target, **rows}
-
-
-def replace_stored(folder: Path, target: Path, overwrite: bool) -> None:
-    """Puts the files of a folder into the place of those of an earlier push."""
-    there = sorted(names_in(target)) if target.is_dir() else []
-    if there and REPORT not in there and not overwrite:
-        raise ArtefactError(
-            f"{target}: holds {len(there)} files that lexvl push did not write, such as {there[0]!r}; name another "
-            "folder, or replace them (--overwrite)"
-        )
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(folder, target)
 
 
 def pull_index(source: str, index: Path, overwrite: bool = False, with_places: bool = False) -> dict[str, Any]:

@@ -42,13 +42,7 @@ class ModelCardFacts:
 
 
 def build_card(model: Encoder, checkpoint: Checkpoint, facts: ModelCardFacts, loader: str | None) -> str:
-    """Writes README.md of a saved encoder.
-
-    Args:
-        model: the encoder.
-        checkpoint: its files, of which recipe, base networks and the card of the original are read.
-        facts: of the author.
-        loader: of sentence-transformers, with a place for the name; None if it cannot load the folder.
+    """Writes README.md of a saved encoder; `loader` of sentence-transformers has a place for the name.
 
     Raises:
         UsageError: metadata that the hub would refuse.

@@ -97,8 +97,9 @@ class LexicalModule(InputModule):
         """Chooses the side of a task, or the other if only that reads the inputs."""
         sides = [self.model.query, self.model.document]
         first, second = sides if task == "query" else reversed(sides)
-        pictures = "image" in self.modalities  # else the name of a picture is a text, as for sentence-transformers
-        images = {pictures and names_picture(item) if isinstance(item, str) else True for item in inputs}
+        # The name of a picture is its path, as for sentence-transformers, where a side reads pictures.
+        suffixes = image_suffixes() if "image" in self.modalities else ()
+        images = {not isinstance(item, str) or PurePath(item).suffix.lower() in suffixes for item in inputs}
         if len(images) > 1:
             raise UsageError("texts and images in one batch; encode them one after the other")
         side = next((side for side in (first, second) if reads_images(side) == (images == {True})), None)
@@ -125,11 +126,6 @@ class LexicalModule(InputModule):
     def get_config_dict(self) -> dict[str, Any]:
         """Returns what `repr` prints."""
         return {"encoder": self._model.name, "checkpoint": self._model.checkpoint, **self._model.options}
-
-
-def names_picture(text: str) -> bool:
-    """Whether a text ends as the name of a picture, which sentence-transformers takes for its path."""
-    return PurePath(text).suffix.lower() in image_suffixes()
 
 
 class Terms:

@@ -203,12 +203,6 @@ def test_weights_of_one_place_are_summed(tmp_path: Path, kind: str, dtype: Any) 
     save_twice(path, kind, np.array([100, 120, 5], dtype))
     matrix = read_matrix(path)
     assert matrix.toarray().tolist() == [[0, 220], [5, 0]] and matrix.nnz == 2
-    (tmp_path / "ids").write_text("x\ny\n")
-    (tmp_path / "terms").write_text("boat\nsea\n")
-    settings = ImportSettings(ids=tmp_path / "ids", vocabulary=tmp_path / "terms")
-    manifest = import_file(path, tmp_path / "out", settings)
-    assert manifest.counts.postings == sum(map(len, held(tmp_path / "out", manifest).values())) == 2
-    assert build_index(tmp_path / "out", tmp_path / "index").documents == 2
 
 
 OUTSIDE: dict[str, dict[str, Any]] = {
