@@ -165,11 +165,6 @@ class Messages:
             raise self.describe_cut(what)
         return bytes(message)
 
-    def expect_end(self, what: str) -> None:
-        """Refuses bytes after the last message."""
-        if self._source.read(1):
-            raise DataError(f"{self._path}: more after {what}, expected the end of the file; export it again")
-
     def describe_cut(self, what: str) -> DataError:
         """Returns the error about a message that is not whole."""
         return DataError(f"{self._path}: cut off or damaged in {what}; copy or export the file again")
@@ -248,13 +243,7 @@ class Spill:
 
 
 class CiffVectors:
-    """The documents of a CIFF file; see `importing.Vectors`. Memory: a term's postings, and the ids.
-
-    Args:
-        path: a file whose name may end in .gz or .zst.
-        room: a folder for a temporary file of 12 bytes a posting.
-        span: documents that are read at once.
-    """
+    """The documents of a CIFF file; see `importing.Vectors`. Memory: a term's postings, and the ids."""
 
     integers, peaks = True, np.empty(0)
 
@@ -266,7 +255,9 @@ class CiffVectors:
             self._spill = Spill(room / "postings.part", self.documents, span)
             terms = [self._read_list(messages, number, lists) for number in range(lists)]
             self._ids = self._read_records(messages, escape_ids)
-            messages.expect_end(f"document record {self.documents:,}, the header's last,")
+            if source.read(1):
+                last = f"document record {self.documents:,}, the header's last"
+                raise DataError(f"{path}: more after {last}, expected the end of the file; export it again")
         self.terms: Sequence[str] = Vocabulary(terms, str(path)).terms
 
     def _read_header(self, messages: Messages) -> tuple[int, int]:

@@ -52,6 +52,9 @@ AS_THEY_ARE = SideQuantiser("fixed", None, 1.0)
 class Vectors(Protocol):
     """The documents of a file of vectors, which is open and checked.
 
+    A class of it takes the file, a folder for temporary files, the number of documents that are read at once, and
+    whether it percent-encodes ids.
+
     Attributes:
         terms: terms of its columns.
         documents: number of documents.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,6 @@ def list_files(source: Path) -> list[Path]:
 class JsonVectors:
     """Documents as JSON lines; see `importing.Vectors`. They are read twice. Memory: a shard, and 8 bytes a document.
 
-    Args:
-        source: a file or a folder of files, plain or compressed.
-        room: not used.
-        span: documents that are read at once.
-
     Raises:
         DataError: lines that hold no document; the first are named, all are counted.
     """
@@ -67,7 +62,7 @@ class JsonVectors:
         self._dimensions: dict[str, int] = {}
         peaks, self.integers = array("d"), True
         problems: list[str] = []
-        for line in self._read_lines():
+        for line in chain.from_iterable(map(read_lines, self._files)):
             try:
                 _, vector, _ = self._parse(line)
             except LexvlError as error:
@@ -91,10 +86,6 @@ class JsonVectors:
         self.documents, self.peaks = len(peaks), np.asarray(peaks)
         self.terms: Sequence[str] = tuple(self._dimensions)
 
-    def _read_lines(self) -> Iterator[Line]:
-        for path in self._files:
-            yield from read_lines(path)
-
     def _parse(self, line: Line) -> tuple[str, dict[str, float], Mapping[str, Any]]:
         """Returns the id, the weights and all fields of a line."""
         row, where = parse_object(line), line.where
@@ -115,7 +106,7 @@ class JsonVectors:
 
     def read_shards(self, progress: Progress) -> Iterator[Shard]:
         """Yields the documents, `span` at a time."""
-        rows = map(self._parse, self._read_lines())
+        rows = map(self._parse, chain.from_iterable(map(read_lines, self._files)))
         while batch := list(islice(rows, self._span)):
             ids, vectors, fields = zip(*batch, strict=True)
             texts = [next((row[name] for name in TEXTS if isinstance(row.get(name), str)), "") for row in fields]
@@ -132,9 +123,6 @@ class MatrixVectors:
     """The rows of a sparse matrix as documents; see `importing.Vectors`. Memory: the matrix.
 
     Args:
-        source: .npz of scipy, or .pt of torch.
-        room: not used.
-        span: documents that are read at once.
         ids: a file of ids, one a line, in the order of the rows.
         terms: the terms of the columns.
 

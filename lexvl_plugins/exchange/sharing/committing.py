@@ -66,29 +66,28 @@ class HubPlace:
                 "token that may write)"
             )
 
+    def commit(self, folder: Path, message: str) -> str:
+        """Commits the files of a folder, which replace those of an earlier commit; returns the commit's URL."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
-def commit_folder(folder: Path, hub: HubPlace, message: str) -> str:
-    """Commits the files of a folder, which replace those of an earlier commit; returns the commit's URL."""
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-
-    api: Any = HfApi(token=hub.token)
-    kind = {"repo_type": hub.repo_type}
-    with hub_errors(hub.repo_id, "upload", "nothing was committed, push again"):
-        api.create_repo(hub.repo_id, private=hub.private, exist_ok=True, **kind)
-        info = api.repo_info(hub.repo_id, revision=hub.branch, **kind)
-        there = {sibling.rfilename for sibling in info.siblings or ()} - HUB_FILES
-        if there and hub.mark not in there and not hub.overwrite:
-            raise LexvlError(
-                f"{hub.repo_id}: holds {len(there)} files that {hub.writer} did not write, such as {min(there)!r}; "
-                f"name another repository, or replace them ({hub.replace_by})"
-            )
-        names = sorted(names_in(folder))
-        operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
-        operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
-        where = {**kind, "revision": hub.branch, "parent_commit": info.sha}
-        commit = api.create_commit(hub.repo_id, operations, commit_message=message, **where)
-    log.info("%s: %d files committed", hub.repo_id, len(names))
-    return str(commit.commit_url)
+        api: Any = HfApi(token=self.token)
+        kind = {"repo_type": self.repo_type}
+        with hub_errors(self.repo_id, "upload", "nothing was committed, push again"):
+            api.create_repo(self.repo_id, private=self.private, exist_ok=True, **kind)
+            info = api.repo_info(self.repo_id, revision=self.branch, **kind)
+            there = {sibling.rfilename for sibling in info.siblings or ()} - HUB_FILES
+            if there and self.mark not in there and not self.overwrite:
+                raise LexvlError(
+                    f"{self.repo_id}: holds {len(there)} files that {self.writer} did not write, such as "
+                    f"{min(there)!r}; name another repository, or replace them ({self.replace_by})"
+                )
+            names = sorted(names_in(folder))
+            operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
+            operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
+            where = {**kind, "revision": self.branch, "parent_commit": info.sha}
+            commit = api.create_commit(self.repo_id, operations, commit_message=message, **where)
+        log.info("%s: %d files committed", self.repo_id, len(names))
+        return str(commit.commit_url)
 
 
 def copy_files(source: Path, names: Iterable[str], folder: Path) -> None:

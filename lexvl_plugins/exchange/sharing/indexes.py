@@ -30,14 +30,7 @@ from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
 from lexvl_plugins.cluster.places import fetched, place, published
-from lexvl_plugins.exchange.sharing.committing import (
-    HUB_FILES,
-    HubPlace,
-    check_name,
-    commit_folder,
-    copy_files,
-    hub_errors,
-)
+from lexvl_plugins.exchange.sharing.committing import HUB_FILES, HubPlace, check_name, copy_files, hub_errors
 from lexvl_plugins.exchange.sharing.model_card import draw_measures, draw_table
 
 DATASET = "dataset"
@@ -149,7 +142,7 @@ def push_index(
         (folder / "README.md").write_text(build_card(index, manifest, licence, measures, target), encoding="utf-8")
         rows = {"documents": manifest.counts.documents, "files": len(list(names_in(folder)))}
         if not stored:
-            return {"index": commit_folder(folder, hub, "Add an index of lexvl-anserini"), **rows}
+            return {"index": hub.commit(folder, "Add an index of lexvl-anserini"), **rows}
         with published(there := place(target)):
             held = sorted(names_in(there)) if there.is_dir() else []
             if held and REPORT not in held and not overwrite:

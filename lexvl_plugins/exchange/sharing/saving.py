@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints import sentence_layout as layout
 from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS, TOKENIZER_FILES, may_be_shards, model_files
 from lexvl_anserini.encoders.checkpoints.find import (
     SAVED,
@@ -27,21 +28,11 @@ from lexvl_anserini.encoders.checkpoints.find import (
     read_saved,
 )
 from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.encoders.checkpoints.sentence_layout import (
-    ABOUT_FILE,
-    MODULES_FILE,
-    POOLING_FOLDER,
-    read_modules,
-    write_limits,
-    write_modules,
-    write_sparse_encoder,
-    write_splade_pooling,
-)
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
 from lexvl_anserini.ground.manifest import PLACES
 from lexvl_anserini.ground.records import Measurement
-from lexvl_plugins.exchange.sharing.committing import HubPlace, commit_folder, copy_files
+from lexvl_plugins.exchange.sharing.committing import HubPlace, copy_files
 from lexvl_plugins.exchange.sharing.model_card import ModelCardFacts, build_card
 
 if TYPE_CHECKING:
@@ -121,7 +112,7 @@ def push_to_hub(
     hub.check()
     with TemporaryDirectory(prefix="lexvl-push-") as home:
         facts = ModelCardFacts(licence, language, measures, repo_id)
-        return commit_folder(_save(encoder, Path(home) / "model", facts), hub, message)
+        return hub.commit(_save(encoder, Path(home) / "model", facts), message)
 
 
 def _save(model: Encoder, folder: Path, facts: ModelCardFacts, overwrite: bool = False) -> Path:
@@ -152,7 +143,7 @@ def write_encoder(model: Encoder, folder: Path) -> Checkpoint:
     places |= {key: model.options[key] for key in PLACES if model.options.get(key)}
     options = {key: value for key, value in model.options.items() if key not in PLACES}
     ours = base.file is None and _is_ours(base.folder)
-    described = base.file is None and not ours and (base.folder / MODULES_FILE).is_file()
+    described = base.file is None and not ours and (base.folder / layout.MODULES_FILE).is_file()
     plain = _is_plain_splade(model, base)
     own_module = model.kind == "impact" and not plain and not (described and not options)
     # Its loader reads `modules.json`, which here describes the encoder and not the weights.
@@ -163,15 +154,15 @@ def write_encoder(model: Encoder, folder: Path) -> Checkpoint:
     if plain:
         _describe_splade(model, folder)
     elif own_module:
-        write_sparse_encoder(folder, None)
-        write_modules({"": OWN_MODULE}, folder)
+        layout.write_sparse_encoder(folder, None)
+        layout.write_modules({"": OWN_MODULE}, folder)
     return base
 
 
 def _is_ours(folder: Path) -> bool:
     """Whether `modules.json` of a folder is one that `write_encoder` wrote."""
     return (folder / SAVED).is_file() and (
-        [part.kind for part in read_modules(folder)] == [OWN_MODULE] or (folder / POOLING_FOLDER).is_dir()
+        [part.kind for part in layout.read_modules(folder)] == [OWN_MODULE] or (folder / layout.POOLING_FOLDER).is_dir()
     )
 
 
@@ -182,7 +173,9 @@ def _copy_weights(base: Checkpoint, folder: Path, ours: bool) -> None:
         names = {path.name for pattern in beside for path in base.folder.glob(pattern) if path.is_file()}
         names.add(base.file.name)
     else:
-        names = set(model_files(names_in(base.folder))) - ({SAVED, MODULES_FILE, ABOUT_FILE} if ours else set())
+        names = set(model_files(names_in(base.folder))) - (
+            {SAVED, layout.MODULES_FILE, layout.ABOUT_FILE} if ours else set()
+        )
         names |= {name for name in RECORDS if (base.folder / name).is_file()}
     copy_files(base.folder, names, folder)
     if not (base.folder / "config.json").is_file():
@@ -213,7 +206,7 @@ def _is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     from lexvl_anserini.encoders.parts.pooling import log1p_relu, masked_last
     from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 
-    if model.name != "splade" or base.file is not None or (base.folder / MODULES_FILE).is_file():
+    if model.name != "splade" or base.file is not None or (base.folder / layout.MODULES_FILE).is_file():
         return False
     # A run of naver's trainers has folders; a network of transformers has all at the root.
     files = model_files(names_in(base.folder))
@@ -242,18 +235,18 @@ def _describe_splade(model: Encoder, folder: Path) -> None:
 
     side: Any = model.document
     strategy = next(name for name, pool in POOLINGS.items() if pool is side.composition.pooling)
-    write_sparse_encoder(folder, model.options.get("topk"))
-    write_limits(folder, side.reader.max_length)
-    write_splade_pooling(folder / POOLING_FOLDER, len(side.vocabulary), strategy)
+    layout.write_sparse_encoder(folder, model.options.get("topk"))
+    layout.write_limits(folder, side.reader.max_length)
+    layout.write_splade_pooling(folder / layout.POOLING_FOLDER, len(side.vocabulary), strategy)
     types = "sentence_transformers.sparse_encoder.models"
-    write_modules({"": f"{types}.MLMTransformer", POOLING_FOLDER: f"{types}.SpladePooling"}, folder)
+    layout.write_modules({"": f"{types}.MLMTransformer", layout.POOLING_FOLDER: f"{types}.SpladePooling"}, folder)
 
 
 def _find_loader(folder: Path) -> str | None:
     """Finds the class of sentence-transformers that loads a written folder, with arguments; None if none does."""
-    if not (folder / MODULES_FILE).is_file():
+    if not (folder / layout.MODULES_FILE).is_file():
         return None
-    if [part.kind for part in read_modules(folder)] == [OWN_MODULE]:
+    if [part.kind for part in layout.read_modules(folder)] == [OWN_MODULE]:
         return 'SparseEncoder("{}", trust_remote_code=True)'
-    sparse = (folder / ABOUT_FILE).is_file() and '"SparseEncoder"' in (folder / ABOUT_FILE).read_text()
+    sparse = (folder / layout.ABOUT_FILE).is_file() and '"SparseEncoder"' in (folder / layout.ABOUT_FILE).read_text()
     return 'SparseEncoder("{}")' if sparse else 'SentenceTransformer("{}")'

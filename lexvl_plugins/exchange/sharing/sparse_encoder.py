@@ -1,12 +1,10 @@
 """sentence-transformers: an encoder of ours as its SparseEncoder.
 
     as_sparse_encoder(load_encoder("vdr", "lexvl-mini")).encode_query(["a ship"])
-    SparseEncoder(FOLDER, trust_remote_code=True)    # a folder that save_pretrained wrote
+    SparseEncoder(FOLDER, trust_remote_code=True)    # a folder that `save_pretrained` wrote
 
-Its vectors are the encoder's own: sparsifier, ELU1P and own tokens included, and texts and pictures each through the
-side that reads them. It encodes and does not train; `lexvl train` does. The argument `trust_remote_code` is
-sentence-transformers' condition for any class that is not its own; the folder holds no code, and the class is the one
-below, of the installed package.
+Its vectors are the encoder's own; it encodes and does not train. The argument `trust_remote_code` is
+sentence-transformers' condition for any class that is not its own; the folder holds no code.
 """
 
 from __future__ import annotations
