@@ -291,7 +291,7 @@ def test_the_line_over_s3(line, s3):
 @pytest.mark.heavy
 def test_the_line_over_s3_on_a_cluster_without_a_shared_disk(line, s3, tmp_path):
     """Each node has its own local copies: what one writes, another has from storage only."""
-    from ray_nodes import running_cluster
+    from tests.plugins.cluster.ray_nodes import running_cluster
 
     with running_cluster(own_storage=tmp_path / "nodes") as cluster:
         assert line(s3, runner="ray", address=cluster.address) == line(line.home / "disk")
