@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from byte_towers import tree
-from tests.doors.test_cluster_plans import corpus_of
 
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.engines.index_folder import read_report
@@ -32,6 +31,7 @@ from lexvl_plugins.cluster.places import (
     with_urls,
 )
 from lexvl_plugins.cluster.storage import LISTING
+from tests.plugins.cluster.test_plans import corpus_of
 
 PARTS = 3
 

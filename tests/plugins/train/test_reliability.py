@@ -13,13 +13,13 @@ import torch
 from accelerate import Accelerator
 from faults import Ended, faults
 from small_disks import mounted, resize
-from tests.commands.test_train import corpus, recipe_of, trained  # noqa: F401
 from tiny_encoders import Runs
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import read_recipe
 from lexvl_plugins.train.run_folder import TrainingState, keep, resume
+from tests.plugins.train.test_train import corpus, recipe_of, trained  # noqa: F401
 from tests.plugins.train.tiny_training import same_weights
 
 
