@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_encoders import BERT, PUBLISHED, SPARSE, close, made_dense, made_twin, made_v_splade
+from tiny_encoders import BERT, PUBLISHED, SPARSE, close, made_dense, made_twin
 
 from lexvl_anserini import load_encoder
 from lexvl_anserini.data.dataset import load_dataset
@@ -32,6 +32,7 @@ from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.onnx.export_onnx import command as export_command
 from lexvl_plugins.onnx.loading import hash_description
 from tests.invoking import invoked
+from tests.plugins.pages.v_splade_folders import write_export
 
 pytestmark = pytest.mark.extended
 
@@ -183,7 +184,7 @@ def test_queries_of_an_encoder_that_has_no_graphs(golden, tmp_path):
     """V-SPLADE's table has the weights of torch; its pages are refused, and the message names the way."""
     from lexvl_plugins.onnx.exporting import EXPORTED, export
 
-    model = load_encoder("v-splade", str(made_v_splade(golden, tmp_path)), device="cpu")
+    model = load_encoder("v-splade", str(write_export(tmp_path / "v-splade")), device="cpu")
     export(model, tmp_path / "export", queries_only=True)
     ours, theirs = (each.encode_query(TEXTS) for each in (load_onnx(model, tmp_path / "export"), model))
     assert theirs.nnz and (ours != theirs).nnz == 0
