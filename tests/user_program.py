@@ -31,6 +31,7 @@ from lexvl_anserini.ground.progress import progress_bar
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.searching.index import Index
+from lexvl_plugins.exchange.sharing.saving import save_pretrained
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,7 +81,7 @@ def main(checkpoint: str, folder: Path) -> int:
     assert_type(measured, list[Measurement])
     assert_type(means(measured), dict[str, float])
     print(means(measured))
-    saved = model.save_pretrained(folder / "saved", measures=[one for one in measured if one.query_id == "all"])
+    saved = save_pretrained(model, folder / "saved", measures=[one for one in measured if one.query_id == "all"])
     assert_type(saved, Path)
     return 0
 

@@ -57,11 +57,11 @@ def export(model: Encoder, folder: Path, queries_only: bool = False) -> Export:
     with new_folder(folder) as part:
         files: dict[str, str] = {}
         entries = {
-            name: SideOfExport(writers[name](tower, SideFiles(part, name, files))) for name, tower in sides.items()
+            name: SideOfExport(writers[name](tower, GraphFiles(part, name, files))) for name, tower in sides.items()
         }
         if model.kind == "impact":
             terms = "".join(f"{term}\n" for term in model.vocabulary)
-            SideFiles(part, "", files).write(VOCABULARY, terms.encode())
+            GraphFiles(part, "", files).write(VOCABULARY, terms.encode())
         query, document = entries["query"], entries.get("document")
         exported = Export(model.identity(), model.kind, query, document, files, versions_of(MADE_WITH))
         write_json(part / EXPORT, exported.to_json())
@@ -69,7 +69,7 @@ def export(model: Encoder, folder: Path, queries_only: bool = False) -> Export:
 
 
 @dataclass(frozen=True)
-class SideFiles:
+class GraphFiles:
     """Writes the files of a side and notes their SHA-256 in `files`; what the other side has is not written again."""
 
     folder: Path
@@ -124,9 +124,9 @@ class SideFiles:
         return {"reads": IMAGES, "pixels": described(pixels), "graph": self.write("onnx", graph)}
 
 
-def choose_writer(model: Encoder, tower: Tower) -> Callable[[Any, SideFiles], dict[str, Any]]:
+def choose_writer(model: Encoder, tower: Tower) -> Callable[[Any, GraphFiles], dict[str, Any]]:
     """What writes a tower; a bag of tokens can be written for every encoder."""
-    writers: Mapping[type, Callable[[Any, SideFiles], dict[str, Any]]] = {
+    writers: Mapping[type, Callable[[Any, GraphFiles], dict[str, Any]]] = {
         BagTower: write_bag,
         DenseTower: write_dense,
         ImageTower: write_images,
@@ -139,7 +139,7 @@ def choose_writer(model: Encoder, tower: Tower) -> Callable[[Any, SideFiles], di
     return writers[type(tower)]
 
 
-def write_texts(tower: TextTower, out: SideFiles) -> dict[str, Any]:
+def write_texts(tower: TextTower, out: GraphFiles) -> dict[str, Any]:
     """Writes a lexical tower of texts; returns its entry of export.json, as the functions below."""
     masks = tower.reader.padding != "max_length"
 
@@ -150,13 +150,13 @@ def write_texts(tower: TextTower, out: SideFiles) -> dict[str, Any]:
     return entry | out.write_texts(tower.reader, network, tower.columns, tower.joiner)
 
 
-def write_images(tower: ImageTower, out: SideFiles) -> dict[str, Any]:
+def write_images(tower: ImageTower, out: GraphFiles) -> dict[str, Any]:
     """Writes a lexical tower of images."""
     entry = out.write_images(tower.pixels, lambda pixels: pool_hidden(tower.composition, (pixels,), None))
     return entry | {"sparsifier": asdict(tower.composition.sparsifier)}
 
 
-def write_bag(tower: BagTower, out: SideFiles) -> dict[str, Any]:
+def write_bag(tower: BagTower, out: GraphFiles) -> dict[str, Any]:
     """Writes a bag of tokens, which has no network."""
     entry = {"reads": TEXTS, "normalise": tower.normalise, "topk": tower.topk, "adds": tower.adds}
     if tower.weight is not None:
@@ -164,7 +164,7 @@ def write_bag(tower: BagTower, out: SideFiles) -> dict[str, Any]:
     return entry | out.write_texts(tower.reader, None, tower.columns, tower.joiner)
 
 
-def write_dense(tower: DenseTower, out: SideFiles) -> dict[str, Any]:
+def write_dense(tower: DenseTower, out: GraphFiles) -> dict[str, Any]:
     """Writes a dense tower of texts, of passages or of images."""
     entry = {"width": tower.width, "normalise": tower.normalise, "dimensions": tower.dimensions}
     items, nowhere = tower.items, np.empty(0, dtype=np.int64)
@@ -181,7 +181,7 @@ def write_dense(tower: DenseTower, out: SideFiles) -> dict[str, Any]:
     raise UsageError(f"a dense tower of {type(items).__name__} cannot be exported")
 
 
-def write_sentences(tower: SentenceTower, out: SideFiles) -> dict[str, Any]:
+def write_sentences(tower: SentenceTower, out: GraphFiles) -> dict[str, Any]:
     """Writes the side of a sentence-transformers model."""
     model: Any = tower.model
     names = [type(module).__name__ for module in model]

@@ -149,8 +149,8 @@ def write_encoder(model: Encoder, folder: Path) -> Checkpoint:
     # Its loader reads `modules.json`, which here describes the encoder and not the weights.
     apart = WEIGHTS_FOLDER if own_module and model.name == "splade" else ""
     _copy_weights(base, folder / apart, ours)
-    about = {"encoder": model.name, "options": options, "places": _copy_places(places, folder)}
-    write_json(folder / SAVED, {**about, "folder": apart, "file": base.file.name if base.file else None})
+    facts = {"encoder": model.name, "options": options, "places": _copy_places(places, folder)}
+    write_json(folder / SAVED, {**facts, "folder": apart, "file": base.file.name if base.file else None})
     if plain:
         _describe_splade(model, folder)
     elif own_module:
