@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from itertools import count
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -63,7 +62,7 @@ class MTEBSearch:
         # `text` has the title and the body of a document, which some encoders read as two texts.
         documents = (
             Document(doc_id, row.get("title") or None, row.get("body", row.get("text")), row.get("image"))
-            for doc_id, row in zip(map(str, corpus["id"]), rows, strict=True)
+            for doc_id, row in rows
         )
         self.corpus = IndexedCorpus(self.model, documents, batch_size=batch_size)
 
@@ -86,39 +85,34 @@ class MTEBSearch:
         if self.corpus is None:
             raise UsageError("MTEB searches before it indexes; call index first")
         rows = self._read_rows(queries, task_metadata, "query", self.corpus.batch_size)
-        topics = [
-            Topic(query_id, row.get("text"), row.get("image"))
-            for query_id, row in zip(map(str, queries["id"]), rows, strict=True)
-        ]
+        topics = [Topic(query_id, row.get("text"), row.get("image")) for query_id, row in rows]
         if top_ranked is None:
             return collect_scores(self.corpus.search(topics, top_k))
         return collect_scores(self.corpus.rank_among(topics, top_ranked, top_k))
 
-    def _read_rows(self, dataset: Any, task_metadata: Any, side: str, batch_size: int) -> Iterator[dict[str, Any]]:
-        """Reads the texts and the image of each row, as MTEB's own encoders get them."""
+    def _read_rows(
+        self, dataset: Any, task_metadata: Any, side: str, batch_size: int
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields the id, and the texts and the image of each row, as MTEB's own encoders get them."""
         # MTEB's own wrappers import it too; a test fails where a new version moves it.
         from mteb._create_dataloaders import create_dataloader
         from mteb.types import PromptType
 
-        number = count()
+        ids = enumerate(dataset["id"])
         batches = create_dataloader(
             dataset, task_metadata=task_metadata, prompt_type=PromptType(side), batch_size=batch_size
         )
         for batch in batches:
             columns = {key: batch[key] for key in ("title", "body", "text", "image") if key in batch}
             for values in zip(*columns.values(), strict=True):
+                number, row_id = next(ids)
                 row = dict(zip(columns, values, strict=True))
-                if row.get("image") is not None:
-                    row["image"] = self._save_picture(row["image"], self.pictures / side / f"{next(number)}.png")
-                yield row
-
-    def _save_picture(self, picture: Any, path: Path) -> str:
-        """Returns the path of a picture: as given, or of a PIL image that is saved without loss."""
-        if isinstance(picture, str | Path):
-            return str(picture)
-        path.parent.mkdir(exist_ok=True)
-        picture.save(path)
-        return str(path)
+                picture: Any = row.get("image")
+                if hasattr(picture, "save"):  # a PIL image, which is kept without loss
+                    row["image"] = str(path := self.pictures / side / f"{number}.png")
+                    path.parent.mkdir(exist_ok=True)
+                    picture.save(path)
+                yield str(row_id), row
 
 
 class PackagedSearch(MTEBSearch):
