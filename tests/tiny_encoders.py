@@ -154,7 +154,7 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
 
 def made_v_splade(golden: Path, folder: Path) -> Path:
     """V-SPLADE with random weights, in the layout of its authors."""
-    from v_splade_folders import write_export
+    from tests.plugins.pages.v_splade_folders import write_export
 
     return write_export(folder / "v-splade")
 

@@ -24,7 +24,7 @@ from lexvl_anserini.ground.installed import versions_of
 from lexvl_plugins.pages import contents
 from lexvl_plugins.pages.contents import LONGEST, Pages, Rendered
 from lexvl_plugins.pages.page import PageWords
-from lexvl_plugins.pages.worker import SECONDS, Limits, Overdue, begin, result_of, workers
+from lexvl_plugins.pages.worker import SECONDS, Limits, Overdue, count_workers, start, wait_for
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -65,14 +65,14 @@ def open_page(reference: str) -> Image:
     """
     import PIL.Image
 
-    pixels: Rendered = result_of(begin(contents.pixels_of, _page(reference)), reference)
+    pixels: Rendered = wait_for(start(contents.render_page, _parse_page(reference)), reference)
     return PIL.Image.frombytes("RGB", pixels.size, pixels.data)
 
 
 def read_words(reference: str) -> PageWords:
     """The words of a page or picture, from the memory or read now; arguments and errors as of `open_page`."""
     with PageReader() as reader:
-        read = next(reader.words([_page(reference)]))
+        read = next(reader.read([_parse_page(reference)]))
     if read.words is None:
         raise DataError(read.problem or "")
     return read.words
@@ -84,7 +84,7 @@ class PageReader:
     def __init__(self) -> None:
         self._digests = FileDigests()
         self._memory = Memory(data_root(None) / MEMORY, "pages", WAITING)
-        self._limits = Limits.of_environment()
+        self._limits = Limits.from_environment()
         self._versions = repr((VERSION, LONGEST, versions_of(("pypdfium2", "rapidocr"))))
         self._read: Counter[str] = Counter()
 
@@ -95,49 +95,49 @@ class PageReader:
         self._memory.close()
         self._digests.__exit__(*problem)
 
-    def pages(self, where: str) -> Pages:
+    def count_pages(self, where: str) -> Pages:
         """The pages of a file.
 
         Raises:
             DataError: it cannot be opened, or not in time.
         """
-        key = self._key(PageReference(where, 0))
-        if known := self._known(key, where):
+        key = self._compute_key(PageReference(where, 0))
+        if known := self._recall(key, where):
             return Pages(*known["pages"])
-        pages: Pages = result_of(begin(contents.count_pages, where), where)
+        pages: Pages = wait_for(start(contents.count_pages, where), where)
         self._put(key, {"pages": list(pages)})
         return pages
 
-    def words(self, pages: Iterable[PageReference]) -> Iterator[ReadPage]:
+    def read(self, pages: Iterable[PageReference]) -> Iterator[ReadPage]:
         """The words of pages, in order; some pages are read ahead of the consumer."""
         waiting: deque[Callable[[], ReadPage]] = deque()
         for page in pages:
-            waiting.append(self._begun(page))
-            if len(waiting) > AHEAD * workers():
+            waiting.append(self._start(page))
+            if len(waiting) > AHEAD * count_workers():
                 yield waiting.popleft()()
         while waiting:
             yield waiting.popleft()()
 
-    def summary(self) -> str:
+    def describe(self) -> str:
         """How many pages were read, and from where."""
         return ", ".join(f"{count:,} {source}" for source, count in sorted(self._read.items()))
 
-    def _begun(self, page: PageReference) -> Callable[[], ReadPage]:
-        key = self._key(page)
+    def _start(self, page: PageReference) -> Callable[[], ReadPage]:
+        key = self._compute_key(page)
         try:
-            if known := self._known(key, str(page)):
+            if known := self._recall(key, str(page)):
                 self._read["remembered"] += 1
-                words = PageWords.of_json(known)
+                words = PageWords.from_json(known)
                 return lambda: ReadPage(page, words)
         except DataError as problem:
             reason = str(problem)
             return lambda: ReadPage(page, None, reason)
-        call = begin(contents.words_of, page)
-        return lambda: self._finished(page, key, call)
+        call = start(contents.read_page, page)
+        return lambda: self._finish(page, key, call)
 
-    def _finished(self, page: PageReference, key: bytes | None, call: Any) -> ReadPage:
+    def _finish(self, page: PageReference, key: bytes | None, call: Any) -> ReadPage:
         try:
-            words: PageWords = result_of(call, str(page))
+            words: PageWords = wait_for(call, str(page))
         except Overdue as problem:
             self._put(key, {OVERDUE: list(self._limits)})
             return ReadPage(page, None, str(problem))
@@ -146,16 +146,14 @@ class PageReader:
         self._put(key, words.to_json())
         self._read[words.source] += 1
         if (self._read.total() - self._read["remembered"]) % REPORTED == 0:
-            log.info("pages: %s", self.summary())
+            log.info("pages: %s", self.describe())
         return ReadPage(page, words)
 
-    # --- the memory ---
-
-    def _key(self, page: PageReference) -> bytes | None:
+    def _compute_key(self, page: PageReference) -> bytes | None:
         digest = self._digests.of(page.file)
         return digest and blake2b(f"{digest} {page.page} {self._versions}".encode(), digest_size=16).digest() or None
 
-    def _known(self, key: bytes | None, where: str) -> dict[str, Any] | None:
+    def _recall(self, key: bytes | None, where: str) -> dict[str, Any] | None:
         """What is remembered; None for nothing.
 
         Raises:
@@ -175,5 +173,5 @@ class PageReader:
             self._memory.put(key, zlib.compress(orjson.dumps(content)))
 
 
-def _page(reference: str) -> PageReference:
+def _parse_page(reference: str) -> PageReference:
     return page_of(reference) or PageReference(reference, 1)

@@ -41,12 +41,12 @@ def command(
 
     Example: python -m lexvl_plugins.serve.publish indexes/demo sites/demo
     """
-    from lexvl_plugins.serve.opened import served_indexes
-    from lexvl_plugins.serve.publishing.site import Publication, bare_words, publish
+    from lexvl_plugins.serve.indexes import name_indexes
+    from lexvl_plugins.serve.site import Publication, find_bag_mode, publish
 
     started = time.perf_counter()
-    options = {**bare_words(index_manifest(index).encoder.name), **cli.parse_settings(settings or ())}
-    [served] = served_indexes([index], [checkpoint] if checkpoint else [], device, data_dir, options)
+    options = {**find_bag_mode(index_manifest(index).encoder.name), **cli.parse_settings(settings or ())}
+    [served] = name_indexes([index], [checkpoint] if checkpoint else [], device, data_dir, options)
     publication = Publication(side, map_terms, replace_ids, tuple(example or ()))
     with cli.progress_bar(f"publish {index}", None, "documents") as progress:
         rows = publish(replace(served, name=name or served.name), site, publication, overwrite, progress)

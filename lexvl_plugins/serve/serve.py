@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from lexvl_plugins.serve.access import ApiKeys
     from lexvl_plugins.serve.answering import Service
+    from lexvl_plugins.serve.server import ApiKeys
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.serve.serve")
@@ -35,11 +35,11 @@ TRIED = "a red boat"
 WARMING = 5
 
 
-def tried(service: Service) -> dict[str, Any]:
+def try_query(service: Service) -> dict[str, Any]:
     """What a first query finds, per index."""
     from lexvl_plugins.serve.messages import Question
 
-    description = service.description()
+    description = service.describe()
     query = next(iter(description.examples), TRIED)
     rows: dict[str, Any] = {"query": query}
     for index in description.indexes:
@@ -51,11 +51,11 @@ def tried(service: Service) -> dict[str, Any]:
     return rows
 
 
-def warm(service: Service) -> None:
+def warm_up(service: Service) -> None:
     """Answers some queries, because Java and the networks take several times as long for the first ones."""
     from lexvl_plugins.serve.messages import Question
 
-    description = service.description()
+    description = service.describe()
     for index in description.indexes:
         for text in (description.examples or [TRIED]) * WARMING:
             service.answer(Question(index=index.name, text=text, read_as="text"))
@@ -73,15 +73,15 @@ class OpenOptions:
     settings: cli.Settings = None
 
     @contextmanager
-    def service(self, index: Sequence[str], examples: Sequence[str] = ()) -> Iterator[Service]:
+    def open(self, index: Sequence[str], examples: Sequence[str] = ()) -> Iterator[Service]:
         """The service over open indexes, which are closed after the block."""
-        from lexvl_plugins.serve import answering, opened
+        from lexvl_plugins.serve import answering, indexes
 
         if len(index) > MOST_INDEXES:
             raise UsageError(f"{len(index)} indexes; a server has at most {MOST_INDEXES}, the columns of its page")
         settings = cli.parse_settings(self.settings or ())
-        places = opened.served_indexes(index, self.checkpoint or [], self.device, self.data_dir, settings)
-        shelf = opened.Shelf(places)
+        places = indexes.name_indexes(index, self.checkpoint or [], self.device, self.data_dir, settings)
+        shelf = indexes.Shelf(places)
         try:
             yield answering.Service(shelf, examples)
         finally:
@@ -107,22 +107,22 @@ class ListenOptions:
         False
     )
 
-    def checked_keys(self) -> ApiKeys | None:
+    def read_keys(self) -> ApiKeys | None:
         """The keys; refused where a network would carry them."""
-        from lexvl_plugins.serve.access import ApiKeys, guard_address
+        from lexvl_plugins.serve.server import ApiKeys, check_address
 
         keys = ApiKeys.read(self.keys) if self.keys else None
-        guard_address(self.host, keys, self.insecure)
+        check_address(self.host, keys, self.insecure)
         return keys
 
-    def serve(self, app: FastAPI, listener: socket, keys: ApiKeys | None) -> None:
+    def run(self, app: FastAPI, listener: socket, keys: ApiKeys | None) -> None:
         """Answers requests until the process is interrupted."""
         from lexvl_plugins.serve import server
 
         sys.stdout.flush()
         server.raise_open_files()
         with suppress(KeyboardInterrupt):  # the usual end
-            server.web_server(app, [*(self.name or []), self.host], keys, self.log_json).run(sockets=[listener])
+            server.build_server(app, [*(self.name or []), self.host], keys, self.log_json).run(sockets=[listener])
 
 
 @cli.expanded
@@ -147,18 +147,18 @@ def command(
     from lexvl_plugins.serve import app, server
 
     started = time.perf_counter()
-    keys = listen.checked_keys()
-    listener = None if check else server.listening(listen.host, listen.port)
-    with listener or nullcontext(), opening.service(index, example or []) as service:
-        rows = tried(service)
+    keys = listen.read_keys()
+    listener = None if check else server.open_socket(listen.host, listen.port)
+    with listener or nullcontext(), opening.open(index, example or []) as service:
+        rows = try_query(service)
         if listener is None:
             cli.print_rows(rows, style)
             return
-        warm(service)
+        warm_up(service)
         log.info("%s after %.1f s, Ctrl-C ends", ", ".join(service.shelf.names), time.perf_counter() - started)
-        url = server.url_of(listener)
+        url = server.format_url(listener)
         cli.print_rows({"page": url, "api": f"{url}openapi.json"}, style)
-        listen.serve(app.application(service), listener, keys)
+        listen.run(app.build_app(service), listener, keys)
 
 
 if __name__ == "__main__":

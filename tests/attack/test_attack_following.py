@@ -20,14 +20,14 @@ from damage import damaged, one_line
 from faults import Ended, faults
 from PIL import Image
 from rounds import Rounds
-from tests.searching.test_following import TERMS, Pixels, held
+from tests.plugins.photos.test_following import TERMS, Pixels, held
 
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.files import exclusive, file_sha256
 from lexvl_plugins.photos import following
-from lexvl_plugins.photos.command import pictures_in, updated
+from lexvl_plugins.photos.command import read_folder, update_album
 from lexvl_plugins.photos.following import Album
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
@@ -40,8 +40,8 @@ NAMES = (
 SCALE = "!.png"
 # Where the folder changes during a call: before or after one of the calls of these functions.
 PLACES: tuple[tuple[Any, str], ...] = (
-    (FileDigests, "of"), (following, "open_image"), (following, "_encode"), (following, "_into_index"),
-    (following, "_settle"), (following, "delete_documents"), (Pixels, "weights"), (following, "_still_unreadable"),
+    (FileDigests, "of"), (following, "open_image"), (following, "_encode"), (following, "_index_shards"),
+    (following, "_write_unreadable"), (following, "delete_documents"), (Pixels, "weights"), (following, "_find_unreadable"),
 )  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def followed(folder: Path, album: Path) -> str:
     model: Any = Model(document=Pixels())
     try:
         with exclusive(album):
-            updated(pictures_in(folder), model, Album(album))
+            update_album(read_folder(folder), model, Album(album))
     except LexvlError as error:
         return one_line(error)
     return ""

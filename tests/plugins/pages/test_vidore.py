@@ -6,8 +6,8 @@ import json
 from math import log2
 
 import pytest
-from page_tables import page, write_tables
-from v_splade_folders import write_export
+from tests.plugins.pages.page_tables import page, write_tables
+from tests.plugins.pages.v_splade_folders import write_export
 
 from eval.measures.averages import VIDORE_2
 from eval.reproduce import command as reproduce

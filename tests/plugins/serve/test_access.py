@@ -9,7 +9,7 @@ import logging
 import time
 
 import pytest
-from served_colours import index_pictures, load, running
+from tests.plugins.serve.served_colours import index_pictures, load, running
 
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.searching import searcher

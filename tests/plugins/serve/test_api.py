@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import PIL.Image
 import pytest
 from colour_towers import painted
-from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
+from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
+from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 from lexvl_anserini.searching import searcher
 from lexvl_plugins.serve.access import ApiKeys
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this ma
 # Milliseconds until an expectation fails: a busy machine is no defect of the page.
 playwright.expect.set_options(timeout=60_000)
 
-AXE = Path(os.environ.get("LEXVL_AXE") or Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js")
+AXE = Path(os.environ.get("LEXVL_AXE") or Path(__file__).parents[3] / "node_modules/axe-core/axe.min.js")
 EXAMPLE = "a red picture"
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from urllib.request import urlopen
 
 import pytest
-from served_colours import DENSE, index_pictures, index_texts, load, running
+from tests.plugins.serve.served_colours import DENSE, index_pictures, index_texts, load, running
 
 from lexvl_anserini.engines.opening import target_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from served_colours import PICTURES, index_pictures, load, running
+from tests.plugins.serve.served_colours import PICTURES, index_pictures, load, running
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.searching import searcher

@@ -2,15 +2,16 @@
 
     SITE/index.html, page.js, page.css, icon.svg
     SITE/data/site.js          what the page shows at first, and where the other data are
-    SITE/data/words.js         the tokenizer (`words.py`), terms
-    SITE/data/related.js       terms to offer (`related.py`)
-    SITE/data/postings-N.js    lists of a range of terms (`postings.py`)
+    SITE/data/words.js         the tokenizer, terms
+    SITE/data/related.js       terms to offer
+    SITE/data/postings-N.js    lists of a range of terms
     SITE/data/documents-N.js   PART documents: id, title, text, the suffix of the picture's file
-    SITE/data/grids-N.js       their maps (`grids.py`)
+    SITE/data/grids-N.js       their maps
     SITE/pictures/N.jpg        thumbnails, by a document's number in the order of ids
     SITE/site.json             marks the folder, so that another site may replace it
 
-Nothing of it names a place on this machine, and the pictures have pixels alone.
+Data are scripts, which a page loads from a disk too, where it may not read files (`site_data.py`). Nothing of it names
+a place on this machine, and the pictures have pixels alone.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from lexvl_anserini import __version__
 from lexvl_anserini.data.pictures.images import open_image
@@ -32,15 +34,18 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import new_folder, write_json
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_plugins.serve.answering import described
-from lexvl_plugins.serve.documents import UNKNOWN, EncodedPicture, ShownDocument, scaled
-from lexvl_plugins.serve.opened import LiveIndex, ServedIndex, opened
-from lexvl_plugins.serve.publishing import grids, postings, related, words
-from lexvl_plugins.serve.publishing.data_files import DATA, write_part
+from lexvl_plugins.serve import site_data
+from lexvl_plugins.serve.answering import describe_index
+from lexvl_plugins.serve.documents import UNKNOWN, EncodedPicture, ShownDocument, scale
+from lexvl_plugins.serve.indexes import LiveIndex, ServedIndex, open_live
 
 FORMAT = "lexvl-site/1"
 MARK = "site.json"
+DATA = "data"
 PICTURES = "pictures"
+
+# The function of the page that a data file calls with its name and content.
+CALLED = "lexvl"
 
 # Documents of a file.
 PART = 256
@@ -56,10 +61,11 @@ SUFFIXES = {"image/jpeg": "jpg", "image/png": "png"}
 class Publication:
     """What a site shows of an index.
 
-    side         pixels of a thumbnail's longer side
-    map_terms    terms of a picture that have a map; 0 for no maps
-    replace_ids  numbers in the place of document ids
-    examples     queries that the page offers; empty for the corpus's own
+    Attributes:
+        side: pixels of a thumbnail's longer side.
+        map_terms: terms of a picture that have a map; 0 for no maps.
+        replace_ids: numbers in the place of document ids.
+        examples: queries that the page offers; empty for the corpus's own.
     """
 
     side: int = 320
@@ -82,31 +88,26 @@ def publish(
         site: a folder; one that holds anything but a site is refused.
         overwrite: replace a site.
         progress: called with the number of documents just written.
-
-    Raises:
-        UsageError: no impact index of one encoder, or one whose queries are not bags of words.
-        ArtefactError: no index, or `site` is there.
-        DataError: the corpus cannot be read.
     """
     manifest = index_manifest(served.path)
     expect_lexical(served.path, manifest.kind, "a site has postings of terms")
     if manifest.fields:
         raise UsageError(f"{served.path}: an index of the fields {', '.join(manifest.fields)}; a site has one encoder")
     _check_place(site, served.path, overwrite)
-    live = opened(served)
+    live = open_live(served)
     try:
-        word_rules = words.words_of(live.model, manifest)
+        words = site_data.describe_words(live.model, manifest)
         if live.corpus.problem:
             raise DataError(f"{served.path}: {live.corpus.problem}")
         if live.terms and tuple(live.terms) != live.model.vocabulary.terms:
             raise ArtefactError(f"{served.path}: its vocabulary is not that of its encoder's queries")
         with new_folder(site) as part:
-            return _Site(part, live, publication).write(word_rules, progress)
+            return _Site(part, live, publication).write(words, progress)
     finally:
         live.close()
 
 
-def bare_words(encoder: str) -> dict[str, str]:
+def find_bag_mode(encoder: str) -> dict[str, str]:
     """The options with which the queries of an encoder are bags of words, where it has such a mode."""
     return {"mode": "alpha"} if any(option.name == "mode" for option in options_of(encoder)) else {}
 
@@ -123,108 +124,97 @@ def _check_place(site: Path, index: Path, overwrite: bool) -> None:
         raise ArtefactError(f"{site}: exists; --overwrite replaces it")
 
 
-@dataclass
 class _Site:
-    """A site while it is written into a folder; `_samples` are ids, numbers and suffixes of some pictures."""
+    """A site while it is written into a folder."""
 
-    folder: Path
-    live: LiveIndex
-    publication: Publication
-    _samples: list[tuple[str, int, str]] = field(default_factory=list)
+    def __init__(self, folder: Path, live: LiveIndex, publication: Publication):
+        self.folder, self.live, self.publication = folder, live, publication
+        self.ids, self.impacts = site_data.read_postings(live.served.path, live.model.vocabulary)
+        self.map_tower = live.map_tower if publication.map_terms > 0 else None
+        # Documents whose pictures a page without a query shows: their ids, then ids, numbers and suffixes.
+        self.sampled = frozenset(live.corpus.sample())
+        self.samples: list[tuple[str, int, str]] = []
+        self.sizes = dict.fromkeys(("postings", "documents", "maps", "words", "page", "pictures"), 0)
 
-    def write(self, word_rules: dict[str, Any], progress: Progress) -> dict[str, Any]:
-        """Writes all files."""
-        lists = postings.read_postings(self.live.served.path, self.live.model.vocabulary)
+    def write(self, words: dict[str, Any], progress: Progress) -> dict[str, Any]:
+        """Writes all files; returns their counts and sizes."""
         (self.folder / DATA).mkdir()
         (self.folder / PICTURES).mkdir()
-        starts, sizes = [], {"postings": 0, "documents": 0, "maps": 0}
-        for number, (first, text) in enumerate(postings.in_ranges(lists)):
+        starts = []
+        for number, (first, text) in enumerate(site_data.pack_postings(self.impacts)):
             starts.append(first)
-            sizes["postings"] += write_part(self.folder, f"postings-{number}", text)
-        terms = self.live.model.vocabulary.terms
-        sizes["words"] = write_part(self.folder, "words", {**word_rules, "terms": terms})
-        sizes["words"] += write_part(self.folder, "related", related.related_terms(lists))
-        for begin in range(0, len(lists.ids), PART):
-            self._write_documents(begin, lists, sizes)
-            progress(min(PART, len(lists.ids) - begin))
-        description = {**self._description(), "samples": self._samples, "starts": starts, "part": PART}
-        sizes["page"] = write_part(self.folder, "site", description)
-        sizes["page"] += write_page(self.folder)
-        write_json(self.folder / MARK, {"format": FORMAT, "documents": len(lists.ids), "version": __version__})
-        sizes["pictures"] = sum(file.stat().st_size for file in (self.folder / PICTURES).iterdir())
-        return {
-            "documents": len(lists.ids),
-            "postings": len(lists.documents),
-            **{f"{what}, bytes": size for what, size in sizes.items()},
-            "bytes": sum(sizes.values()),
-        }
-
-    def _description(self) -> dict[str, Any]:
-        """What the page knows of the index, and the queries that it offers."""
-        maps = self.publication.map_terms > 0 and self.live.map_tower is not None
-        shown = described(self.live, "").model_copy(
-            update={"corpus": "", "fields": [], "sends": False, "maps": maps and bool(self._sampled)}
+            self._write_part("postings", f"postings-{number}", text)
+        self._write_part("words", "words", {**words, "terms": self.live.model.vocabulary.terms})
+        self._write_part("words", "related", site_data.relate_terms(self.impacts))
+        for begin in range(0, len(self.ids), PART):
+            numbers = range(begin, min(begin + PART, len(self.ids)))
+            self._write_documents(numbers)
+            progress(len(numbers))
+        maps = self.map_tower is not None and bool(self.sampled)
+        shown = describe_index(self.live, "").model_copy(
+            update={"corpus": "", "fields": [], "sends": False, "maps": maps}
         )
         examples = list(self.publication.examples or self.live.examples)
-        return {"indexes": [shown.model_dump()], "examples": examples, "version": __version__}
+        description = {"indexes": [shown.model_dump()], "examples": examples, "version": __version__}
+        places = {"samples": self.samples, "starts": starts, "part": PART}
+        self._write_part("page", "site", {**description, **places})
+        self.sizes["page"] += write_page(self.folder)
+        write_json(self.folder / MARK, {"format": FORMAT, "documents": len(self.ids), "version": __version__})
+        return {
+            "documents": len(self.ids),
+            "postings": self.impacts.nnz,
+            **{f"{what}, bytes": size for what, size in self.sizes.items()},
+            "bytes": sum(self.sizes.values()),
+        }
 
-    @cached_property
-    def _sampled(self) -> frozenset[str]:
-        """The ids of documents whose pictures a page without a query shows."""
-        return frozenset(self.live.corpus.sample())
+    def _write_part(self, what: str, name: str, content: Any) -> None:
+        """Writes the data file `name`, and counts its bytes."""
+        script = b"%s(%s,%s)\n" % (CALLED.encode(), orjson.dumps(name), orjson.dumps(content))
+        (self.folder / DATA / f"{name}.js").write_bytes(script)
+        self.sizes[what] += len(script)
 
-    def _write_documents(self, begin: int, lists: postings.TermPostings, sizes: dict[str, int]) -> None:
-        """Writes PART documents, their pictures and maps."""
+    def _write_documents(self, numbers: range) -> None:
+        """Writes some documents, their pictures and maps."""
         rows: list[list[str]] = []
-        maps: list[grids.Grids | None] = []
-        numbers = range(begin, min(begin + PART, len(lists.ids)))
-        heaviest = self._heaviest(numbers, lists)
-        for number in numbers:
-            doc_id = lists.ids[number]
+        maps: list[site_data.Grids | None] = []
+        part = self.impacts[:, numbers.start : numbers.stop].tocsc()
+        for at, number in enumerate(numbers):
+            doc_id = self.ids[number]
             document = self.live.corpus.documents.get(doc_id, UNKNOWN)
             suffix = self._write_picture(number, doc_id, document)
             shown = str(number + 1) if self.publication.replace_ids else doc_id
             rows.append([shown, document.title, document.text, suffix])
-            if suffix and doc_id in self._sampled:
-                self._samples.append((shown, number, suffix))
-            maps.append(self._grids(document, heaviest[number]) if suffix else None)
-        sizes["documents"] += write_part(self.folder, f"documents-{begin // PART}", rows)
+            if suffix and doc_id in self.sampled:
+                self.samples.append((shown, number, suffix))
+            maps.append(self._draw_grids(document, part[:, [at]]) if suffix else None)
+        number = numbers.start // PART
+        self._write_part("documents", f"documents-{number}", rows)
         if any(maps):
-            sizes["maps"] += write_part(self.folder, f"grids-{begin // PART}", grids.as_part(maps))
+            self._write_part("maps", f"grids-{number}", site_data.pack_grids(maps))
 
     def _write_picture(self, number: int, doc_id: str, document: ShownDocument) -> str:
         """Writes the thumbnail of a document; returns the suffix of its file, empty without a picture."""
         if document.picture is None:
             return ""
-        picture = thumbnail(self.live.corpus.picture(doc_id), self.publication.side)
+        picture = draw_thumbnail(self.live.corpus.find_picture(doc_id), self.publication.side)
         suffix = SUFFIXES[picture.media_type]
         (self.folder / PICTURES / f"{number}.{suffix}").write_bytes(picture.content)
+        self.sizes["pictures"] += len(picture.content)
         return suffix
 
-    def _heaviest(self, numbers: range, lists: postings.TermPostings) -> dict[int, list[int]]:
-        """The dimensions of the heaviest terms of documents, by a document's number."""
-        heaviest: dict[int, list[int]] = {number: [] for number in numbers}
-        if not self.publication.map_terms or self.live.map_tower is None:
-            return heaviest
-        by_document = lists.matrix()[:, numbers.start : numbers.stop].tocsc()
-        for at, number in enumerate(numbers):
-            column = by_document[:, [at]]
-            order = sorted(zip((-column.data).tolist(), column.indices.tolist(), strict=True))
-            heaviest[number] = [dimension for _, dimension in order[: self.publication.map_terms]]
-        return heaviest
-
-    def _grids(self, document: ShownDocument, dimensions: Sequence[int]) -> grids.Grids | None:
-        """The maps of a document's picture."""
-        if not dimensions or document.picture is None:
+    def _draw_grids(self, document: ShownDocument, impacts: Any) -> site_data.Grids | None:
+        """The maps of a document's picture, of its heaviest terms."""
+        order = sorted(zip((-impacts.data).tolist(), impacts.indices.tolist(), strict=True))
+        dimensions = [dimension for _, dimension in order[: self.publication.map_terms]]
+        if self.map_tower is None or document.picture is None or not dimensions:
             return None
-        assert self.live.map_tower is not None
-        return grids.grids_of(self.live.map_tower, document.picture, dimensions)
+        return site_data.compute_grids(self.map_tower, document.picture, dimensions)
 
 
-def thumbnail(reference: str, side: int) -> EncodedPicture:
+def draw_thumbnail(reference: str, side: int) -> EncodedPicture:
     """A picture of at most `side` pixels, without what its file holds besides pixels; as JPEG, or PNG where smaller."""
     picture = open_image(reference)
-    small = scaled(picture, side)
+    small = scale(picture, side)
     if small.media_type != "image/png":
         return small
     out = io.BytesIO()
@@ -242,7 +232,7 @@ def write_page(site: Path) -> int:
         raise AssertionError("index.html names its script in another way")
     contents = {
         "index.html": classic.encode(),
-        "page.js": "".join(one_script(page.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)).encode(),
+        "page.js": "".join(join_scripts(page.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS)).encode(),
         "page.css": page.joinpath("page.css").read_bytes(),
         "icon.svg": page.joinpath("icon.svg").read_bytes(),
     }
@@ -251,7 +241,7 @@ def write_page(site: Path) -> int:
     return sum(map(len, contents.values()))
 
 
-def one_script(modules: Iterator[str]) -> Iterator[str]:
+def join_scripts(modules: Iterator[str]) -> Iterator[str]:
     """Modules as one script that a browser runs from a disk too, where it refuses modules."""
     yield '"use strict";\n(() => {\n'
     for module in modules:

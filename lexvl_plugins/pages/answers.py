@@ -12,10 +12,13 @@ and changed files, because words are remembered (`reading.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from lexvl_eval.report.answers import TypedAnswer, with_map
+from lexvl_eval.report.strips import Cell, Item, Strip
+
+from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.analysis import word_analysis
@@ -27,6 +30,7 @@ from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word
 from lexvl_plugins.pages.reading import read_words
+from lexvl_plugins.photos.answers import format_name
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -34,71 +38,51 @@ if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.ground.manifest import Manifest
+    from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
-# The fields of the index.
+# The fields of the index, and the folder of the texts.
 TEXT, IMAGE = "text", "image"
-
-LAYOUT = Layout(metadata=True)
+WORDS = "words"
 
 # Words of a snippet before and after the first matched word.
 BEFORE, AFTER = 2, 8
+
+# Below a picture in which no word is read.
+NO_WORDS = "no words in it"
 
 # A frame: its colour, the light of the marker inside it, its width as a share of the picture's longer side; the colour
 # of the edge, without which a page is no shape on white.
 INK, MARKER, THICK, EDGE = (200, 60, 0, 255), (255, 214, 0, 90), 1 / 250, (140, 149, 159, 255)
 
 
-@dataclass(frozen=True)
-class PageAlbum:
-    """The folder of the index and the answers."""
-
-    path: Path
-
-    @property
-    def words(self) -> Path:
-        """The texts of the pages."""
-        return self.path / "words"
-
-    @property
-    def pictures(self) -> Path:
-        """The terms of their pictures."""
-        return self.path / "pictures"
-
-    @property
-    def index(self) -> Path:
-        """The folder of the index."""
-        return self.path / "index"
-
-
-def up_to_date(
-    dataset: Dataset, album: PageAlbum, pictures: Encoder | None = None, progress: Progress = silent
+def update_album(
+    dataset: Dataset, album: Path, pictures: Encoder | None = None, progress: Progress = silent
 ) -> tuple[Manifest, Index]:
     """Brings the index of a corpus of pages up to date; an unchanged corpus is read and nothing is written.
 
     Args:
         dataset: `pages:PATH`.
+        album: the folder of the index and its shards.
         pictures: a lexical encoder that reads pictures; its terms are the field `image`.
         progress: called with the number of pages of a step that are done.
 
     Returns:
         The manifest of the texts, whose counts are those of all pages, and the index.
-
-    Raises:
-        DataError: no page can be read.
     """
 
     def write(encoder: Encoder, shards: Path) -> Manifest:
+        layout = Layout(metadata=True)
         return write_impacts(
-            dataset, encoder, shards, layout=LAYOUT, overwrite=True, progress=progress, on_error="skip"
+            dataset, encoder, shards, layout=layout, overwrite=True, progress=progress, on_error="skip"
         )
 
-    fields, joined = {TEXT: album.words}, album.path / "joined"
-    manifest = write(load_encoder("bm25"), album.words)
+    fields, joined = {TEXT: album / WORDS}, album / "joined"
+    manifest = write(load_encoder("bm25"), fields[TEXT])
     if pictures is not None:
-        fields[IMAGE] = album.pictures
-        write(pictures, album.pictures)
+        fields[IMAGE] = album / "pictures"
+        write(pictures, fields[IMAGE])
     join_fields(fields, joined, word_analysis, overwrite=True)
-    return manifest, build_index(joined, album.index, overwrite=True)
+    return manifest, build_index(joined, album / "index", overwrite=True)
 
 
 class WholeWord(NamedTuple):
@@ -108,32 +92,30 @@ class WholeWord(NamedTuple):
     numbers: tuple[int, ...]
 
 
-def whole_words(words: Sequence[Word]) -> Iterator[WholeWord]:
+def join_halves(words: Sequence[Word]) -> Iterator[WholeWord]:
     """The words of a page; one that a line end divides is whole again.
 
     >>> box = Box(0, 0, 1, 1)
-    >>> [word.text for word in whole_words([Word("infor\u00ad", box), Word("mation", box), Word("desk", box)])]
+    >>> [word.text for word in join_halves([Word("infor\u00ad", box), Word("mation", box), Word("desk", box)])]
     ['information', 'desk']
     """
-    rest: tuple[str, tuple[int, ...]] = ("", ())
+    text, numbers = "", tuple[int, ...]()
     for number, word in enumerate(words):
-        text, numbers = rest[0] + word.text, (*rest[1], number)
-        if text.endswith(SOFT_HYPHEN):
-            rest = text[: -len(SOFT_HYPHEN)], numbers
+        text, numbers = text + word.text, (*numbers, number)
+        if text.endswith(SOFT_HYPHEN) and number + 1 < len(words):
+            text = text.removesuffix(SOFT_HYPHEN)
             continue
-        yield WholeWord(text, numbers)
-        rest = "", ()
-    if rest[1]:
-        yield WholeWord(*rest)
+        yield WholeWord(text.removesuffix(SOFT_HYPHEN), numbers)
+        text, numbers = "", ()
 
 
-def matched(
+def match_words(
     words: Sequence[Word], terms: frozenset[str], analyse: Callable[[str], Iterable[str]]
 ) -> list[tuple[int, ...]]:
     """The numbers of the words on a page that have one of the terms of BM25, word by word."""
     having: dict[str, bool] = {}
     numbers = []
-    for word in whole_words(words):
+    for word in join_halves(words):
         if word.text not in having:
             having[word.text] = not terms.isdisjoint(analyse(word.text))
         if having[word.text]:
@@ -141,18 +123,20 @@ def matched(
     return numbers
 
 
-def boxes_of(words: Sequence[Word], numbers: Iterable[Iterable[int]]) -> list[Box]:
-    """The boxes of matched words."""
-    return [words[number].box for group in numbers for number in group]
+def find_words(
+    reference: str, terms: Collection[str], settings: BM25Settings = BM25Settings()
+) -> tuple[str, list[Box]]:
+    """The words around the first one on a page or picture that has a term of BM25, and the boxes of all that have one.
 
-
-def frames_of(reference: str, terms: Collection[str], settings: BM25Settings) -> list[Box]:
-    """The boxes of the words on a page or picture that have one of the terms of BM25; arguments as of `read_words`."""
+    Args:
+        reference: as of `read_words`.
+    """
     words = read_words(reference).words
-    return boxes_of(words, matched(words, frozenset(terms), word_analysis(settings)))
+    numbers = match_words(words, frozenset(terms), word_analysis(settings)) if terms else []
+    return cut_snippet(words, numbers), [words[number].box for group in numbers for number in group]
 
 
-def snippet(words: Sequence[Word], numbers: Sequence[tuple[int, ...]]) -> str:
+def cut_snippet(words: Sequence[Word], numbers: Sequence[tuple[int, ...]]) -> str:
     """The words around the first matched word; of a page without one, its first words."""
     first = numbers[0][0] if numbers else 0
     begin, end = max(first - BEFORE, 0), first + AFTER
@@ -160,7 +144,7 @@ def snippet(words: Sequence[Word], numbers: Sequence[tuple[int, ...]]) -> str:
     return f"{'… ' if begin else ''}{text}{' …' if end < len(words) else ''}"
 
 
-def framed(picture: Image, boxes: Iterable[Box]) -> Image:
+def draw_frames(picture: Image, boxes: Iterable[Box]) -> Image:
     """A picture of a page with its edge, and its boxes marked and framed."""
     import PIL.Image
     import PIL.ImageDraw
@@ -173,3 +157,38 @@ def framed(picture: Image, boxes: Iterable[Box]) -> Image:
         left, top, right, bottom = (round(side * length) for side, length in zip(box, picture.size * 2, strict=True))
         draw.rectangle((left - thick, top - thick, right + thick, bottom + thick), MARKER, INK, thick)
     return PIL.Image.alpha_composite(picture.convert("RGBA"), marked).convert("RGB")
+
+
+def build_strips(
+    answers: Sequence[TypedAnswer], find_reference: Callable[[str], str], pictures: Encoder | None
+) -> list[Strip]:
+    """Typed queries with their first hits: matched words are framed, the terms of pictures are a map.
+
+    Args:
+        find_reference: the picture of a document, by its id.
+        pictures: the encoder of the field `image`; None without such a field.
+    """
+    return [
+        Strip(
+            Item(answer.note, None, answer.text),
+            tuple(_build_cell(why, find_reference(why.doc_id), pictures) for why in answer.hits),
+        )
+        for answer in answers
+    ]
+
+
+def _build_cell(why: Explanation, reference: str, pictures: Encoder | None) -> Cell:
+    note, boxes = find_words(reference, [term.term for term in _select(why, TEXT)])
+    image = open_image(reference)
+    cell = Cell(Item(format_name(why.doc_id), image, ""), why.score, False, _select(why, IMAGE), (), note or NO_WORDS)
+    if pictures is not None:
+        from lexvl_anserini.encoders.parts.images.grounding import image_side
+
+        image = with_map(cell, image_side(pictures)).item.image or image
+    terms = why.terms if pictures is not None else _select(why, TEXT)
+    return cell._replace(item=cell.item._replace(image=draw_frames(image, boxes)), terms=terms)
+
+
+def _select(why: Explanation, field: str) -> tuple[SharedTerm, ...]:
+    """The terms of a field, without its name."""
+    return tuple(t._replace(term=t.term.removeprefix(f"{field}:")) for t in why.terms if t.field == field)
