@@ -85,7 +85,7 @@ def command(
 
     Without a query, only the index is brought up to date.
 
-    Example: python -m lexvl_plugins.photos.command FOLDER "two dogs on a beach" "a birthday cake"
+    Example: lexvl photos FOLDER "two dogs on a beach" "a birthday cake"
     """
     started = time.perf_counter()
     pictures, place = asking.find_places(folder, "lexvl-photos", "pictures")
