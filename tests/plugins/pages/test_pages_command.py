@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.plugins.pages.pdf_files import locked_pdf, pdf_of, words_at
 from PIL import Image
 
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -16,6 +15,7 @@ from lexvl_plugins.pages import reading
 from lexvl_plugins.pages.answers import EDGE, INK, cut_snippet, draw_frames, match_words
 from lexvl_plugins.pages.page import Box, Word
 from lexvl_plugins.pages.pages import command
+from tests.plugins.pages.pdf_files import locked_pdf, pdf_of, words_at
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(package) is None for package in ("pebble", "pypdfium2", "rapidocr")),
@@ -116,19 +116,19 @@ def test_terms_of_pictures_are_a_second_field_whose_products_count_too(papers, c
 def test_the_search_page_frames_words_and_maps_terms(papers, capsys) -> None:
     pytest.importorskip("fastapi", reason="the extra is not installed: pip install 'lexvl-anserini[serve]'")
     from lexvl_plugins.serve.answering import Service
+    from lexvl_plugins.serve.indexes import Shelf, name_indexes
     from lexvl_plugins.serve.messages import MapQuestion, ProductsQuestion, Question
-    from lexvl_plugins.serve.opened import Shelf, served_indexes
 
     printed(capsys, papers, **PICTURES)
-    shelf = Shelf(served_indexes([Path("lexvl-pages/my papers/index")], [], "cpu", None))
+    shelf = Shelf(name_indexes([Path("lexvl-pages/my papers/index")], [], "cpu", None))
     try:
         service, page = Service(shelf), "sub/c.pdf#1"
-        assert service.description().indexes[0].maps
+        assert service.describe().indexes[0].maps
         question = Question(index="my papers", text="a boat")
-        [products] = service.products(ProductsQuestion(question=question, doc_ids=[page]))
+        [products] = service.explain(ProductsQuestion(question=question, doc_ids=[page]))
         of_image = next(product.term for product in products.products if product.field == "image")
         word, term, whole = (
-            service.heat_map(MapQuestion(question=question, doc_id=page, term=term))
+            service.map_terms(MapQuestion(question=question, doc_id=page, term=term))
             for term in ("text:boat", of_image, None)
         )
         assert (word.grid, word.region) == ([[1.0]], [0, 0, 1, 1])

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from tests.plugins.pages.pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_at
 from PIL import Image, ImageDraw, ImageFont
 
 from lexvl_anserini.data.pictures.references import PageReference, file_of, page_of
@@ -18,6 +17,7 @@ from lexvl_plugins.pages import pdf
 from lexvl_plugins.pages.contents import LONGEST, count_pages, draw_page, read_page
 from lexvl_plugins.pages.ocr import MOST_LINES, sort_lines
 from lexvl_plugins.pages.page import OCR, TEXT_LAYER, Box, PageWords, Word, join_words
+from tests.plugins.pages.pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_at
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(package) is None for package in ("pypdfium2", "rapidocr")),
@@ -83,10 +83,14 @@ def test_words_have_boxes_from_the_top_left_corner(written):
 
 def test_boxes_are_of_the_page_as_it_is_shown(written):
     upright = pdf.read_text_layer(written(pdf_of(words_at(100, 300, "word"), paper=(200, 400))))[0].box
-    turned = pdf.read_text_layer(written(pdf_of(words_at(100, 300, "word"), paper=(200, 400), page="/Rotate 90"), "b.pdf"))
+    turned = pdf.read_text_layer(
+        written(pdf_of(words_at(100, 300, "word"), paper=(200, 400), page="/Rotate 90"), "b.pdf")
+    )
     expected = (1 - upright.bottom, upright.left, 1 - upright.top, upright.right)
     assert turned[0].box == pytest.approx(expected, abs=0.001)
-    cropped = pdf.read_text_layer(written(pdf_of(words_at(100, 300, "word"), page="/CropBox [100 300 200 400]"), "c.pdf"))
+    cropped = pdf.read_text_layer(
+        written(pdf_of(words_at(100, 300, "word"), page="/CropBox [100 300 200 400]"), "c.pdf")
+    )
     assert cropped[0].box.left == pytest.approx(0, abs=0.02) and cropped[0].box.bottom == pytest.approx(1, abs=0.02)
 
 

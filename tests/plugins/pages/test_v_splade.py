@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer
-from tests.plugins.pages.v_splade_folders import PUBLISHED, TEMPLATE, Draws, add_modules, write_export
 
 from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.encoders.loading import load_encoder
@@ -24,6 +23,7 @@ from lexvl_anserini.ground.errors import CheckpointError, InstallationError, Usa
 from lexvl_plugins.pages import v_splade
 from lexvl_plugins.pages.page_network import Tiles
 from lexvl_plugins.pages.v_splade_layout import PageShape, list_shapes
+from tests.plugins.pages.v_splade_folders import PUBLISHED, TEMPLATE, Draws, add_modules, write_export
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_folder_of_sentence_transformers_has_its_own_table_and_code_that_is_no
     np.testing.assert_array_equal(model.document.dense_weights([page]), plain.document.dense_weights([page]))
     again = loaded(folder, table_activation="softplus").query.weights(["dog dog horse"])
     assert (again != plain.query.weights(["dog dog horse"])).nnz == 0
-    save_pretrained(model, tmp_path / "saved")
+    saving.save_pretrained(model, tmp_path / "saved")
     assert (
         loaded(tmp_path / "saved").query.weights(["dog dog horse"]) != model.query.weights(["dog dog horse"])
     ).nnz == 0

@@ -18,10 +18,10 @@ from types import SimpleNamespace
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 from lexvl_anserini.searching import searcher
-from lexvl_plugins.serve.access import ApiKeys
+from lexvl_plugins.serve.server import ApiKeys
+from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -332,7 +332,7 @@ def broken_rules(page) -> list[str]:
 
 def test_a_browser_sends_its_users_key_with_pictures_and_questions_too(browser, client) -> None:
     key = "0123456789abcdef"
-    with client.service.shelf.borrowed("colours") as index:
+    with client.service.shelf.borrow("colours") as index:
         path = index.served.path
     with running(path, keys=ApiKeys([key])) as guarded:
         credentials = {"username": "anyone", "password": key}
