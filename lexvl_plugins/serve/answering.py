@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from lexvl_anserini import __version__
 from lexvl_anserini.data.pictures.images import open_image
@@ -32,6 +33,7 @@ from lexvl_plugins.serve.messages import (
     EmbedQuestion,
     HeatMap,
     IndexDescription,
+    IndexName,
     MapQuestion,
     MetadataField,
     PageDescription,
@@ -81,10 +83,10 @@ class Service:
         shown = examples[: max(EXAMPLES, len(self.examples))]
         return PageDescription(indexes=indexes, pictures=pictures, examples=shown, version=__version__)
 
-    def suggest(self, name: str, prefix: str) -> list[str]:
-        """Terms of an index that begin with a prefix."""
-        with self.shelf.borrow(name) as index:
-            return index.suggest(prefix)
+    def suggest(self, index: IndexName, prefix: Annotated[str, Field(min_length=1, max_length=100)]) -> list[str]:
+        """Terms of the vocabulary that begin with the prefix."""
+        with self.shelf.borrow(index) as live:
+            return live.suggest(prefix)
 
     def answer(self, question: Question) -> ShownAnswer:
         """The best documents for a question."""
@@ -182,7 +184,7 @@ class Service:
             return heat
 
     def embed(self, request: EmbedQuestion) -> Embeddings:
-        """The vectors of texts and of pictures that were sent, in their order, as a search of the index encodes them."""
+        """The vectors with which an index is searched, of texts and of pictures that were sent, in their order."""
         with self.shelf.borrow(request.index) as index:
             kind = index.manifest.kind
             if kind == "text":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial, wraps
 from importlib.resources import files
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -20,19 +21,7 @@ from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.answering import Service
 from lexvl_plugins.serve.documents import SIDES, EncodedPicture, scale
-from lexvl_plugins.serve.messages import (
-    ApiFailure,
-    DocumentProducts,
-    Embeddings,
-    EmbedQuestion,
-    HeatMap,
-    MapQuestion,
-    PageDescription,
-    ProductsQuestion,
-    Question,
-    Sent,
-    ShownAnswer,
-)
+from lexvl_plugins.serve.messages import ApiFailure, DocumentId, IndexName, Sent
 
 log = logging.getLogger(__name__)
 
@@ -140,41 +129,25 @@ class Threads:
 
 
 def add_searches(app: FastAPI, service: Service) -> None:
-    """Searches, products, maps, suggestions, vectors."""
+    """Searches, products, maps, suggestions, vectors: each path has a name in the description, threads, and a call."""
     searches, maps, embeds = Threads(limits.SEARCHES), Threads(limits.MAPS), Threads(limits.EMBEDS)
 
-    @app.get("/api/indexes", responses=FAILURES)
-    async def describe() -> PageDescription:
-        """The indexes and what each can do."""
-        return await searches.run(service.describe)
+    def build_endpoint(threads: Threads, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)  # with the signature that FastAPI reads
+        async def answer(**arguments: Any) -> Any:
+            return await threads.run(partial(call, **arguments))
 
-    @app.post("/api/search", responses=FAILURES)
-    async def search(question: Question) -> ShownAnswer:
-        """The best documents for a question."""
-        return await searches.run(service.answer, question)
+        return answer
 
-    @app.post("/api/products", responses=FAILURES)
-    async def explain(request: ProductsQuestion) -> list[DocumentProducts]:
-        """The products of terms that sum to the scores of hits."""
-        return await searches.run(service.explain, request)
-
-    @app.post("/api/map", responses=FAILURES)
-    async def map_terms(request: MapQuestion) -> HeatMap:
-        """Where in a hit's picture the terms of the question are."""
-        return await maps.run(service.map_terms, request)
-
-    @app.get("/api/suggest", responses=FAILURES)
-    async def suggest(
-        index: Annotated[str, Query(max_length=limits.MOST_ID)],
-        prefix: Annotated[str, Query(min_length=1, max_length=100)],
-    ) -> list[str]:
-        """Terms of the vocabulary that begin with the prefix."""
-        return await searches.run(service.suggest, index, prefix)
-
-    @app.post(EMBED_PATH, responses=FAILURES)
-    async def embed(request: EmbedQuestion) -> Embeddings:
-        """The vectors with which an index is searched, of texts and of pictures that were sent."""
-        return await embeds.run(service.embed, request)
+    for method, path, name, threads, call in (
+        ("GET", "/api/indexes", "indexes", searches, service.describe),
+        ("POST", "/api/search", "search", searches, service.answer),
+        ("POST", "/api/products", "products", searches, service.explain),
+        ("POST", "/api/map", "heat_map", maps, service.map_terms),
+        ("GET", "/api/suggest", "suggest", searches, service.suggest),
+        ("POST", EMBED_PATH, "embed", embeds, service.embed),
+    ):
+        app.add_api_route(path, build_endpoint(threads, call), methods=[method], name=name, responses=FAILURES)
 
 
 def add_pictures(app: FastAPI, service: Service) -> None:
@@ -186,12 +159,8 @@ def add_pictures(app: FastAPI, service: Service) -> None:
         headers = {"cache-control": "private, max-age=60"}
         return Response(picture.content, media_type=picture.media_type, headers=headers)
 
-    @app.get("/api/picture", responses=FAILURES, response_class=Response)
-    async def show_picture(
-        index: Annotated[str, Query(max_length=limits.MOST_ID)],
-        doc_id: Annotated[str, Query(max_length=limits.MOST_ID)],
-        side: Literal["small", "large"] = "small",
-    ) -> Response:
+    @app.get("/api/picture", name="picture", responses=FAILURES, response_class=Response)
+    async def show_picture(index: IndexName, doc_id: DocumentId, side: Literal["small", "large"] = "small") -> Response:
         """The picture of a document of the corpus, scaled down."""
         return respond(await drawings.run(service.show_picture, index, doc_id, side))
 
@@ -204,7 +173,7 @@ def add_pictures(app: FastAPI, service: Service) -> None:
         except DataError as error:
             raise UsageError(str(error)) from error
 
-    @app.get("/api/pictures/{picture_id}", responses=FAILURES, response_class=Response)
+    @app.get("/api/pictures/{picture_id}", name="sent", responses=FAILURES, response_class=Response)
     async def show_sent(picture_id: str) -> Response:
         """A picture that was sent, scaled down."""
         return respond(await drawings.run(scale, service.sent.get(picture_id), SIDES["small"]))

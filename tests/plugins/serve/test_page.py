@@ -69,6 +69,13 @@ def opened(browser, client, link="", wide=1280):
     assert problems == []
 
 
+def test_equal_scores_are_in_the_order_of_code_points(browser, client) -> None:
+    script = "async (texts) => texts.sort((await import('/view.js')).compareTexts)"
+    texts = ["\U0001f415", "\uff42", "b", "", "ab", "a", "\U0001f4151", "\ue000", "b"]
+    with opened(browser, client) as page:
+        assert page.evaluate(script, texts) == sorted(texts)
+
+
 def is_problem(message) -> bool:
     """Errors; but an expression that is half typed gets status 400, which the browser logs."""
     return message.type == "error" and "the server responded with a status of 400" not in message.text
