@@ -152,16 +152,6 @@ class Reply(NamedTuple):
     pictures: tuple[EncodedPicture, ...] = ()
 
 
-def choose_index(service: Service, name: str) -> str:
-    """The index that a call names, or the first."""
-    return name or service.shelf.names[0]
-
-
-def list_indexes(service: Service, call: IndexesCall) -> Reply:
-    """All that is served."""
-    return Reply(service.describe())
-
-
 def search(service: Service, call: SearchCall) -> Reply:
     """Hits, the heaviest terms of the query, and small pictures."""
     if sum((bool(call.query.strip()), call.like is not None, call.image is not None)) > 1:
@@ -169,7 +159,7 @@ def search(service: Service, call: SearchCall) -> Reply:
             "give a query, a document that others are to resemble (like), or an image, and no other of them"
         )
     question = Question(
-        index=choose_index(service, call.index),
+        index=call.index or service.shelf.names[0],
         text=call.query,
         read_as=call.read_as,
         like=call.like,
@@ -199,7 +189,7 @@ def keep_picture(service: Service, image: str) -> str:
 
 def explain(service: Service, call: ExplainCall) -> Reply:
     """The largest products that sum to scores, and the sum of the others in `rest`."""
-    question = Question(index=choose_index(service, call.index), text=call.query)
+    question = Question(index=call.index or service.shelf.names[0], text=call.query)
     documents = []
     for document in service.explain(ProductsQuestion(question=question, doc_ids=call.doc_ids)):
         products = sorted(document.products, key=lambda product: (-product.product, product.term))
@@ -210,9 +200,9 @@ def explain(service: Service, call: ExplainCall) -> Reply:
 
 def show_picture(service: Service, call: PictureCall) -> Reply:
     """A picture with its size."""
-    index = choose_index(service, call.index)
+    index = call.index or service.shelf.names[0]
     encoded = service.show_picture(index, call.doc_id, call.side)
-    width, height = open_encoded(encoded).size
+    width, height = PIL.Image.open(io.BytesIO(encoded.content)).size
     return Reply(ShownPicture(index=index, doc_id=call.doc_id, width=width, height=height), (encoded,))
 
 
@@ -220,7 +210,7 @@ def map_terms(service: Service, call: MapCall) -> Reply:
     """A grid, and the picture in its colours where the terms are."""
     if bool(call.query.strip()) == bool(call.term):
         raise UsageError("give a term, or a query")
-    index = choose_index(service, call.index)
+    index = call.index or service.shelf.names[0]
     if call.term:
         escaped = call.term.replace("\\", "\\\\").replace('"', '\\"')
         question = Question(index=index, text=f'"{escaped}"', read_as="terms")
@@ -233,18 +223,13 @@ def map_terms(service: Service, call: MapCall) -> Reply:
     return Reply(answer, (draw_map(service.show_picture(index, call.doc_id, "small"), heat),) if terms else ())
 
 
-def open_encoded(encoded: EncodedPicture) -> PIL.Image.Image:
-    """A picture that this server encoded."""
-    return PIL.Image.open(io.BytesIO(encoded.content))
-
-
 def draw_map(encoded: EncodedPicture, heat: HeatMap) -> EncodedPicture:
     """A picture in its colours where a map is strong, and pale elsewhere."""
     import numpy as np
 
     from lexvl_anserini.encoders.parts.images.grounding import overlay
 
-    image = open_encoded(encoded).convert("RGB")
+    image = PIL.Image.open(io.BytesIO(encoded.content)).convert("RGB")
     left, top, right, bottom = heat.region
     region = (left * image.width, top * image.height, right * image.width, bottom * image.height)
     return scale(overlay(image, region, np.array(heat.grid)), max(image.size))
@@ -260,23 +245,12 @@ class ToolRow(NamedTuple):
 
 
 TOOLS: Mapping[str, ToolRow] = {
-    "indexes": ToolRow(IndexesCall, PageDescription, list_indexes, limits.SEARCHES),
+    "indexes": ToolRow(IndexesCall, PageDescription, lambda service, _: Reply(service.describe()), limits.SEARCHES),
     "search": ToolRow(SearchCall, ShownAnswer, search, limits.SEARCHES),
     "explain": ToolRow(ExplainCall, Explanations, explain, limits.SEARCHES),
     "picture": ToolRow(PictureCall, ShownPicture, show_picture, limits.DRAWINGS),
     "map": ToolRow(MapCall, TermsMap, map_terms, limits.MAPS),
 }
-
-
-def describe_tool(name: str, row: ToolRow) -> Tool:
-    """A tool as the protocol lists it."""
-    return Tool(
-        name=name,
-        description=row.call.__doc__,
-        input_schema=row.call.model_json_schema(),
-        output_schema=row.answer.model_json_schema(mode="serialization"),
-        annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
-    )
 
 
 def write_reply(reply: Reply) -> CallToolResult:
@@ -296,7 +270,19 @@ def build_tools(service: Service) -> Server[Any]:
     slots = {name: Threads(row.at_once) for name, row in TOOLS.items()}
 
     async def list_tools(_: ServerRequestContext[Any], __: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[describe_tool(name, row) for name, row in TOOLS.items()])
+        hints = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+        return ListToolsResult(
+            tools=[
+                Tool(
+                    name=name,
+                    description=row.call.__doc__,
+                    input_schema=row.call.model_json_schema(),
+                    output_schema=row.answer.model_json_schema(mode="serialization"),
+                    annotations=hints,
+                )
+                for name, row in TOOLS.items()
+            ]
+        )
 
     async def call_tool(_: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         row = TOOLS.get(params.name)

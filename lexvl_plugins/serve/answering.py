@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,24 +116,18 @@ class Service:
     def _read(self, index: LiveIndex, question: Question) -> ReadQuery:
         """The query of a question; encoded ones are kept."""
         lexical, text = index.manifest.kind == "impact", question.text.strip()
-        if question.picture is not None:
-            read_as, key = "picture", question.picture
-        elif question.like is not None:
-            read_as, key = "document", question.like
+        encode: Callable[[], Any]
+        if (picture := question.picture) is not None:
+            read_as, key, encode = "picture", picture, lambda: queries.encode_picture(index, self.sent.get(picture))
+        elif (like := question.like) is not None:
+            read_as, key, encode = "document", like, lambda: queries.encode_document(index, like)
         elif not text:
             return ReadQuery(None, "none", {})
         elif question.read_as == "terms" or (question.read_as == "auto" and lexical and queries.is_expression(text)):
             return queries.read_expression(index, text, question.weights)
         else:
-            read_as, key = "text", text if lexical or question.read_as == "text" else queries.take_words(text)
-
-        def encode() -> Any:
-            if read_as == "picture":
-                return queries.encode_picture(index, self.sent.get(key))
-            return (
-                queries.encode_document(index, key) if read_as == "document" else queries.encode_texts(index, [key])[0]
-            )
-
+            words = text if lexical or question.read_as == "text" else queries.take_words(text)
+            read_as, key, encode = "text", words, lambda: queries.encode_texts(index, [words])[0]
         query = self.queries.ensure((index.serial, read_as, key), encode)
         return queries.read_vector(index, query, read_as, question.weights)
 
@@ -306,7 +300,5 @@ def draw_grid(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> 
 
 def measure_region(tower: ImageTower, image: Any) -> list[float]:
     """Left, top, right and bottom of the part of a picture that a tower reads, as shares of width and height."""
-    wide, high = image.size
-    return [
-        round(side / length, 4) for side, length in zip(tower.pixels.region(image.size), (wide, high) * 2, strict=True)
-    ]
+    region, lengths = tower.pixels.region(image.size), image.size * 2
+    return [round(side / length, 4) for side, length in zip(region, lengths, strict=True)]

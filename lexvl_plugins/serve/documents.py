@@ -186,16 +186,13 @@ class Recent:
         return value
 
 
-def scale(picture: Image, side: int) -> EncodedPicture:
+def scale(picture: Image, side: int, lossless: int = LOSSLESS) -> EncodedPicture:
     """A picture as bytes, at most `side` pixels wide and high; what the file holds besides pixels is left out."""
-    copy = picture.copy()
+    copy, out = picture.copy(), io.BytesIO()
     copy.thumbnail((side, side))
-    out = io.BytesIO()
-    if max(copy.size) <= LOSSLESS:
-        copy.save(out, format="PNG")
-        return EncodedPicture(out.getvalue(), "image/png")
-    copy.save(out, format="JPEG", quality=85)
-    return EncodedPicture(out.getvalue(), "image/jpeg")
+    kind = "PNG" if max(copy.size) <= lossless else "JPEG"
+    copy.save(out, format=kind, quality=85)  # PNG has no quality
+    return EncodedPicture(out.getvalue(), f"image/{kind.lower()}")
 
 
 class SentPictures:

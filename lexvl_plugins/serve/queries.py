@@ -1,4 +1,4 @@
-"""Reads what a user asks of an index: texts, expressions, pictures and documents as its queries, weights, conditions."""
+"""Reads what a user asks of an index: texts, expressions, pictures and documents as queries, weights, conditions."""
 
 from __future__ import annotations
 
@@ -193,6 +193,6 @@ def encode_document(index: LiveIndex, doc_id: str) -> Any:
 
 
 def _cut(query: Any) -> Any:
-    return (
-        query._replace(vector=heaviest(query.vector, limits.PICTURE_TERMS)) if isinstance(query, ImpactQuery) else query
-    )
+    if not isinstance(query, ImpactQuery):
+        return query
+    return query._replace(vector=heaviest(query.vector, limits.PICTURE_TERMS))

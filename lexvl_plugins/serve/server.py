@@ -14,6 +14,7 @@ import logging
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from ipaddress import ip_address
@@ -157,24 +158,19 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begun, counts = time.perf_counter(), {"status": None, "received": 0, "sent": 0}
+        begun = time.perf_counter()
+        line: dict[str, Any] = {**dict.fromkeys(("time", "method", "path", "status", "ms")), "received": 0, "sent": 0}
         try:
-            await self._answer(scope, receive, send, counts)
+            await self._answer(scope, receive, send, line)
         finally:
             if self.log_requests:
-                line = {
-                    "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-                    "method": scope["method"] if scope["method"] in METHODS else None,
-                    "path": find_path(scope),
-                    "status": counts["status"],
-                    "ms": round((time.perf_counter() - begun) * 1000, 2),
-                    "received": counts["received"],
-                    "sent": counts["sent"],
-                    "key": scope.get("key"),
-                }
+                line["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+                line["method"] = scope["method"] if scope["method"] in METHODS else None
+                line["path"], line["key"] = find_path(scope), scope.get("key")
+                line["ms"] = round((time.perf_counter() - begun) * 1000, 2)
                 log.info("%s", orjson.dumps(line).decode())
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, counts: dict[str, Any]) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, line: dict[str, Any]) -> None:
         large = {UPLOAD_PATH: limits.MOST_UPLOAD, EMBED_PATH: limits.MOST_TEXTS, TOOLS_PATH: limits.MOST_CALL}
         most = large.get(scope["path"], limits.MOST_JSON)
 
@@ -182,9 +178,9 @@ class Guard:
             # The bytes of all bodies are counted, not their number: clients that send none keep nobody waiting.
             message = await receive()
             length = len(message.get("body", b""))
-            counts["received"] += length
+            line["received"] += length
             self.held += length
-            if counts["received"] > most:
+            if line["received"] > most:
                 raise HTTPException(413, f"a body of more than {most:,} bytes", CLOSE)
             if self.held > limits.MOST_HELD:
                 raise HTTPException(503, "too many bodies at once; try again", {**CLOSE, **limits.LATER})
@@ -192,9 +188,9 @@ class Guard:
 
         async def send_counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                counts["status"] = message["status"]
+                line["status"] = message["status"]
                 message = {**message, "headers": [*message.get("headers", ()), *HEADERS.items()]}
-            counts["sent"] += len(message.get("body", b""))
+            line["sent"] += len(message.get("body", b""))
             await send(message)
 
         refusal = self.refuse(scope)
@@ -205,8 +201,8 @@ class Guard:
         except TimeoutError:
             refusal = 408, f"the request did not end within {limits.REQUEST_S:.0f} s"
         finally:
-            self.held -= counts["received"]
-        if refusal and counts["status"] is None:
+            self.held -= line["received"]
+        if refusal and line["status"] is None:
             status, reason = refusal
             response = JSONResponse({"error": reason}, status, CLOSE)
             for challenge in CHALLENGES if status == 401 else ():
@@ -267,12 +263,9 @@ def raise_open_files() -> None:
         import resource
     except ImportError:  # a system without such limits
         return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (ValueError, OSError):  # macOS has a lower limit than it says
-            return
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(ValueError, OSError):  # macOS has a lower limit than it says
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def build_server(

@@ -1,4 +1,4 @@
-"""What a page without a server needs to know of an index: words, postings, terms to offer, maps; each as small texts."""
+"""What a page without a server needs to know of an index, as small texts: words, postings, terms to offer, maps."""
 
 from __future__ import annotations
 
@@ -113,9 +113,8 @@ def describe_words(model: Encoder, manifest: Manifest) -> dict[str, Any]:
 
 def weigh_sizes(manifest: Manifest, most: int) -> list[int]:
     """The weight that the quantiser of an index gives each term of a query of 1 to `most` equal terms."""
-    sizes = np.arange(1, most + 1)
-    pointers = np.concatenate([[0], np.cumsum(sizes)])
-    columns = np.concatenate([np.arange(size) for size in sizes])
+    rows, columns = np.tril_indices(most)
+    pointers = np.searchsorted(rows, np.arange(most + 1))
     queries = CsrRows(np.ones(len(columns), np.float32), columns, pointers, (most, most))
     integers = Quantiser.from_json(manifest.quantiser).queries(queries, manifest.counts.max_impact)
     weights: list[int] = integers.impacts.data[integers.impacts.indptr[:-1]].tolist()

@@ -24,9 +24,8 @@ from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.serve import publish as publish_command
 from lexvl_plugins.serve.indexes import ServedIndex
-from lexvl_plugins.serve.site import Publication, find_bag_mode, join_scripts, publish
+from lexvl_plugins.serve.publish import Publication, command, find_bag_mode, join_scripts, publish
 from lexvl_plugins.serve.site_data import describe_words, pack_postings, relate_terms, split_numbers, step
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -87,7 +86,7 @@ def site(drawn):
     publish(
         ServedIndex("drawn <b>", drawn / "index", ALPHA),
         drawn / "site",
-        Publication(map_terms=255, examples=("a red square",)),
+        Publication(map_terms=255, example=["a red square"]),
     )
     return drawn / "site"
 
@@ -123,9 +122,7 @@ def test_a_grid_is_two_ends_and_steps_between_them() -> None:
 
 
 def test_modules_become_join_scripts() -> None:
-    script = "".join(
-        join_scripts(iter(['import { a } from "./a.js";\nexport function b() {}\n', "export const c = 1;\n"]))
-    )
+    script = join_scripts(['import { a } from "./a.js";\nexport function b() {}\n', "export const c = 1;\n"])
     assert script == '"use strict";\n(() => {\nfunction b() {}\nconst c = 1;\n})();\n'
 
 
@@ -187,7 +184,7 @@ def test_a_corpus_that_is_gone_is_an_error(drawn, tmp_path) -> None:
 
 def test_the_command_prints_counts(drawn, capsys) -> None:
     assert find_bag_mode("vdr-crossmodal") == {"mode": "alpha"} and find_bag_mode("bag-of-tokens") == {}
-    publish_command.command(drawn / "index", drawn / "by-command", map_terms=0, device="cpu", style="json")
+    command(index=drawn / "index", site=drawn / "by-command", map_terms=0, device="cpu", style="json")
     printed = json.loads(capsys.readouterr().out)
     assert printed["documents"] == 8 and printed["maps, bytes"] == 0
     assert printed["bytes"] == sum(
