@@ -11,9 +11,10 @@ and changed files, because words are remembered (`reading.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lexvl_eval.report.answers import TypedAnswer, with_map
 from lexvl_eval.report.strips import Cell, Item, Strip
@@ -28,7 +29,7 @@ from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.fields import join_fields
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word
+from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word, join_words
 from lexvl_plugins.pages.reading import read_words
 from lexvl_plugins.photos.answers import format_name
 
@@ -60,14 +61,13 @@ def update_album(
 ) -> tuple[Manifest, Index]:
     """Brings the index of a corpus of pages up to date; an unchanged corpus is read and nothing is written.
 
+    Returns the manifest of the texts, whose counts are those of all pages, and the index.
+
     Args:
         dataset: `pages:PATH`.
         album: the folder of the index and its shards.
         pictures: a lexical encoder that reads pictures; its terms are the field `image`.
         progress: called with the number of pages of a step that are done.
-
-    Returns:
-        The manifest of the texts, whose counts are those of all pages, and the index.
     """
 
     def write(encoder: Encoder, shards: Path) -> Manifest:
@@ -85,42 +85,21 @@ def update_album(
     return manifest, build_index(joined, album / "index", overwrite=True)
 
 
-class WholeWord(NamedTuple):
-    """A word as it is searched, and its numbers on the page: two, if a line end divides it."""
-
-    text: str
-    numbers: tuple[int, ...]
-
-
-def join_halves(words: Sequence[Word]) -> Iterator[WholeWord]:
-    """The words of a page; one that a line end divides is whole again.
-
-    >>> box = Box(0, 0, 1, 1)
-    >>> [word.text for word in join_halves([Word("infor\u00ad", box), Word("mation", box), Word("desk", box)])]
-    ['information', 'desk']
-    """
-    text, numbers = "", tuple[int, ...]()
-    for number, word in enumerate(words):
-        text, numbers = text + word.text, (*numbers, number)
-        if text.endswith(SOFT_HYPHEN) and number + 1 < len(words):
-            text = text.removesuffix(SOFT_HYPHEN)
-            continue
-        yield WholeWord(text.removesuffix(SOFT_HYPHEN), numbers)
-        text, numbers = "", ()
-
-
 def match_words(
     words: Sequence[Word], terms: frozenset[str], analyse: Callable[[str], Iterable[str]]
 ) -> list[tuple[int, ...]]:
-    """The numbers of the words on a page that have one of the terms of BM25, word by word."""
-    having: dict[str, bool] = {}
-    numbers = []
-    for word in join_halves(words):
-        if word.text not in having:
-            having[word.text] = not terms.isdisjoint(analyse(word.text))
-        if having[word.text]:
-            numbers.append(word.numbers)
-    return numbers
+    """The numbers of the words on a page that have a term of BM25; two numbers of one that a line end divides."""
+    has_term = cache(lambda text: not terms.isdisjoint(analyse(text)))
+    text, numbers, matched = "", tuple[int, ...](), list[tuple[int, ...]]()
+    for number, word in enumerate(words):
+        text, numbers = text + word.text, (*numbers, number)
+        divided, text = text.endswith(SOFT_HYPHEN), text.removesuffix(SOFT_HYPHEN)
+        if divided and number + 1 < len(words):
+            continue
+        if has_term(text):
+            matched.append(numbers)
+        text, numbers = "", ()
+    return matched
 
 
 def find_words(
@@ -128,8 +107,7 @@ def find_words(
 ) -> tuple[str, list[Box]]:
     """The words around the first one on a page or picture that has a term of BM25, and the boxes of all that have one.
 
-    Args:
-        reference: as of `read_words`.
+    Its reference is as of `read_words`.
     """
     words = read_words(reference).words
     numbers = match_words(words, frozenset(terms), word_analysis(settings)) if terms else []
@@ -140,7 +118,7 @@ def cut_snippet(words: Sequence[Word], numbers: Sequence[tuple[int, ...]]) -> st
     """The words around the first matched word; of a page without one, its first words."""
     first = numbers[0][0] if numbers else 0
     begin, end = max(first - BEFORE, 0), first + AFTER
-    text = " ".join(word.text for word in words[begin:end]).replace(f"{SOFT_HYPHEN} ", "")
+    text = join_words(words[begin:end])
     return f"{'… ' if begin else ''}{text}{' …' if end < len(words) else ''}"
 
 
@@ -162,12 +140,7 @@ def draw_frames(picture: Image, boxes: Iterable[Box]) -> Image:
 def build_strips(
     answers: Sequence[TypedAnswer], find_reference: Callable[[str], str], pictures: Encoder | None
 ) -> list[Strip]:
-    """Typed queries with their first hits: matched words are framed, the terms of pictures are a map.
-
-    Args:
-        find_reference: the picture of a document, by its id.
-        pictures: the encoder of the field `image`; None without such a field.
-    """
+    """Typed queries with their first hits: matched words are framed, the terms of `pictures`, if any, are a map."""
     return [
         Strip(
             Item(answer.note, None, answer.text),
@@ -178,17 +151,19 @@ def build_strips(
 
 
 def _build_cell(why: Explanation, reference: str, pictures: Encoder | None) -> Cell:
-    note, boxes = find_words(reference, [term.term for term in _select(why, TEXT)])
+    note, boxes = find_words(reference, [term.term for term in select_terms(why, TEXT)])
     image = open_image(reference)
-    cell = Cell(Item(format_name(why.doc_id), image, ""), why.score, False, _select(why, IMAGE), (), note or NO_WORDS)
+    cell = Cell(
+        Item(format_name(why.doc_id), image, ""), why.score, False, select_terms(why, IMAGE), (), note or NO_WORDS
+    )
     if pictures is not None:
         from lexvl_anserini.encoders.parts.images.grounding import image_side
 
         image = with_map(cell, image_side(pictures)).item.image or image
-    terms = why.terms if pictures is not None else _select(why, TEXT)
+    terms = why.terms if pictures is not None else select_terms(why, TEXT)
     return cell._replace(item=cell.item._replace(image=draw_frames(image, boxes)), terms=terms)
 
 
-def _select(why: Explanation, field: str) -> tuple[SharedTerm, ...]:
+def select_terms(why: Explanation, field: str) -> tuple[SharedTerm, ...]:
     """The terms of a field, without its name."""
     return tuple(t._replace(term=t.term.removeprefix(f"{field}:")) for t in why.terms if t.field == field)

@@ -92,9 +92,7 @@ def sort_lines(boxes: np.ndarray) -> list[int]:
     """The numbers of lines in the order in which they are read.
 
     Where the rules contradict each other, the line that fewest others precede is next, of these the first.
-
-    Args:
-        boxes: float [n, 4]: left, top, right and bottom of each line in one unit, downwards; in an order from the top.
+    Boxes, float [n, 4], are left, top, right and bottom of each line in one unit, downwards; in an order from the top.
     """
     if not 1 < len(boxes) <= MOST_LINES:
         return list(range(len(boxes)))
@@ -112,11 +110,8 @@ def _join_rows(boxes: np.ndarray) -> list[list[int]]:
     lower = np.minimum(height[:, None], height)
     level = np.abs(middle[:, None] - middle) < lower / 2
     gap = np.maximum(left[:, None] - right, left - right[:, None])
-    _, labels = connected_components(level & (np.abs(gap) < lower), directed=False)
-    rows: dict[int, list[int]] = {}
-    for number, label in enumerate(labels.tolist()):
-        rows.setdefault(label, []).append(number)
-    return list(rows.values())
+    count, labels = connected_components(level & (np.abs(gap) < lower), directed=False)
+    return [np.flatnonzero(labels == label).tolist() for label in range(count)]
 
 
 def _compare(boxes: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ each, which take the places of the image tokens in ModernBERT's input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, isqrt
 from pathlib import Path
@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
 from lexvl_anserini.encoders.parts.images.pixels import Box, Pixels, read_preprocessing
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.encoders.parts.towers import Batch, Composition
+from lexvl_anserini.encoders.parts.tokens import TextReader
+from lexvl_anserini.encoders.parts.towers import Batch
 from lexvl_anserini.ground.errors import CheckpointError
 
 # Pillow's numbers of its filters, as preprocessor_config.json writes them.
@@ -111,11 +111,7 @@ class Tiles(Pixels):
 
 
 def read_tiles(folder: Path, side: int) -> Tiles:
-    """The tiles that a transformers folder describes; without a description, the published ones of `side` pixels.
-
-    Raises:
-        CheckpointError: the description has other steps than Idefics3's, or tiles of another side than the model's.
-    """
+    """The tiles that a transformers folder describes; without a description, the published ones of `side` pixels."""
     path, described = read_preprocessing(folder)
     if without := [step for step in STEPS if described.get(step) is False]:
         raise CheckpointError(f"{path}: without {', '.join(without)}; expected the tiles of Idefics3's image processor")
@@ -161,11 +157,7 @@ class PageNetwork(nn.Module):
         return hidden
 
     def tokenise(self, layout: Tensor) -> Tensor:
-        """Token ids [1, L] of the prompt with the image tokens of all tiles.
-
-        Raises:
-            CheckpointError: more tokens than the model has positions.
-        """
+        """Token ids [1, L] of the prompt with the image tokens of all tiles."""
         rows, columns = layout.tolist()
         text = self.prompt.replace(IMAGE, write_tiles(rows, columns, self.model.image_seq_len))
         ids = torch.tensor(self.reader([text]))
@@ -203,20 +195,12 @@ def write_tiles(rows: int, columns: int, cells: int) -> str:
 class PageTower(ImageTower):
     """Pages to lexical vectors, one per forward pass: pages have different numbers of tiles."""
 
-    def __init__(
-        self,
-        composition: Composition | Callable[[], Composition],
-        tiles: Tiles,
-        columns: TokenColumns,
-        device: torch.device | str = "cpu",
-    ):
-        super().__init__(composition, tiles, columns, device)
-        self.tiles = tiles
-
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs; threads decode and cut them beside the forward pass."""
-        for position, page in read_images(inputs, on_error=on_error, prepare=self.tiles.cut):
-            pixels = self.tiles.normalise(torch.from_numpy(page.tiles).to(self.device))
+        tiles = self.pixels
+        assert isinstance(tiles, Tiles), "a tower of pages has tiles"
+        for position, page in read_images(inputs, on_error=on_error, prepare=tiles.cut):
+            pixels = tiles.normalise(torch.from_numpy(page.tiles).to(self.device))
             layout = torch.tensor([page.rows, page.columns])
             yield Batch(np.array([position], dtype=np.int64), (pixels, layout))
 

@@ -25,16 +25,10 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.searching.searcher import EncoderChanges
-from lexvl_anserini.searching.shared_terms import Explanation
 from lexvl_anserini.shards.request import SKIPPED
-from lexvl_plugins.pages.answers import WORDS, build_strips, update_album
+from lexvl_plugins.pages.answers import TEXT, WORDS, build_strips, select_terms, update_album
 from lexvl_plugins.pages.corpus import find_reference
 from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable, print_answers
-
-
-def drop_fields(why: Explanation) -> Explanation:
-    """An explanation whose terms have no field before them, for an index of words alone."""
-    return replace(why, terms=tuple(term._replace(term=term.term.removeprefix(f"{term.field}:")) for term in why.terms))
 
 
 @expanded
@@ -73,7 +67,10 @@ def command(
         model = EncoderChanges().load(index.manifest)
         answers = asking.answer(index, model)
         if pictures is None:
-            answers = [answer._replace(hits=[drop_fields(why) for why in answer.hits]) for answer in answers]
+            answers = [  # terms without the name of the only field
+                answer._replace(hits=[replace(why, terms=select_terms(why, TEXT)) for why in answer.hits])
+                for answer in answers
+            ]
         print_answers(answers, model)
         strips = build_strips(answers, partial(find_reference, dataset.ref), pictures)
         draw_sheet(strips, album / SHEET, DEFAULT_TERMS, maps=pictures is not None)

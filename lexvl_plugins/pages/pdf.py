@@ -10,6 +10,7 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterator
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,22 +65,16 @@ def is_whole(where: str) -> bool:
 
 def draw_page(page: PageReference, longest: int) -> Image:
     """A page as an RGB picture whose longer side has at most so many pixels."""
-    loaded = _load_page(page)
-    try:
+    with closing(_load_page(page)) as loaded:
         scale = min(longest / max(*loaded.get_size(), 1.0), _FINEST)
         picture: Image = loaded.render(scale=scale).to_pil().convert("RGB")
         return picture
-    finally:
-        loaded.close()
 
 
 def read_text_layer(page: PageReference) -> tuple[Word, ...]:
     """The words of a page's text layer, in the order of PDFium."""
-    loaded = _load_page(page)
-    try:
+    with closing(_load_page(page)) as loaded:
         return tuple(word for letters in _split_runs(loaded.get_textpage()) if (word := _build_word(loaded, letters)))
-    finally:
-        loaded.close()
 
 
 # One document stays open, because its pages are read one after the other.

@@ -98,7 +98,9 @@ def load_v_splade(
     export = read_export(source, text == "table", table_activation)
     tokenizer, columns = export.tokenizer, export.columns
     tiles = read_tiles(export.folder, export.shape.image["image_size"])
-    prompt = check_prompt(read_prompt(export.folder) if prompt is None else prompt)
+    text_of_page = read_prompt(export.folder) if prompt is None else prompt
+    if text_of_page.count(IMAGE) != 1:
+        raise UsageError(f"prompt {text_of_page!r:.80}: expected {IMAGE} once, where the page is")
 
     def build_texts(k: int | None) -> BagTower:
         limit = min(tokenizer.model_max_length, MOST_TOKENS) if text_max_length is None else text_max_length
@@ -108,7 +110,7 @@ def load_v_splade(
         return BagTower(bag, columns, export.table, topk=k, adds=True)
 
     def build_images(k: int | None) -> PageTower:
-        load = when_used(partial(export.load, prompt, k, source.device))
+        load = when_used(partial(export.load, text_of_page, k, source.device))
         return PageTower(load, tiles, columns, source.device)
 
     query, document = with_topk(in_direction(direction, build_texts, build_images), topk, query_topk)
@@ -258,10 +260,3 @@ def read_prompt(folder: Path) -> str:
             "prompt that it makes of one image, with <image> for the image, as the option prompt"
         )
     return template.partition("{")[0] + PROMPT
-
-
-def check_prompt(prompt: str) -> str:
-    """The prompt, which has a place for one image."""
-    if prompt.count(IMAGE) != 1:
-        raise UsageError(f"prompt {prompt!r:.80}: expected {IMAGE} once, where the page is")
-    return prompt

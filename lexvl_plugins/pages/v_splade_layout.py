@@ -106,12 +106,7 @@ class PageShape:
 
 
 def check_weights(weights: Mapping[str, Tensor], shape: PageShape, with_table: bool, where: str) -> None:
-    """Compares names and shapes of all weights with the configuration, without making the network.
-
-    Args:
-        with_table: the weights that the table is made of must be among them.
-        where: names the folder in errors.
-    """
+    """Compares names and shapes of all weights, with those of the table, with the configuration; makes no network."""
     known = list_shapes(shape, len(weights[DECODER]))
     needed = [key for key in known if not key.startswith(QUERIES) or (with_table and None not in known[key])]
     complain(

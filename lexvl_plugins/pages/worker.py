@@ -104,13 +104,9 @@ def _start_pool(limits: Limits, process: int) -> ProcessPool:
     from pebble import ProcessPool
 
     pool = ProcessPool(count_workers(), initializer=_limit_memory, initargs=limits[1:], context=get_context("spawn"))
-    atexit.register(_stop_pool, pool)
+    atexit.register(pool.join)
+    atexit.register(pool.stop)  # the last is called first
     return pool
-
-
-def _stop_pool(pool: ProcessPool) -> None:
-    pool.stop()
-    pool.join()
 
 
 def _report_broken(problem: Exception) -> InstallationError:

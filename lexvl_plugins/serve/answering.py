@@ -80,8 +80,8 @@ class Service:
                 indexes.append(describe_index(index, self.shelf.explain_problem(name)))
                 pictures[name] = index.corpus.sample()
                 examples = examples or list(index.examples)
-        shown = examples[: max(EXAMPLES, len(self.examples))]
-        return PageDescription(indexes=indexes, pictures=pictures, examples=shown, version=__version__)
+        examples = examples[: max(EXAMPLES, len(self.examples))]
+        return PageDescription(indexes=indexes, pictures=pictures, examples=examples, version=__version__)
 
     def suggest(self, index: IndexName, prefix: Annotated[str, Field(min_length=1, max_length=100)]) -> list[str]:
         """Terms of the vocabulary that begin with the prefix."""

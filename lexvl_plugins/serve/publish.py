@@ -154,10 +154,9 @@ class _Site:
         shown = describe_index(self.live, "").model_copy(
             update={"corpus": "", "fields": [], "sends": False, "maps": maps}
         )
+        description = {"indexes": [shown.model_dump()], "version": __version__, "part": PART, "starts": starts}
         examples = list(self.publication.example or self.live.examples)
-        description = {"indexes": [shown.model_dump()], "examples": examples, "version": __version__}
-        places = {"samples": self.samples, "starts": starts, "part": PART}
-        self._write_part("page", "site", {**description, **places})
+        self._write_part("page", "site", {**description, "examples": examples, "samples": self.samples})
         self.sizes["page"] += write_page(self.folder)
         write_json(self.folder / MARK, {"format": FORMAT, "documents": len(self.ids), "version": __version__})
         return {

@@ -31,34 +31,25 @@ DEFAULT_PORT = 8765
 MOST_INDEXES = 4
 # The query of --check and of the first answers, where the corpus has no topics.
 TRIED = "a red boat"
-# Times that each example is answered before the server is ready.
-WARMING = 5
+# Times that the first example is answered before the server is ready; others one time less.
+WARMING = 6
 
 
-def try_query(service: Service) -> dict[str, Any]:
-    """What a first query finds, per index."""
+def try_query(service: Service, times: int = 1) -> dict[str, Any]:
+    """What a first query finds, per index; many times, because Java and the networks take longer for the first ones."""
     from lexvl_plugins.serve.messages import Question
 
     description = service.describe()
-    query = next(iter(description.examples), TRIED)
-    rows: dict[str, Any] = {"query": query}
+    queries = description.examples or [TRIED]
+    rows: dict[str, Any] = {"query": queries[0]}
     for index in description.indexes:
-        answer = service.answer(Question(index=index.name, text=query, read_as="text", hits=10))
+        for text in [*queries * (times - 1), queries[0]]:
+            answer = service.answer(Question(index=index.name, text=text, read_as="text", hits=10))
         first = answer.hits[0].doc_id if answer.hits else "no hit"
         rows[index.name] = f"{index.documents} documents, first hit {first}, {answer.timing.all_ms:.0f} ms"
         if index.problem:
             rows[f"{index.name}, problem"] = index.problem
     return rows
-
-
-def warm_up(service: Service) -> None:
-    """Answers some queries, because Java and the networks take several times as long for the first ones."""
-    from lexvl_plugins.serve.messages import Question
-
-    description = service.describe()
-    for index in description.indexes:
-        for text in (description.examples or [TRIED]) * WARMING:
-            service.answer(Question(index=index.name, text=text, read_as="text"))
 
 
 @dataclass(frozen=True)
@@ -150,11 +141,10 @@ def command(
     keys = listen.read_keys()
     listener = None if check else server.open_socket(listen.host, listen.port)
     with listener or nullcontext(), opening.open(index, example or []) as service:
-        rows = try_query(service)
         if listener is None:
-            cli.print_rows(rows, style)
+            cli.print_rows(try_query(service), style)
             return
-        warm_up(service)
+        try_query(service, WARMING)
         log.info("%s after %.1f s, Ctrl-C ends", ", ".join(service.shelf.names), time.perf_counter() - started)
         url = server.format_url(listener)
         cli.print_rows({"page": url, "api": f"{url}openapi.json"}, style)

@@ -14,9 +14,9 @@ from PIL import Image, ImageDraw, ImageFont
 from lexvl_anserini.data.pictures.references import PageReference, file_of, page_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.pages import pdf
-from lexvl_plugins.pages.contents import LONGEST, count_pages, draw_page, read_page
 from lexvl_plugins.pages.ocr import MOST_LINES, sort_lines
 from lexvl_plugins.pages.page import OCR, TEXT_LAYER, Box, PageWords, Word, join_words
+from lexvl_plugins.pages.reading import LONGEST, count_pages, draw_page, read_content
 from tests.plugins.pages.pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_at
 
 pytestmark = pytest.mark.skipif(
@@ -213,15 +213,15 @@ def test_a_page_without_a_text_layer_is_read_by_ocr(tmp_path, written):
     ImageDraw.Draw(picture).text((20, 40), "Invoice 2024-17", fill="black", font=font)
     ImageDraw.Draw(picture).text((200, 220), "total: 3,50", fill="black", font=font)
     picture.save(tmp_path / "scan.pdf")
-    read = read_page(PageReference(str(tmp_path / "scan.pdf"), 1))
+    read = read_content(PageReference(str(tmp_path / "scan.pdf"), 1))
     assert read.source == OCR and [word.text for word in read.words] == ["Invoice", "2024-17", "total:", "3,50"]
     first, second, third, _ = (word.box for word in read.words)
     assert 0.03 < first.left < 0.08 and first.right < second.left and first.bottom < third.top
     assert third.left == pytest.approx(0.5, abs=0.02)
-    assert read_page(written(pdf_of(words_at(20, 300, "layer")))).source == TEXT_LAYER
+    assert read_content(written(pdf_of(words_at(20, 300, "layer")))).source == TEXT_LAYER
     for size in ((1, 1), (60, 1)):
         Image.new("RGB", size, "white").save(tmp_path / "blank.png")
-        assert read_page(PageReference(str(tmp_path / "blank.png"), 1)) == ((), OCR)
+        assert read_content(PageReference(str(tmp_path / "blank.png"), 1)) == ((), OCR)
 
 
 TWO_COLUMNS = [[0, 20, 45, 30], [55, 20, 100, 30], [0, 32, 45, 42], [55, 33, 100, 43], [0, 44, 20, 54]]

@@ -20,6 +20,7 @@ from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.grounding import localise, patch_logits
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError
+from lexvl_plugins.exchange.sharing.saving import save_pretrained
 from lexvl_plugins.pages import v_splade
 from lexvl_plugins.pages.page_network import Tiles
 from lexvl_plugins.pages.v_splade_layout import PageShape, list_shapes
@@ -71,7 +72,7 @@ def test_pages_of_many_shapes(reference, published):
     np.testing.assert_allclose(tower.dense_weights(pages)[:, kept], expected, atol=1e-5)
     assert len(names) == 6 and len(np.unique(expected.round(3), axis=0)) == 6
     for name, page in zip(names, pages, strict=True):
-        tiles = tower.tiles.cut(page)
+        tiles = tower.pixels.cut(page)
         ids = tower.composition.backbone.tokenise(torch.tensor([tiles.rows, tiles.columns]))
         np.testing.assert_array_equal(ids[0], reference[f"outputs/ids_{name}"])
 
@@ -126,7 +127,7 @@ def test_a_folder_of_sentence_transformers_has_its_own_table_and_code_that_is_no
     np.testing.assert_array_equal(model.document.dense_weights([page]), plain.document.dense_weights([page]))
     again = loaded(folder, table_activation="softplus").query.weights(["dog dog horse"])
     assert (again != plain.query.weights(["dog dog horse"])).nnz == 0
-    saving.save_pretrained(model, tmp_path / "saved")
+    save_pretrained(model, tmp_path / "saved")
     assert (
         loaded(tmp_path / "saved").query.weights(["dog dog horse"]) != model.query.weights(["dog dog horse"])
     ).nnz == 0
