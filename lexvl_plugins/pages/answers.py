@@ -12,7 +12,7 @@ and changed files, because words are remembered (`reading.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word, join_words
 from lexvl_plugins.pages.reading import read_words
-from lexvl_plugins.photos.answers import format_name
+from lexvl_plugins.photos.answers import format_name, select_terms
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.ground.manifest import Manifest
-    from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
+    from lexvl_anserini.searching.shared_terms import Explanation
 
 # The fields of the index, and the folder of the texts.
 TEXT, IMAGE = "text", "image"
@@ -69,13 +69,8 @@ def update_album(
         pictures: a lexical encoder that reads pictures; its terms are the field `image`.
         progress: called with the number of pages of a step that are done.
     """
-
-    def write(encoder: Encoder, shards: Path) -> Manifest:
-        layout = Layout(metadata=True)
-        return write_impacts(
-            dataset, encoder, shards, layout=layout, overwrite=True, progress=progress, on_error="skip"
-        )
-
+    layout = Layout(metadata=True)
+    write = partial(write_impacts, dataset, layout=layout, overwrite=True, progress=progress, on_error="skip")
     fields, joined = {TEXT: album / WORDS}, album / "joined"
     manifest = write(load_encoder("bm25"), fields[TEXT])
     if pictures is not None:
@@ -152,18 +147,11 @@ def build_strips(
 
 def _build_cell(why: Explanation, reference: str, pictures: Encoder | None) -> Cell:
     note, boxes = find_words(reference, [term.term for term in select_terms(why, TEXT)])
-    image = open_image(reference)
-    cell = Cell(
-        Item(format_name(why.doc_id), image, ""), why.score, False, select_terms(why, IMAGE), (), note or NO_WORDS
-    )
+    image, of_image = open_image(reference), select_terms(why, IMAGE)
+    cell = Cell(Item(format_name(why.doc_id), image, ""), why.score, False, of_image, (), note or NO_WORDS)
     if pictures is not None:
         from lexvl_anserini.encoders.parts.images.grounding import image_side
 
         image = with_map(cell, image_side(pictures)).item.image or image
     terms = why.terms if pictures is not None else select_terms(why, TEXT)
     return cell._replace(item=cell.item._replace(image=draw_frames(image, boxes)), terms=terms)
-
-
-def select_terms(why: Explanation, field: str) -> tuple[SharedTerm, ...]:
-    """The terms of a field, without its name."""
-    return tuple(t._replace(term=t.term.removeprefix(f"{field}:")) for t in why.terms if t.field == field)

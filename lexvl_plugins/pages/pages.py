@@ -8,7 +8,6 @@ A second call reads only files that are new or changed.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -26,9 +25,9 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.shards.request import SKIPPED
-from lexvl_plugins.pages.answers import TEXT, WORDS, build_strips, select_terms, update_album
+from lexvl_plugins.pages.answers import WORDS, build_strips, update_album
 from lexvl_plugins.pages.corpus import find_reference
-from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable, print_answers
+from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable
 
 
 @expanded
@@ -66,12 +65,6 @@ def command(
     if asking.queries:
         model = EncoderChanges().load(index.manifest)
         answers = asking.answer(index, model)
-        if pictures is None:
-            answers = [  # terms without the name of the only field
-                answer._replace(hits=[replace(why, terms=select_terms(why, TEXT)) for why in answer.hits])
-                for answer in answers
-            ]
-        print_answers(answers, model)
         strips = build_strips(answers, partial(find_reference, dataset.ref), pictures)
         draw_sheet(strips, album / SHEET, DEFAULT_TERMS, maps=pictures is not None)
         typer.echo(f"\nqueries, their first pages and terms: {album / SHEET}")

@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 # The longer side of the picture of a page in pixels: an A4 page has 137 dpi, at which OCR loses no word of 10 points.
 LONGEST = 1600
 
-
 MEMORY = "pages.sqlite3"
 # Raise it if the same versions read other words.
 VERSION = 2
@@ -123,14 +122,14 @@ def open_page(reference: str) -> Image:
     """
     import PIL.Image
 
-    size, octets = wait_for(start(render_page, _parse_page(reference)), reference)
+    size, octets = wait_for(start(render_page, page_of(reference) or PageReference(reference, 1)), reference)
     return PIL.Image.frombytes("RGB", size, octets)
 
 
 def read_words(reference: str) -> PageWords:
     """The words of a page or picture, from the memory or read now; its reference is as of `open_page`."""
     with PageReader() as reader:
-        read = next(reader.read([_parse_page(reference)]))
+        read = next(reader.read([page_of(reference) or PageReference(reference, 1)]))
     if read.words is None:
         raise DataError(read.problem or "")
     return read.words
@@ -221,7 +220,3 @@ class PageReader:
     def _put(self, key: bytes | None, content: dict[str, Any]) -> None:
         if key:
             self._memory.put(key, zlib.compress(orjson.dumps(content)))
-
-
-def _parse_page(reference: str) -> PageReference:
-    return page_of(reference) or PageReference(reference, 1)

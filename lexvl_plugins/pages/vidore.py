@@ -6,9 +6,8 @@ A folder has tables of three kinds, told apart by their columns:
 * queries: an id and a text, sometimes a `language`;
 * judgements: the ids of both, and a `score`.
 
-MTEB has a folder of each kind and language, `english-queries`. ViDoRe's first version has
-tables whose rows are a page with a query for it; then the page's id is its `image_filename`, and a query's is q and the
-number of its first row.
+MTEB has a folder of each kind and language, `english-queries`. ViDoRe's first version has tables whose rows are a page
+with a query for it; then the page's id is its `image_filename`, and a query's is q and the number of its first row.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def find_tables(where: Path, split: str, language: str | None = None) -> PageTab
     kinds: dict[str, list[Path]] = {kind: [] for kind in (*PageTables._fields[1:], "others")}
     splits: set[str] = set()
     paths = sorted(where.rglob("*.parquet"))
-    own = [path for path in paths if _is_in_folder(language, path)]
+    own = [path for path in paths if language and path.parent.name.startswith(f"{language}-")]
     for path in own or paths:
         named = _OF_SPLIT.fullmatch(path.stem)
         splits.add(named["split"] if named else split)
@@ -110,11 +109,6 @@ def find_tables(where: Path, split: str, language: str | None = None) -> PageTab
         names = ", ".join(str(path.relative_to(where)) for path in others)
         log_once(f"{where}: neither pages, queries nor judgements: {names}")
     return PageTables(where, *kinds.values())
-
-
-def _is_in_folder(language: str | None, path: Path) -> bool:
-    """Whether the folder of a table has the name of a language, as MTEB's `english-queries`."""
-    return bool(language) and path.parent.name.startswith(f"{language}-")
 
 
 def _classify(schema: Schema) -> str:
@@ -152,7 +146,7 @@ def read_topics(tables: PageTables, language: str | None = None, escape_ids: boo
     """The queries of a language, or all."""
     languages: set[str] = set()
     count = 0
-    if any(_is_in_folder(language, path) for path in tables.queries):
+    if any(path.parent.name.startswith(f"{language}-") for path in tables.queries):
         language = None
     for path in tables.queries:
         schema = schema_of(path)
@@ -186,13 +180,11 @@ def read_judgements(tables: PageTables, language: str | None = None, escape_ids:
                 yield Qrel(query_id, doc_id, int(values[SCORE]))
     if not tables.judgements:
         topic_of = _number_queries(tables)
-        judged: set[tuple[str, str]] = set()
-        for path, row, values in _read_queries(tables):
-            doc_id = checked_id(values[FILE], f"{path} row {row}", escape_ids)
-            pair = topic_of[values[QUERY[0]]], doc_id
-            if pair not in judged:
-                judged.add(pair)
-                yield Qrel(*pair, 1)
+        rows = _read_queries(tables)
+        yield from dict.fromkeys(
+            Qrel(topic_of[values[QUERY[0]]], checked_id(values[FILE], f"{path} row {row}", escape_ids), 1)
+            for path, row, values in rows
+        )
 
 
 def _number_queries(tables: PageTables) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ The commands `photos` and `pages` share all of it; the search page finds by `fin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.queries.clauses import Clause
     from lexvl_anserini.runs.order import RankedList
     from lexvl_anserini.searching.index import Index
+    from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 
 DIRECTION = "text-to-image"
 
@@ -37,6 +38,7 @@ DIRECTION = "text-to-image"
 SHEET = "contact-sheet.png"
 
 NOTHING_FITS = "nothing fits; nearest"
+UNKNOWN = "  no word of this query is a term of the model (English words of captions): expect little"
 
 # Terms printed beside a hit, and files named that cannot be read.
 PRINTED_TERMS = 6
@@ -49,10 +51,7 @@ class AskOptions:
 
     queries: Annotated[list[str] | None, typer.Argument(help="What to look for; several in quotes.")] = None
     output: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the index and the sheet; default <name of FOLDER> in lexvl-photos or lexvl-pages."
-        ),
+        Path | None, typer.Option(help="Folder to write; default <name of FOLDER> in lexvl-photos or lexvl-pages.")
     ] = None
     hits: Annotated[int, typer.Option(min=1, max=10, help="Hits per query.")] = DEFAULT_HITS
     min_score: Annotated[
@@ -65,11 +64,7 @@ class AskOptions:
         return None if self.min_score is None else Cut.of(self.min_score)
 
     def find_places(self, folder: Path, albums: str, documents: str) -> tuple[Path, Path]:
-        """The folder without links, and the album of its index, which is never among its documents.
-
-        Raises:
-            UsageError: an album among the documents, an empty query, or a wrong cut.
-        """
+        """The folder without links, and the album of its index, which is never among its documents."""
         _ = self.cut
         if any(not query.strip() for query in self.queries or ()):
             raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")
@@ -80,15 +75,23 @@ class AskOptions:
         return place, album
 
     def answer(self, index: Index, model: Encoder) -> list[TypedAnswer]:
-        """The explained hits of each query, best first; where none has the least score, the nearest with a note."""
-        answers = []
+        """Prints the explained hits of each query, best first; where none has the least score, the nearest with a note.
+
+        In an index of one field, terms have no field before them.
+        """
+        answers, fields = [], index.manifest.fields
         with Searcher(index, model) as searcher:
             engine: Any = searcher.engine
             for text in self.queries or ():
                 query = encoded(typed_topic(text, None), model, index.manifest)
                 listed, nearest = find(searcher, query, self.hits, cut=self.cut)
-                hits = explained(engine, query, listed.doc_ids, fields=index.manifest.fields)
+                hits = explained(engine, query, listed.doc_ids, fields=fields)
+                if len(fields) == 1:
+                    hits = [replace(why, terms=select_terms(why, fields[0])) for why in hits]
                 answers.append(TypedAnswer(text, hits, NOTHING_FITS if nearest else ""))
+                typer.echo("\n".join(format_answer(answers[-1])))
+                if not has_known_word(model, text):
+                    typer.echo(UNKNOWN)
         return answers
 
 
@@ -120,6 +123,11 @@ def has_known_word(model: Encoder, text: str) -> bool:
     return knows is None or knows(text)
 
 
+def select_terms(why: Explanation, field: str) -> tuple[SharedTerm, ...]:
+    """The terms of a field, without its name."""
+    return tuple(t._replace(term=t.term.removeprefix(f"{field}:")) for t in why.terms if t.field == field)
+
+
 def format_name(doc_id: str) -> str:
     """The path of a document below its folder, on one line."""
     return printable(unescape_id(doc_id))
@@ -140,12 +148,3 @@ def format_answer(answer: TypedAnswer) -> Iterator[str]:
         yield f"{rank:3}  {hit.score:6}  {format_name(hit.doc_id):{width}}  {terms}"
     if not answer.hits:
         yield "  nothing here has a term of this query"
-
-
-def print_answers(answers: Sequence[TypedAnswer], model: Encoder) -> None:
-    """Prints the answers, each with a warning where no word of its query is a term of the model."""
-    for answer in answers:
-        for line in format_answer(answer):
-            typer.echo(line)
-        if not has_known_word(model, answer.text):
-            typer.echo("  no word of this query is a term of the model (English words of captions): expect little")

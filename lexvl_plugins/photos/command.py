@@ -30,7 +30,7 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.files import exclusive
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.searching.index import Index
-from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable, print_answers
+from lexvl_plugins.photos.answers import DIRECTION, SHEET, AskOptions, format_unreadable
 from lexvl_plugins.photos.following import Album, Differences, Followed, compare, follow
 
 if TYPE_CHECKING:
@@ -98,7 +98,6 @@ def command(
         index = Index(album.index, index_manifest(album.index))
     if asking.queries:
         answers = asking.answer(index, model)
-        print_answers(answers, model)
         draw_sheet(strips_of_answers(dataset, index, model, answers), place / SHEET, DEFAULT_TERMS)
         typer.echo(f"\nqueries, their first pictures and terms: {place / SHEET}")
     else:

@@ -30,6 +30,7 @@ from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run
 from lexvl_anserini.data.corpora.demo import demo_files
 from lexvl_anserini.data.corpora.karpathy import read_karpathy
+from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
@@ -44,6 +45,7 @@ from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import explain
+from lexvl_anserini.shards.writing import write_impacts
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.photos.demo")
@@ -174,9 +176,6 @@ def count_scenes() -> int:
 
 def encode(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> None:
     """Encodes the demo's documents of a direction into shards."""
-    from lexvl_anserini.data.dataset import load_dataset
-    from lexvl_anserini.shards.writing import write_impacts
-
     name, direction = demo.encoder, demo.direction
     dataset = load_dataset("demo", SPLIT, options.data_dir, direction=direction)
     model = load_encoder(name, demo.checkpoint, device=options.device, **direction_option(name, direction))
@@ -219,11 +218,8 @@ def explain_query(query: str, options: DemoOptions, progress: Progress) -> str:
 
 def draw_contact_sheet(options: DemoOptions, progress: Progress) -> str:
     """Draws three topics with their first images; returns where the sheet and the images are."""
-    sheet, run_file, opened = (
-        options.output / "contact-sheet.png",
-        options.find_run(SHOWN),
-        options.open(SHOWN.searched),
-    )
+    sheet, run_file = options.output / "contact-sheet.png", options.find_run(SHOWN)
+    opened = options.open(SHOWN.searched)
     model = encoder_of(opened, run_file, device=options.device)
     draw_sheet(shown_of_run(run_file, opened, model, data_dir=options.data_dir), sheet, DEFAULT_TERMS)
     return f"document ID is the image ID.png in {demo_files(SPLIT)[1]}\nqueries, their first images and terms: {sheet}"
@@ -231,9 +227,6 @@ def draw_contact_sheet(options: DemoOptions, progress: Progress) -> str:
 
 def search_photos(options: DemoOptions, progress: Progress) -> str:
     """Encodes the sample photos and draws queries with their first photos; returns the photos' terms and the file."""
-    from lexvl_anserini.data.dataset import load_dataset
-    from lexvl_anserini.shards.writing import write_impacts
-
     try:
         model = load_encoder(PHOTOS.encoder, PHOTOS.checkpoint, device=options.device)
     except MissingExtra as missing:
@@ -246,13 +239,9 @@ def search_photos(options: DemoOptions, progress: Progress) -> str:
     draw_sheet(with_maps(strips, model), sheet, DEFAULT_TERMS, maps=True)
     terms = own_terms(model, list(dataset.documents()))
     width = max(map(len, terms))
-    return "\n".join(
-        (
-            f"{len(terms)} photos of installed packages, and their first terms by {PHOTOS.checkpoint}:",
-            *(f"  {doc_id:{width}}  {' '.join(first)}" for doc_id, first in terms.items()),
-            f"queries, their first photos, terms, and maps of where the terms are: {sheet}",
-        )
-    )
+    lines = [f"  {doc_id:{width}}  {' '.join(first)}" for doc_id, first in terms.items()]
+    title = f"{len(terms)} photos of installed packages, and their first terms by {PHOTOS.checkpoint}:"
+    return "\n".join((title, *lines, f"queries, their first photos, terms, and maps of where the terms are: {sheet}"))
 
 
 @expanded

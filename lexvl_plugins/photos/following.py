@@ -106,11 +106,7 @@ class Followed(NamedTuple):
 def compare(dataset: Dataset, model: Encoder, album: Album) -> Differences:
     """Finds what the index of a folder lacks; reads files that are new or changed, and encodes nothing.
 
-    Args:
-        dataset: the pictures of the folder (`load_pictures`); those in the album itself are left out.
-        model: a lexical encoder whose document side reads images. An index of another encoder, or one that holds no
-            digests, counts as none.
-        album: where the index is, or will be.
+    Pictures in the album are left out. An index of another encoder, or one that holds no digests, counts as none.
     """
     clear_remains(album.index)
     manifest = read_manifest(album.index) if is_index(album.index) else None
@@ -139,11 +135,8 @@ def follow(
     """Encodes the new and changed pictures, gives them to the index, and removes what is gone or unreadable.
 
     The quantiser's scale is that of the pictures that were encoded first. The caller lets no other process write the
-    album from `compare` on.
-
-    Raises:
-        DataError: no picture of the folder can be read; the index stays as it is.
-        ArtefactError: the disk is full, or a picture changed while it was read; the same call again goes on.
+    album from `compare` on. Where no picture can be read, the index stays as it is; after any error, the same call goes
+    on.
     """
     manifest, unreadable = differences.manifest, list(differences.unreadable)
     pictures = iter(differences.to_encode)
@@ -178,7 +171,7 @@ def _read_pictures(dataset: Dataset, album: Album, files: FileDigests) -> Iterat
 def _encode(
     dataset: Dataset,
     model: Encoder,
-    pictures: Sequence[Document],
+    part: Sequence[Document],
     album: Album,
     manifest: Manifest | None,
     progress: Progress,
@@ -186,12 +179,12 @@ def _encode(
     """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
     quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
     shards, layout = album.incoming, Layout(shard_size=SHARD, metadata=True)
-    digests = {picture.doc_id: picture.metadata[DIGEST] for picture in pictures}
-    part = replace(dataset, documents=lambda: iter(pictures))
+    digests = {picture.doc_id: picture.metadata[DIGEST] for picture in part}
+    pictures = replace(dataset, documents=lambda: iter(part))
     try:
-        write_impacts(part, model, shards, quantiser, layout, overwrite=True, progress=progress, on_error="skip")
+        write_impacts(pictures, model, shards, quantiser, layout, overwrite=True, progress=progress, on_error="skip")
     except DataError:  # also if none of these few can be read
-        if len(_read_rows(shards / SKIPPED)) < len(pictures):
+        if len(_read_rows(shards / SKIPPED)) < len(part):
             raise
     rows = _read_rows(shards / SKIPPED)
     return [UnreadablePicture(row["id"], digests[row["id"]], row["reason"]) for row in rows]
