@@ -55,8 +55,7 @@ HITS = 100
 # Documents and topics of a scene, which has one image and five captions.
 PER_SCENE = {"text-to-image": (1, 5), "image-to-text": (5, 1), "text-to-text": (1, 1)}
 # Documents of each explained query, and terms of each document.
-EXPLAINED_HITS = 3
-EXPLAINED_TERMS = 6
+EXPLAINED_HITS, EXPLAINED_TERMS = 3, 6
 
 
 class IndexedDemo(NamedTuple):
@@ -86,15 +85,15 @@ INDEXES = (
     IndexedDemo("captions.bm25", "text-to-text", "bm25"),
 )
 
-SHOWN = System("VDR, Lucene", "text-to-image.vdr-crossmodal", "text-to-image.vdr-crossmodal")
 SYSTEMS = (
-    SHOWN,
+    System("VDR, Lucene", "text-to-image.vdr-crossmodal", "text-to-image.vdr-crossmodal"),
     System("dense twin, FAISS", "text-to-image.dense-crossmodal", "text-to-image.dense-crossmodal"),
     System("VDR alpha, Lucene", "text-to-image.alpha", "text-to-image.vdr-crossmodal", {"mode": "alpha"}),
     System("VDR, Lucene", "image-to-text.vdr-crossmodal", "image-to-text.vdr-crossmodal"),
     System("dense twin, FAISS", "image-to-text.dense-crossmodal", "image-to-text.dense-crossmodal"),
     System("BM25 over captions", "captions.bm25", "captions.bm25"),
 )
+SHOWN = SYSTEMS[0]
 
 # Photos that installed packages contain, and what is typed to find them; none has a caption or a judgement.
 SAMPLES = "samples"
@@ -146,27 +145,28 @@ class Step(NamedTuple):
     """One step: what it does; the function that does it and may return a text for the end; what its progress counts."""
 
     what: str
-    work: Callable[[DemoOptions, Progress], str | None]
+    work: Callable[..., Any]
     total: int | None = None
     unit: str = "documents"
 
 
-def list_steps() -> Iterator[Step]:
+def list_steps(options: DemoOptions) -> Iterator[Step]:
     """The steps, in their order."""
     scenes, topics = count_scenes(), {}
     for demo in INDEXES:
         documents, topics[demo.name] = (scenes * number for number in PER_SCENE[demo.direction])
-        yield Step(f"encode {demo.name}", partial(encode, demo), documents)
-        yield Step(f"index {demo.name}", partial(index, demo), documents)
+        shards, path = options.find(demo)
+        yield Step(f"encode {demo.name}", partial(encode, demo, options), documents)
+        yield Step(f"index {demo.name}", partial(build_index, shards, path, overwrite=options.overwrite), documents)
         if demo.checked:
-            yield Step(f"check {demo.name}", partial(check, demo), documents)
+            yield Step(f"check {demo.name}", partial(check_index, path, shards), documents)
     for system in SYSTEMS:
-        yield Step(f"search {system.run}", partial(search, system), topics[system.searched], "topics")
-    yield Step("measure", measure)
+        yield Step(f"search {system.run}", partial(search, system, options), topics[system.searched], "topics")
+    yield Step("measure", partial(measure, options))
     for query in QUERIES:
-        yield Step(f'explain "{query}"', partial(explain_query, query))
-    yield Step("draw the contact sheet", draw_contact_sheet)
-    yield Step("search real photos", search_photos)
+        yield Step(f'explain "{query}"', partial(explain_query, query, options))
+    yield Step("draw the contact sheet", partial(draw_contact_sheet, options))
+    yield Step("search real photos", partial(search_photos, options))
 
 
 def count_scenes() -> int:
@@ -176,21 +176,10 @@ def count_scenes() -> int:
 
 def encode(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> None:
     """Encodes the demo's documents of a direction into shards."""
-    name, direction = demo.encoder, demo.direction
-    dataset = load_dataset("demo", SPLIT, options.data_dir, direction=direction)
-    model = load_encoder(name, demo.checkpoint, device=options.device, **direction_option(name, direction))
+    dataset = load_dataset("demo", SPLIT, options.data_dir, direction=demo.direction)
+    direction = direction_option(demo.encoder, demo.direction)
+    model = load_encoder(demo.encoder, demo.checkpoint, device=options.device, **direction)
     write_impacts(dataset, model, options.find(demo)[0], overwrite=options.overwrite, progress=progress)
-
-
-def index(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> None:
-    """Builds the index of the documents."""
-    build_index(*options.find(demo), overwrite=options.overwrite, progress=progress)
-
-
-def check(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> None:
-    """Compares an index with its shards."""
-    shards, path = options.find(demo)
-    check_index(path, shards, progress)
 
 
 def search(system: System, options: DemoOptions, progress: Progress) -> None:
@@ -252,15 +241,16 @@ def command(options: DemoOptions, verbose: Verbose = False) -> None:
 
     Example: python -m lexvl_plugins.photos.demo --output lexvl-demo
     """
-    started, steps, texts = time.perf_counter(), list(list_steps()), []
+    started, steps, texts = time.perf_counter(), list(list_steps(options)), []
     with exclusive(options.output):
         for number, step in enumerate(steps, start=1):
             begun = time.perf_counter()
             with progress_bar(step.what, step.total, step.unit) as progress:
-                texts.append(step.work(options, progress))
+                texts.append(step.work(progress=progress))
             log.info("%2d/%d  %-45s %6.1f s", number, len(steps), step.what, time.perf_counter() - begun)
-    for text in filter(None, texts):
-        typer.echo(f"\n{text}")
+    for text in texts:
+        if isinstance(text, str):
+            typer.echo(f"\n{text}")
     typer.echo(f"done in {time.perf_counter() - started:.0f} s; everything is in {options.output}/")
 
 

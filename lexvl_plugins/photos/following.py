@@ -141,7 +141,8 @@ def follow(
     manifest, unreadable = differences.manifest, list(differences.unreadable)
     pictures = iter(differences.to_encode)
     while part := list(islice(pictures, PART)):
-        skipped = _encode(dataset, model, part, album, manifest, progress)
+        quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
+        skipped = _encode(dataset, model, part, album, quantiser, progress)
         if len(skipped) < len(part):
             manifest = _index_shards(album, manifest)
         unreadable += skipped
@@ -169,15 +170,9 @@ def _read_pictures(dataset: Dataset, album: Album, files: FileDigests) -> Iterat
 
 
 def _encode(
-    dataset: Dataset,
-    model: Encoder,
-    part: Sequence[Document],
-    album: Album,
-    manifest: Manifest | None,
-    progress: Progress,
+    dataset: Dataset, model: Encoder, part: Sequence[Document], album: Album, quantiser: Quantiser, progress: Progress
 ) -> list[UnreadablePicture]:
     """Encodes pictures into `incoming`, on the scale of the index if there is one; returns the unreadable ones."""
-    quantiser = Quantiser.from_json(manifest.quantiser).settled() if manifest else Quantiser()
     shards, layout = album.incoming, Layout(shard_size=SHARD, metadata=True)
     digests = {picture.doc_id: picture.metadata[DIGEST] for picture in part}
     pictures = replace(dataset, documents=lambda: iter(part))
