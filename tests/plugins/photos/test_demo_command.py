@@ -63,7 +63,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def finished(few: None, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder, data_dir = tmp_path_factory.mktemp("finished") / "demo", str(tmp_path_factory.mktemp("data"))
 
-    def broken(*_: object) -> str:
+    def broken(*_: object, **__: object) -> str:
         raise KeyboardInterrupt
 
     def printed() -> str:
