@@ -41,7 +41,8 @@ SCALE = "!.png"
 # Where the folder changes during a call: before or after one of the calls of these functions.
 PLACES: tuple[tuple[Any, str], ...] = (
     (FileDigests, "of"), (following, "open_image"), (following, "_encode"), (following, "_index_shards"),
-    (following, "_write_unreadable"), (following, "delete_documents"), (Pixels, "weights"), (following, "_find_unreadable"),
+    (following, "_write_unreadable"), (following, "delete_documents"), (following, "_find_unreadable"),
+    (Pixels, "weights"),
 )  # fmt: skip
 
 
