@@ -26,7 +26,7 @@ from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.files import exclusive, file_sha256
 from lexvl_plugins.photos import following
-from lexvl_plugins.photos.command import pictures_in, updated
+from lexvl_plugins.photos.command import read_folder, update_album
 from lexvl_plugins.photos.following import Album
 from tests.plugins.photos.test_following import TERMS, Pixels, held
 
@@ -40,8 +40,9 @@ NAMES = (
 SCALE = "!.png"
 # Where the folder changes during a call: before or after one of the calls of these functions.
 PLACES: tuple[tuple[Any, str], ...] = (
-    (FileDigests, "of"), (following, "open_image"), (following, "_encode"), (following, "_into_index"),
-    (following, "_settle"), (following, "delete_documents"), (Pixels, "weights"), (following, "_still_unreadable"),
+    (FileDigests, "of"), (following, "open_image"), (following, "_encode"), (following, "_index_shards"),
+    (following, "_write_unreadable"), (following, "delete_documents"), (following, "_find_unreadable"),
+    (Pixels, "weights"),
 )  # fmt: skip
 
 
@@ -124,7 +125,7 @@ def followed(folder: Path, album: Path) -> str:
     model: Any = Model(document=Pixels())
     try:
         with exclusive(album):
-            updated(pictures_in(folder), model, Album(album))
+            update_album(read_folder(folder), model, Album(album))
     except LexvlError as error:
         return one_line(error)
     return ""

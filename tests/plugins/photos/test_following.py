@@ -158,7 +158,7 @@ def test_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_memory: list
         (folder / f"{name}.png").write_text("broken")
     done = called(folder, album)
     assert (done.documents, done.added) == (4, 4)
-    assert [picture.doc_id for picture in done.unreadable] == ["p2.png", "p3.png", "p6.png"]
+    assert [picture.id for picture in done.unreadable] == ["p2.png", "p3.png", "p6.png"]
     red = {doc_id: vector["ash"] for doc_id, vector in impacts(album).items()}
     assert red == {"p0.png": 1, "p1.png": 2, "p4.png": 5, "p5.png": 6}
 
@@ -169,7 +169,7 @@ def test_pictures_that_cannot_be_read(tmp_path: Path, own_memory: list[str]) -> 
     (folder / "gone.png").symlink_to("nowhere.png")
     done = called(folder, album)
     assert (done.documents, done.added) == (2, 2)
-    assert [one.doc_id for one in done.unreadable] == ["broken.png", "gone.png"]
+    assert [one.id for one in done.unreadable] == ["broken.png", "gone.png"]
     lines = (album / "unreadable.jsonl").read_text().splitlines()
     assert len(lines) == 2 and "broken.png: not a picture of a known format" in lines[0]
     own_memory.clear()
@@ -178,7 +178,7 @@ def test_pictures_that_cannot_be_read(tmp_path: Path, own_memory: list[str]) -> 
     paint(folder, broken=(0, 0, 9))
     (folder / "b.png").write_text("broken now")
     done = called(folder, album)
-    assert done[:4] == (2, 1, 0, 1) and [one.doc_id for one in done.unreadable] == ["gone.png", "b.png"]
+    assert done[:4] == (2, 1, 0, 1) and [one.id for one in done.unreadable] == ["gone.png", "b.png"]
     assert impacts(album) == {"a.png": {"ash": 255}, "broken.png": {"cat": 9}}
     (folder / "gone.png").unlink()
     paint(folder, b=(0, 51, 0))
@@ -283,7 +283,7 @@ def kill_and_repeat(root: Path, number: int, expected: object) -> None:
         called(folder, album)
     done = called(folder, album)
     assert held(album) == expected and done.documents == 5, (number, found.calls[-1])
-    assert [one.doc_id for one in done.unreadable] == ["d.png"]
+    assert [one.id for one in done.unreadable] == ["d.png"]
     assert sorted(path.name for path in album.iterdir()) == ["index", "unreadable.jsonl"]
     shutil.rmtree(root)
 

@@ -16,7 +16,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_plugins.photos import samples
 from lexvl_plugins.photos.samples import SAMPLES, Sample
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture

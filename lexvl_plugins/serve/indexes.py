@@ -32,15 +32,15 @@ from lexvl_plugins.serve.documents import (
     READ,
     WITHOUT_PICTURES,
     ShownCorpus,
-    example_queries,
-    example_words,
+    build_examples,
+    list_examples,
     read_corpus,
 )
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.parts.images.vision import ImageTower
-    from lexvl_anserini.engines.engine import Engine, ImpactEngine
+    from lexvl_anserini.engines.engine import ImpactEngine
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,9 @@ OPENINGS = 5
 class ServedIndex:
     """Where an index is, and how its encoder is loaded.
 
-    name      on the page, unique
-    data_dir  folder of the datasets; None as in the index's manifest
+    Attributes:
+        name: on the page, unique.
+        data_dir: folder of the datasets; None as in the index's manifest.
     """
 
     name: str
@@ -71,11 +72,12 @@ class ServedIndex:
 class LiveIndex:
     """An index that is open.
 
-    terms     of its vocabulary, in its order; empty for an index without terms
-    fields    metadata fields of an impact index and their types
-    examples  queries of its corpus
-    serial    no other open index of this process has it
-    problem   an error of its files, found after it was opened: it answers no more
+    Attributes:
+        terms: of its vocabulary, in its order; empty for an index without terms.
+        fields: metadata fields of an impact index and their types.
+        examples: queries of its corpus.
+        serial: no other open index of this process has it.
+        problem: an error of its files, which a check found after it was opened: it answers no more.
     """
 
     served: ServedIndex
@@ -101,11 +103,6 @@ class LiveIndex:
         return self.searcher.index.manifest
 
     @property
-    def engine(self) -> Engine:
-        """The open engine."""
-        return self.searcher.engine
-
-    @property
     def model(self) -> Encoder:
         """The encoder of queries, loaded."""
         return self.searcher.model
@@ -114,7 +111,7 @@ class LiveIndex:
     def impacts(self) -> ImpactEngine:
         """The engine of an impact index."""
         expect_lexical(f"index {self.served.name!r}", self.manifest.kind, "only an impact index has terms")
-        return cast("ImpactEngine", self.engine)
+        return cast("ImpactEngine", self.searcher.engine)
 
     @cached_property
     def picture_tower(self) -> Tower | None:
@@ -137,10 +134,7 @@ class LiveIndex:
 
     @property
     def has_maps(self) -> bool:
-        """Whether the side of documents reads pictures and has a grid of cells; of a graph, that of its encoder.
-
-        In an index of several fields a field does, or words are read in its pictures.
-        """
+        """Whether torch computes a grid of cells over pictures; or words are read in them, of an index of fields."""
         if self.manifest.fields:
             read = any(READ in document.metadata for document in self.corpus.documents.values())
             return self.drawn_field is not None or read
@@ -148,26 +142,22 @@ class LiveIndex:
 
     @cached_property
     def map_tower(self) -> ImageTower | None:
-        """The side of documents with its grid of cells, which a graph lacks; None without one."""
-        if self.manifest.fields:
-            return self._map_tower_of_field()
+        """The side of documents with its grid of cells, which only torch computes; None without one."""
         from lexvl_anserini.encoders.parts.images.vision import ImageTower
 
         tower: Any = self.model.document
-        return tower if isinstance(tower, ImageTower) and self.picture_tower is not None else None
-
-    def _map_tower_of_field(self) -> ImageTower | None:
-        from lexvl_anserini.encoders.parts.images.vision import ImageTower
-
-        if (entry := self.drawn_field) is None:
+        if self.manifest.fields:
+            if (entry := self.drawn_field) is None:
+                return None
+            changes, device = self.served.encoder.options, self.served.encoder.device
+            own = field_options(self.manifest.fields, changes)[entry.name]
+            places = own.get("checkpoint"), own.get("tokenizer")
+            tower = load_encoder_of(entry.encoder, *places, device, {"runtime": TORCH}).document
+        elif self.picture_tower is None:
             return None
-        changes = field_options(self.manifest.fields, self.served.encoder.options)[entry.name]
-        places = (changes.get("checkpoint"), changes.get("tokenizer"))
-        options = {"runtime": TORCH}
-        tower: Any = load_encoder_of(entry.encoder, *places, self.served.encoder.device, options).document
         return tower if isinstance(tower, ImageTower) else None
 
-    def suggested(self, prefix: str) -> list[str]:
+    def suggest(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
         beginnings = (prefix, *(in_field(field, prefix) for field in self.manifest.fields))
         terms = (term for term in self.terms if term.startswith(beginnings))
@@ -178,37 +168,32 @@ class LiveIndex:
         self.searcher.close()
 
 
-def opened(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
-    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same.
-
-    Raises:
-        ArtefactError: no index that can be opened, or it is replaced again at each try.
-    """
+def open_live(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex:
+    """Opens an index, its encoder and its corpus; the encoder of an older state is taken where it is the same."""
     for _ in range(OPENINGS):
         state = state_of_index(served.path)
-        live = _opened(served, before, state or (0, 0, 0))
+        live = _open(served, before, state or (0, 0, 0))
         # Manifest, corpus and engine belong to one index only if no process replaced it in between.
         if state_of_index(served.path) == state:
             if live.terms and not live.examples:
-                live.examples = example_words(live.corpus, live.impacts, live.terms)
+                live.examples = build_examples(live.corpus, live.impacts, live.terms)
             Thread(target=_verify, args=(live,), name="lexvl-verify", daemon=True).start()
             return live
         live.close()
     raise ArtefactError(f"{served.path}: replaced {OPENINGS} times while it was opened; try again when it is written")
 
 
-def _opened(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> LiveIndex:
+def _open(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> LiveIndex:
     from lexvl_anserini.data.dataset import dataset_of
 
     manifest = index_manifest(served.path)
     same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
-    index = Index(served.path, manifest)
-    searcher = Searcher(index, before.model if before and same else None, served.encoder)
+    searcher = Searcher(Index(served.path, manifest), before.model if before and same else None, served.encoder)
     file = vocabulary_file(served.path, None)
     terms = known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
     try:
         dataset = dataset_of(manifest.corpus.ref.at(served.data_dir))
-        corpus, examples = read_corpus(dataset), example_queries(dataset)
+        corpus, examples = read_corpus(dataset), list_examples(dataset)
     except (LexvlError, OSError) as error:
         corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []
     fields = read_report(served.path).fields if manifest.kind == "impact" else {}
@@ -219,7 +204,7 @@ def _opened(served: ServedIndex, before: LiveIndex | None, state: IndexState) ->
 def _verify(index: LiveIndex) -> None:
     """Waits until the files of an index are open and compared with their checksums; a damaged one answers no more."""
     try:
-        index.engine.prepare()
+        index.searcher.engine.prepare()
         index.searcher.verified()
     except LexvlError as error:
         if not index.retired:
@@ -233,13 +218,14 @@ class Shelf:
     def __init__(self, served: Sequence[ServedIndex]):
         self._lock = Lock()
         self._open: dict[str, LiveIndex] = {}
-        self._looked: dict[str, float] = {}
-        self._failed: dict[str, tuple[IndexState, str]] = {}
+        # When each folder was looked at; the states that could not be opened, and why; names that are being opened.
+        self._looks: dict[str, float] = {}
+        self._failures: dict[str, tuple[IndexState, str]] = {}
         self._opening: set[str] = set()
         self._closed = False
         try:
             for index in served:
-                self._open[index.name] = opened(index)
+                self._open[index.name] = open_live(index)
         except BaseException:
             self.close()
             raise
@@ -249,13 +235,13 @@ class Shelf:
         """In the order of the page."""
         return list(self._open)
 
-    def problem(self, name: str) -> str:
+    def explain_problem(self, name: str) -> str:
         """Why an index lacks its corpus, or is not the one in its folder; empty if nothing is wrong."""
         index = self._open[name]
-        return self._failed.get(name, ((), ""))[1] or (str(index.problem) if index.problem else index.corpus.problem)
+        return self._failures.get(name, ((), ""))[1] or (str(index.problem) if index.problem else index.corpus.problem)
 
     @contextmanager
-    def borrowed(self, name: str) -> Iterator[LiveIndex]:
+    def borrow(self, name: str) -> Iterator[LiveIndex]:
         """An open index, which stays open within the block."""
         self._look(name)
         with self._lock:
@@ -284,12 +270,11 @@ class Shelf:
     def _look(self, name: str) -> None:
         """Begins to open the index anew if its folder has another one now."""
         index, now = self._open.get(name), time.monotonic()
-        if index is None or now - self._looked.get(name, 0.0) < LOOK_EVERY_S:
+        if index is None or now - self._looks.get(name, 0.0) < LOOK_EVERY_S:
             return
-        self._looked[name] = now
+        self._looks[name] = now
         state = state_of_index(index.served.path)
-        failed = self._failed.get(name)
-        if state is None or state == index.state or (failed and failed[0] == state):
+        if state is None or state in (index.state, self._failures.get(name, (None,))[0]):
             return
         with self._lock:
             # Another thread may have opened it anew since this one looked.
@@ -301,10 +286,11 @@ class Shelf:
     def _replace(self, old: LiveIndex, state: IndexState) -> None:
         name = old.served.name
         try:
-            new = opened(old.served, old)
+            new = open_live(old.served, old)
         except (LexvlError, OSError) as error:
-            log.error("%s: the newer index cannot be opened, the older one answers: %s", old.served.path, error)
-            self._failed[name] = (state, f"the newer index cannot be opened, the older one answers: {error}")
+            reason = f"the newer index cannot be opened, the older one answers: {error}"
+            log.error("%s: %s", old.served.path, reason)
+            self._failures[name] = (state, reason)
             with self._lock:
                 self._opening.discard(name)
             return
@@ -312,7 +298,7 @@ class Shelf:
             past = new if self._closed else old
             if past is old:
                 self._open[name] = new
-            self._failed.pop(name, None)
+            self._failures.pop(name, None)
             self._opening.discard(name)
             past.retired = True
             last = not past.users
@@ -321,7 +307,7 @@ class Shelf:
             past.close()
 
 
-def served_indexes(
+def name_indexes(
     places: Sequence[Path | str],
     checkpoints: Sequence[str],
     device: str,
@@ -330,8 +316,9 @@ def served_indexes(
 ) -> list[ServedIndex]:
     """Names the indexes by their folders, or in their stores; a number follows a name that is there already.
 
-    Checkpoints are those of the encoders where they were moved, none or one for each index; options, such as `runtime`,
-    replace those of the encoders.
+    Args:
+        checkpoints: those of the encoders where they were moved, none or one for each index.
+        options: replace those of the encoders, such as `runtime`.
     """
     if checkpoints and len(checkpoints) != len(places):
         raise UsageError(f"{len(checkpoints)} --checkpoint for {len(places)} --index; give one for each, or none")
@@ -345,6 +332,5 @@ def served_indexes(
         path = index_path(place)
         name = next(n for n in (base, *(f"{base}-{i}" for i in range(2, len(places) + 2))) if n not in served)
         moved = checkpoints[number] if checkpoints else None
-        changes = EncoderChanges(moved, options=options or {}, device=device)
-        served[name] = ServedIndex(name, path, changes, data_dir)
+        served[name] = ServedIndex(name, path, EncoderChanges(moved, None, options or {}, device), data_dir)
     return list(served.values())
