@@ -30,7 +30,7 @@ from lexvl_plugins.train.objectives.contrastive import (
 from lexvl_plugins.train.objectives.ranking_losses import distil
 from lexvl_plugins.train.objectives.regularisers import flops
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "vdr"
+GOLDEN = Path(__file__).parents[2] / "golden" / "vdr"
 
 VARIANTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "vdr": (vdr, {}),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tiny_training import losses_of, same_weights, weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
@@ -26,6 +26,7 @@ from lexvl_plugins.train.images.sides import SIDES, BpeFdtText, Codebook
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import BpeTextSettings, CodebookSettings, ModelSettings
 from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from tests.plugins.train.tiny_training import losses_of, same_weights, weights_of, write_squares
 
 # The sizes of the networks.
 VIT: dict[str, Any] = {"resolution": 16, "patch_size": 8, "width": 16, "layers": 1, "heads": 2}
@@ -130,7 +131,7 @@ def test_the_checkpoint_has_the_names_of_the_published_code(corpus: str, merges:
     } <= swin.keys()
     assert (folder / "bpe_simple_vocab_16e6.txt").read_bytes() == gzip.decompress(merges.read_bytes())
     model = load_encoder("fdt", str(folder), device="cpu")
-    saved = load_encoder("fdt", str(model.save_pretrained(tmp_path / "saved")), device="cpu")
+    saved = load_encoder("fdt", str(copytree(folder, tmp_path / "saved")), device="cpu")
     assert saved.query.reader(["a red dog"]) == model.query.reader(["a red dog"])
     assert (as_lexical(saved.query).weights(["red"]) != as_lexical(model.query).weights(["red"])).nnz == 0
 
@@ -149,7 +150,7 @@ def test_a_run_resumes_with_equal_weights_and_refuses_other_merges(corpus: str, 
         train(recipe_of(corpus, other, SWIN), tmp_path / "changed", device="cpu")
 
 
-RECIPES = Path(__file__).parents[2] / "runs/recipes"
+RECIPES = Path(__file__).parents[3] / "runs/recipes"
 
 
 def test_the_recipes_of_the_paper_freeze_the_patch_embedding_of_the_vit_alone(merges: Path) -> None:

@@ -19,7 +19,7 @@ from lexvl_plugins.train.objectives.lexlip_losses import lexlip_momentum, masked
 from lexvl_plugins.train.objectives.ranking_losses import distil
 from lexvl_plugins.train.recipe import Optimisation, Recipe, read_recipe
 
-RECIPE = Path(__file__).parents[2] / "runs" / "recipes" / "demo-vdr.yaml"
+RECIPE = Path(__file__).parents[3] / "runs" / "recipes" / "demo-vdr.yaml"
 
 
 def recipe_of(*regularisers: dict[str, Any], **changes: Any) -> Recipe:

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_training import tensors
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import columns_of_all, load_tokenizer
@@ -27,6 +26,7 @@ from lexvl_plugins.train.objectives.lexlip_losses import (
     masked_words,
 )
 from lexvl_plugins.train.objectives.regularisers import flops
+from tests.plugins.train.tiny_training import tensors
 
 WEIGHT = 0.002
 
@@ -138,7 +138,7 @@ def test_momentum_of_phase_2(shared):
     golden = json.loads((folder / "phase2_moco.json").read_text())
     queues, outputs = tensors(folder / "phase2_queue.npz"), tensors(folder / "phase2_outputs.npz")
     # What the momentum towers of the checkpoint give, by the reader of such checkpoints, which is gone.
-    keys = tensors(Path(__file__).parents[1] / "golden/lexlip/momentum_keys.npz")
+    keys = tensors(Path(__file__).parents[2] / "golden/lexlip/momentum_keys.npz")
     first = [keys["text"], keys["image"]]
 
     text, image = outputs["text_rep"][:3], outputs["image_rep_224"]

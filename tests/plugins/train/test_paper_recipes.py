@@ -19,7 +19,7 @@ from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.model_settings import ImageSettings, ModelSettings, TextPairSettings, TextSettings
 from lexvl_plugins.train.recipe import Recipe, read_recipe
 
-RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
+RECIPES = Path(__file__).parents[3] / "runs" / "recipes"
 
 BERT = {"checkpoint": "bert-base-uncased"}
 # STAIR, section 4.2: "modified CLIP-B/16".

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.test_pieces import assert_same, gradients, image_recipe, of_texts
-from tiny_training import rows_of
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common.processes import Processes
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from tests.plugins.train.test_pieces import assert_same, gradients, image_recipe, of_texts
+from tests.plugins.train.tiny_training import rows_of
 
 COUNT = 2
 TRAIN = """
 import os, sys
 from pathlib import Path
 from safetensors.torch import save_file
-from tests.training.test_pieces import gradients
+from tests.plugins.train.test_pieces import gradients
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
 for call in sys.argv[1:]:
@@ -50,7 +50,7 @@ def in_two_processes(calls: list[tuple[Recipe, Path, int | str]]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    paths = os.pathsep.join([*map(str, Path(__file__).parents[1:3]), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([*map(str, Path(__file__).parents[2:4]), os.environ.get("PYTHONPATH", "")])
     shared = {
         "PYTHONPATH": paths,
         "MASTER_ADDR": "127.0.0.1",
@@ -125,7 +125,7 @@ def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -
         Processes(cpu=True).check(of_texts(texts))
 
 
-LEXLIP = Path(__file__).parents[2] / "runs/recipes/lexlip-small.yaml"
+LEXLIP = Path(__file__).parents[3] / "runs/recipes/lexlip-small.yaml"
 OF_WHOLE = ["masked_words", "lexlip_momentum"]
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from attack.faults import Ended, faults
 from small_disks import mounted, resize
-from tests.commands.test_train import corpus, recipe_of, trained  # noqa: F401
-from tiny_training import same_weights
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_plugins.train.loop import train
+from tests.plugins.train.test_train import corpus, recipe_of, trained  # noqa: F401
+from tests.plugins.train.tiny_training import same_weights
 
 
 def test_a_full_disk_ends_training_in_one_line(corpus: str, trained: Path, tmp_path: Path) -> None:  # noqa: F811

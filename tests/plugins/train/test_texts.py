@@ -14,7 +14,6 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tiny_encoders import made_causal
-from tiny_training import losses_of
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
@@ -30,6 +29,7 @@ from lexvl_plugins.train.splits import Sources, check, read_splits
 from lexvl_plugins.train.texts.material import TextMaterial, TextValidation, ndcg
 from lexvl_plugins.train.texts.query_passages import QueriesWithPassages, QueryBatches, join, read_query_passages
 from lexvl_plugins.train.texts.sides import load_vdr_sides
+from tests.plugins.train.tiny_training import losses_of
 
 QUERIES = ["a red boat", "boats", "", "green é boats on the grey sea"]
 
@@ -482,7 +482,7 @@ def test_changed_weights_need_a_packaged_network(kind: str, query: Mapping[str, 
 
 # ---- every recipe of texts lowers its loss on eight lines, with a small network in place of its own
 
-RECIPES = Path(__file__).parents[2] / "runs/recipes"
+RECIPES = Path(__file__).parents[3] / "runs/recipes"
 KINDS = {path.stem: yaml.safe_load(path.read_text())["model"]["kind"] for path in sorted(RECIPES.glob("*.yaml"))}
 NAMES = [name for name, kind in KINDS.items() if kind in TEXT_KINDS]
 # Six layers, as the network that recipes freeze up to its fourth.
