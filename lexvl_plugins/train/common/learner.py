@@ -18,19 +18,20 @@ from lexvl_plugins.train.common.pieces import Pieces
 from lexvl_plugins.train.common.processes import make_accelerator
 from lexvl_plugins.train.common.tower_pair import DetailedSide, Temperatures, TowerPair
 from lexvl_plugins.train.model_settings import AnyModel
-from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS
-from lexvl_plugins.train.objectives.contrastive import Dense, Encoded, present
-from lexvl_plugins.train.objectives.regularisers import RAMPS, total_penalty
+from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
+from lexvl_plugins.train.objectives.encoded import Dense, Encoded, require_bag
+from lexvl_plugins.train.objectives.regularisers import RAMPS, sum_penalties
 from lexvl_plugins.train.recipe import Recipe, Regulariser, StageSettings
 
 
-class Taken(NamedTuple):
+class Step(NamedTuple):
     """What a step read and computed.
 
-    batch   the items
-    rounds  their vectors
-    loss    what it minimised
-    parts   the loss by the names of its parts
+    Attributes:
+        batch: the items.
+        rounds: their vectors.
+        loss: what it minimised.
+        parts: the loss by the names of its parts.
     """
 
     batch: TrainingBatch
@@ -42,7 +43,7 @@ class Taken(NamedTuple):
 class NotFinite(ArithmeticError):
     """Loss or gradients of a step are not finite."""
 
-    def __init__(self, problem: str, step: Taken):
+    def __init__(self, problem: str, step: Step):
         super().__init__(problem)
         self.step = step
 
@@ -51,7 +52,8 @@ class NotFinite(ArithmeticError):
 class Learner:
     """A pair of towers in a stage, and what changes its weights; all prepared by the accelerator.
 
-    average  a copy with the average of the weights; None where the stage has none
+    Attributes:
+        average: a copy with the average of the weights; None where the stage has none.
     """
 
     accelerator: Any
@@ -61,14 +63,14 @@ class Learner:
     average: Any
 
     @classmethod
-    def of(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
+    def start(cls, stage: StageSettings, pair: TowerPair, device: torch.device, precision: str) -> Learner:
         """A learner at the start of a stage."""
         accelerator = make_accelerator(device, precision)
-        pair.to(accelerator.device).trains(stage)
+        pair.to(accelerator.device).start(stage)
         average = make_average(pair, stage.optimisation)
         if average is not None:
             accelerator.register_for_checkpointing(average)
-        recompute(pair, stage.optimisation.checkpointing)
+        set_checkpointing(pair, stage.optimisation.checkpointing)
         # Gradients of several processes are gathered by `Pieces`, not by a wrapper around the pair.
         accelerator.prepare_model(pair, evaluation_mode=True)
         optimiser, scheduler = accelerator.prepare(*make_optimiser(pair, stage.optimisation))
@@ -80,20 +82,20 @@ class Learner:
         pair: TowerPair = self.pair if self.average is None else self.average.module
         return pair
 
-    def step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> Taken:
+    def take_step(self, recipe: Recipe, stage: StageSettings, batches: AnyBatches, step: int, done: int) -> Step:
         """Changes the weights by the gradients of a step's loss, of which steps `done` were done in this stage."""
         seed, plan = recipe.seed * 1_000_003 + step, stage.optimisation
         torch.manual_seed(seed)  # dropout, a function of the step alone
         batch, pieces = batches[step], Pieces(self.accelerator, plan.piece, seed)
         rounds = encode(self.pair, batch, pieces)
         try:
-            main = objective(stage, recipe.model, rounds, self.pair.temperatures)
-            extra = penalty(stage, rounds, done)
+            main = compute_objective(stage, recipe.model, rounds, self.pair.temperatures)
+            extra = compute_penalty(stage, rounds, done)
         except UsageError as error:
             raise UsageError(f"recipe {recipe.name}: {error}") from error
         total, parts = main.total + extra.total, {**main.parts, **extra.parts}
         values = torch.stack([total.detach(), *(part.detach() for part in parts.values())]).tolist()
-        taken = Taken(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
+        taken = Step(batch, rounds, values[0], dict(zip(parts, values[1:], strict=True)))
         if not math.isfinite(taken.loss):
             raise NotFinite(f"the loss is {taken.loss}", taken)
         if not self.update(total, pieces, plan.clip):
@@ -104,7 +106,7 @@ class Learner:
         """Changes the weights by the gradients of a loss, clipped to norm `clip`; False if they are not finite."""
         self.accelerator.backward(loss)
         pieces.backward()
-        pieces.average(self.pair.parameters())
+        pieces.average_gradients(self.pair.parameters())
         norm = self.accelerator.clip_grad_norm_(self.pair.parameters(), clip)
         # The scaler of fp16 leaves out steps whose gradients overflow.
         if self.accelerator.scaler is None and not torch.isfinite(norm):
@@ -123,7 +125,7 @@ class Learner:
             self.pair.load_state_dict(self.average.module.state_dict())
 
 
-def recompute(pair: TowerPair, enabled: bool) -> None:
+def set_checkpointing(pair: TowerPair, enabled: bool) -> None:
     """Lets the trained networks of transformers compute the states of their layers again for gradients, or not."""
     networks: list[Any] = [
         module
@@ -146,26 +148,24 @@ def recompute(pair: TowerPair, enabled: bool) -> None:
 def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encoded]:
     """One `Encoded` per round of texts, all with the same documents: all that objectives read of a batch."""
     # Padding is masked everywhere, so rounds of different lengths pass the text side one after the other.
-    documents = pieces(details, pair.encoder_p, batch.documents)
-    queries = [pieces(details, pair.encoder_q, texts) for texts in batch.rounds]
+    documents = pieces(compute_details, pair.encoder_p, batch.documents)
+    queries = [pieces(compute_details, pair.encoder_q, texts) for texts in batch.rounds]
     fields: list[dict[str, Any]] = [{} for _ in queries]
-    with pieces.together():
-        for part in pair.active_parts():
-            computed = part.fields(pair, batch, documents)
+    with pieces.run_whole():
+        for part in pair.active:
+            computed = part.compute_fields(pair, batch, documents)
             fields = [{**known, **more} for known, more in zip(fields, computed, strict=True)]
     codebook = getattr(pair.encoder_p, "codebook", None)
-    rounds = []
-    for number, (query, texts) in enumerate(zip(queries, batch.rounds, strict=True)):
-        both_dense = query.dense is not None and documents.dense is not None
-        encoded = Encoded(
+    return [
+        Encoded(
             query=query.vectors,
             document=documents.vectors,
             query_bag=texts.bag,
             document_bag=batch.documents.bag if isinstance(batch.documents, TextBatch) else None,
             named=batch.named,
             frequency=batch.frequency,
-            taught=None if batch.taught is None else batch.taught[number],
-            dense=Dense(query.dense, documents.dense) if both_dense else None,  # type: ignore[arg-type]
+            taught=batch.taught[number] if batch.taught else None,
+            dense=None if query.dense is None or documents.dense is None else Dense(query.dense, documents.dense),
             expanded=batch.expanded,
             codebook=None if codebook is None else codebook.rows,
             # A caption's vector has its own terms alone.
@@ -173,29 +173,32 @@ def encode(pair: TowerPair, batch: TrainingBatch, pieces: Pieces) -> list[Encode
             logits=documents.logits,
             **fields[number],
         )
-        rounds.append(encoded)
-    return rounds
+        for number, (query, texts) in enumerate(zip(queries, batch.rounds, strict=True))
+    ]
 
 
-def details(side: Any, inputs: Any) -> Details:
-    """What a side computes, in float32; a side without `details` has vectors alone."""
-    computed = side.details(inputs) if isinstance(side, DetailedSide) else Details(side(inputs))
+def compute_details(side: Any, inputs: Any) -> Details:
+    """What a side computes, in float32; a side that is no `DetailedSide` has vectors alone."""
+    computed = side.compute(inputs) if isinstance(side, DetailedSide) else Details(side(inputs))
     return Details(*(None if part is None else part.float() for part in computed))  # type: ignore[arg-type]
 
 
 class Loss(NamedTuple):
     """What a step minimises.
 
-    total  scalar
-    parts  scalars by the names of objectives and regularisers, each as it counts; their sum is the total, but for
-           `running_penalty`
+    Attributes:
+        total: scalar.
+        parts: scalars by the names of objectives and regularisers, each as it counts; their sum is the total, but for
+            `running_penalty`.
     """
 
     total: Tensor
     parts: Mapping[str, Tensor]
 
 
-def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures) -> Loss:
+def compute_objective(
+    stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], temperatures: Temperatures
+) -> Loss:
     """The mean of the stage's objective over the rounds, plus the weighted auxiliary objectives."""
     known = {
         "temperature": temperatures.scores,
@@ -204,27 +207,26 @@ def objective(stage: StageSettings, model: AnyModel, rounds: Sequence[Encoded], 
         "topk": model.kept_of_texts,
     }
 
-    def mean(function: Callable[..., Tensor], role: str, options: Mapping[str, Any], offered: Sequence[str]) -> Tensor:
-        names = inspect.signature(function).parameters
-        ours = {key: known[key] for key in offered if key in names}
+    def compute_mean(role: str, row: LossRow, options: Mapping[str, Any], offered: Sequence[str]) -> Tensor:
+        function: Callable[..., Tensor] = row.function
+        ours = {key: known[key] for key in offered if key in inspect.signature(function).parameters}
         try:
             return torch.stack([function(encoded, **{**ours, **options}) for encoded in rounds]).mean()
         except (TypeError, ValueError) as error:
             raise UsageError(f"{role}: {error}") from error
 
     main = stage.objective
-    parts = {main.name: mean(OBJECTIVES[main.name], f"objective {main.name}", main.options, list(known))}
-    total = parts[main.name]
+    total = compute_mean(f"objective {main.name}", OBJECTIVES[main.name], main.options, list(known))
+    parts = {main.name: total}
     for auxiliary in stage.auxiliaries:
         # `temperature` of an auxiliary objective is its own.
-        offered = ["model_temperature", "bag_temperature", "topk"]
-        value = mean(AUXILIARIES[auxiliary.name], f"auxiliary {auxiliary.name}", auxiliary.options, offered)
-        part = auxiliary.weight * value
+        offered, role = ["model_temperature", "bag_temperature", "topk"], f"auxiliary {auxiliary.name}"
+        part = auxiliary.weight * compute_mean(role, AUXILIARIES[auxiliary.name], auxiliary.options, offered)
         total, parts[auxiliary.name] = total + part, parts.get(auxiliary.name, 0) + part
     return Loss(total, parts)
 
 
-def scored(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
+def choose_vectors(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
     """The vectors of a side as the objective scores them, which are what a regulariser keeps sparse.
 
     Texts have their own tokens alone in a batch without expansion (D2S) and where STAIR's objective masks them: its
@@ -232,24 +234,24 @@ def scored(stage: StageSettings, encoded: Encoded, side: str) -> Tensor:
     """
     weights: Tensor = getattr(encoded, side)
     own = not encoded.expanded or bool(stage.objective.options.get("masked"))
-    return weights * present(encoded.query_bag) if own and side == "query" else weights
+    return weights * require_bag(encoded.query_bag) if own and side == "query" else weights
 
 
-def penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
+def compute_penalty(stage: StageSettings, rounds: Sequence[Encoded], step: int) -> Loss:
     """The weighted regularisers of a step, counted from 0 in its stage."""
 
-    def term(regulariser: Regulariser) -> Tensor:
-        function, share = REGULARISERS[regulariser.name], RAMPS[regulariser.ramp](step, regulariser.ramp_steps)
+    def compute_term(term: Regulariser) -> Tensor:
+        function, share = REGULARISERS[term.name].function, RAMPS[term.ramp](step, term.ramp_steps)
         try:
-            values = [function(scored(stage, encoded, regulariser.side), **regulariser.options) for encoded in rounds]
+            values = [function(choose_vectors(stage, encoded, term.side), **term.options) for encoded in rounds]
         except ValueError as error:
-            raise UsageError(f"regulariser {regulariser.name} of {regulariser.side}: {error}") from error
-        return regulariser.weight * share * torch.stack(values).mean()
+            raise UsageError(f"regulariser {term.name} of {term.side}: {error}") from error
+        return term.weight * share * torch.stack(values).mean()
 
     totals: dict[str, Tensor] = {}
     parts: dict[str, Tensor] = {}
     for regulariser in stage.regularisers:
-        name, value = f"{regulariser.name}_{regulariser.side}", term(regulariser)
+        name, value = f"{regulariser.name}_{regulariser.side}", compute_term(regulariser)
         totals[regulariser.name] = totals.get(regulariser.name, 0) + value
         parts[name] = parts.get(name, 0) + value
-    return Loss(total_penalty(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)
+    return Loss(sum_penalties(totals.values(), stage.running_penalty).to(rounds[0].query.device), parts)

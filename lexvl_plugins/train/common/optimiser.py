@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from fnmatch import fnmatch
 from typing import Any
 
@@ -15,38 +15,31 @@ from lexvl_anserini.ground.errors import InstallationError, UsageError, reason_o
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.recipe import Optimisation
 
-# The share of the peak that is left at a share of the steps after the warm-up.
-DECAYS: Mapping[str, Callable[[float], float]] = {
-    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
-    "linear": lambda progress: 1 - progress,
-}
-
 
 def make_average(pair: TowerPair, plan: Optimisation) -> AveragedModel | None:
-    """A copy of a pair whose weights are an exponential average of the pair's; None if the plan has no average."""
-    if not plan.average:
-        return None
-    return AveragedModel(pair, multi_avg_fn=warmed_average(plan.average))
+    """A copy of a pair whose weights are an exponential average of the pair's; None if the plan has no average.
 
-
-def warmed_average(decay: float) -> Callable[[Any, Any, Tensor | int], None]:
-    """An exponential average that forgets faster at first: its decay after n steps is at most (1 + n) / (10 + n)."""
+    The average forgets faster at first: its decay after n steps is at most (1 + n) / (10 + n).
+    """
 
     @torch.no_grad()
     def update(averaged: Any, current: Any, steps: Tensor | int) -> None:
         number = int(steps)
-        torch._foreach_lerp_(averaged, current, 1 - min(decay, (1 + number) / (10 + number)))
+        torch._foreach_lerp_(averaged, current, 1 - min(plan.average, (1 + number) / (10 + number)))
 
-    return update
-
-
-def adamw(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimizer:
-    """AdamW of PyTorch."""
-    return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
+    return AveragedModel(pair, multi_avg_fn=update) if plan.average else None
 
 
-def lamb(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimizer:
-    """LAMB of timm; `plan.clip` clips the gradients, as for AdamW."""
+def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Optimizer, Any]:
+    """The optimiser of the parameters of a pair that change, and the scheduler of its learning rate."""
+    optimiser = choose_optimiser(group_parameters(pair, plan), plan)
+    return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, make_learning_rate(plan))
+
+
+def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimizer:
+    """AdamW of PyTorch, or LAMB of timm; `plan.clip` clips the gradients, so that LAMB itself does not."""
+    if plan.optimiser == "adamw":
+        return torch.optim.AdamW(groups, lr=plan.learning_rate, betas=plan.betas, eps=1e-8)
     try:
         from timm.optim import Lamb
     except Exception as error:  # a torchvision of another torch raises what it likes
@@ -58,19 +51,7 @@ def lamb(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimi
     return optimiser
 
 
-OPTIMISERS: Mapping[str, Callable[[list[dict[str, Any]], Optimisation], torch.optim.Optimizer]] = {
-    "adamw": adamw,
-    "lamb": lamb,
-}
-
-
-def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Optimizer, Any]:
-    """The optimiser of the parameters of a pair that change, and the scheduler of its learning rate."""
-    optimiser = OPTIMISERS[plan.optimiser](parameter_groups(pair, plan), plan)
-    return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, learning_rate_shape(plan))
-
-
-def parameter_groups(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
+def group_parameters(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]]:
     """Groups of weights by learning rate and decay: matrices decay, or all weights (`plan.decayed`)."""
     trained = [(name, parameter) for name, parameter in pair.named_parameters() if parameter.requires_grad]
     for pattern in plan.learning_rates:
@@ -88,14 +69,14 @@ def parameter_groups(pair: TowerPair, plan: Optimisation) -> list[dict[str, Any]
     ]
 
 
-def learning_rate_shape(plan: Optimisation) -> Callable[[int], float]:
+def make_learning_rate(plan: Optimisation) -> Callable[[int], float]:
     """Factor of the peak at a step: linear warm-up, then the decay down to `last_learning_rate`."""
 
-    def factor(step: int) -> float:
+    def compute_factor(step: int) -> float:
         if step < plan.warmup_steps:
             return (step + (plan.warmup == "n")) / plan.warmup_steps
-        progress = (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps)
-        left = DECAYS[plan.decay](min(1.0, progress))
+        progress = min(1.0, (step - plan.warmup_steps) / max(1, plan.steps - plan.warmup_steps))
+        left = (1 + math.cos(math.pi * progress)) / 2 if plan.decay == "cosine" else 1 - progress
         return plan.last_learning_rate + (1 - plan.last_learning_rate) * left
 
-    return factor
+    return compute_factor

@@ -1,13 +1,12 @@
-"""Objectives of images over the terms of their captions: `naming`, an auxiliary objective; and V-SPLADE.
+"""Objectives of images over the terms of their captions: V-SPLADE's two, and `naming`.
 
-V-SPLADE: contrast of bags of words and images, and caption-gated supervision of terms.
-
-Cho et al., arXiv 2605.30917. The equations are those of the published code (naver/v-splade, commit 3f97737). Queries
-are bags of words or have learned weights per word; documents are images. `naming` is a cousin of `caption_gated`: it
-compares all terms of an image with each other, whereas this loss looks at the terms of the caption only, and FLOPS
-holds down the others.
+V-SPLADE: Cho et al., arXiv 2605.30917; the equations are those of the published code (naver/v-splade, commit 3f97737).
+Queries are bags of words or have learned weights per word; documents are images.
 
     loss = v_splade + 0.1 caption_gated + 0.01 FLOPS(positives) + 0.01 FLOPS(hard negatives)
+
+`naming` compares all terms of an image with each other; `caption_gated` looks at the terms of the caption only, and
+FLOPS holds down the others.
 """
 
 from __future__ import annotations
@@ -18,21 +17,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
-from lexvl_plugins.train.objectives.contrastive import Encoded, Temperature, bag_of
+from lexvl_plugins.train.objectives.encoded import Encoded, Temperature, weigh_bag
 
 # Below the frequency of any term that occurs.
 RAREST = 1e-6
+# Scores beyond this limit, on both sides of 0, get no gradient.
+LIMIT = 100.0
+# Added to the sum of a gate, and the least weight by which one is divided.
+EPS, TINY = 1e-8, 1e-30
 
 
 def naming(encoded: Encoded, temperature: Temperature = 0.05, prior: float = 1.0) -> Tensor:
     """Cross entropy between the terms of an image's captions and softmax_v(w_v / temperature + prior log frequency_v).
 
     It compares each weight with the weights of all other terms of the same image. The contrastive losses compare it
-    with the weight of the same term in the other images of the batch. One image therefore teaches far more here.
-    Classifying images by all words of their captions is Joulin et al. (ECCV 2016) and Huang et al. (NeurIPS 2024). The
-    frequency is a prior (Menon et al., ICLR 2021): w_v / temperature tends to the pointwise mutual information of term
-    and image, as in the contrastive losses, and common words do not become heavy. With a
-    `prior` below 1 they become heavier, and the first terms of an image are more often words of its captions.
+    with the weight of the same term in the other images of the batch, so one image teaches far more here. Classifying
+    images by all words of their captions is Joulin et al. (ECCV 2016) and Huang et al. (NeurIPS 2024). The frequency is
+    a prior (Menon et al., ICLR 2021): w_v / temperature tends to the pointwise mutual information of term and image, as
+    in the contrastive losses, and common words do not become heavy. With a `prior` below 1 they become heavier, and the
+    first terms of an image are more often words of its captions.
     """
     named, frequency = encoded.named, encoded.frequency
     if named is None or frequency is None:
@@ -40,12 +43,6 @@ def naming(encoded: Encoded, temperature: Temperature = 0.05, prior: float = 1.0
     logits = encoded.document / temperature + prior * frequency.clamp(min=RAREST).log()  # [M, V]
     share = named / named.sum(dim=1, keepdim=True).clamp(min=RAREST)
     return -(share * logits.log_softmax(dim=1)).sum(dim=1).mean()
-
-
-# Scores beyond these limits get no gradient.
-LIMIT = 100.0
-EPS = 1e-8
-TINY = 1e-30
 
 
 def v_splade(
@@ -60,7 +57,7 @@ def v_splade(
     """
     query = encoded.query
     if queries != "vectors":
-        own = bag_of(encoded.query_bag, normalised=False)
+        own = weigh_bag(encoded.query_bag, normalised=False)
         query = own if queries == "bag" else query * own
     scores = (query @ encoded.document.T / temperature).clamp(-LIMIT, LIMIT)
     return cross_entropy(scores, torch.arange(len(scores), device=scores.device))
