@@ -21,10 +21,10 @@ from lexvl_anserini.ground.registry import require
 from lexvl_plugins.train.common.learner import Learner, NotFinite
 from lexvl_plugins.train.common.processes import (
     Processes,
-    is_out_of_memory,
+    explain_memory,
     keep_freed_memory,
-    out_of_memory,
-    own_random_numbers,
+    keep_random_numbers,
+    lacks_memory,
 )
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.dense_heads import HeadMaterial
@@ -97,7 +97,7 @@ def train(
     if keep_every not in (None, *PERIODS):
         raise UnknownName("--keep-every", str(keep_every), PERIODS)
     chosen, processes = prepare(recipe, device, (output, cache or output))
-    with processes.folder(output) as own, disk_errors(output), own_random_numbers(chosen):
+    with processes.open_folder(output) as own, disk_errors(output), keep_random_numbers(chosen):
         entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         # Only the first of several processes writes into the cache.
@@ -108,7 +108,7 @@ def train(
             log.info("%s: trained already, nothing to do", output)
             tidy(own)
             return output / MODEL
-        with processes.first_before_others():
+        with processes.let_first_begin():
             processes.copy(output / WORDS, own / WORDS)
             material: AnyMaterial = READERS[type(recipe.model)](recipe, own, sources)
         pair = material.make_pair(recipe, chosen)
@@ -122,7 +122,7 @@ def prepare(recipe: Recipe, device: str, folders: Iterable[Path]) -> tuple[torch
     require("accelerate", "matplotlib")
     keep_freed_memory()
     chosen = choose_device(device)
-    processes = Processes.of(chosen)
+    processes = Processes.start(chosen)
     processes.check(recipe)
     for folder in folders:
         with disk_errors(folder):
@@ -162,7 +162,7 @@ class Training:
             resumed[:] = [self.learner(self.stage_of(step))]
             return resumed[0].accelerator
 
-        with self.processes.first_before_others():
+        with self.processes.let_first_begin():
             progress = resume(accelerator_at, self.output)
         rewind(self.own, progress.step)
         before = progress.step
@@ -181,7 +181,7 @@ class Training:
 
     def learner(self, number: int) -> Learner:
         """A learner at the start of a stage."""
-        return Learner.of(self.recipe.stages[number], self.pair, self.device, self.recipe.precision)
+        return Learner.start(self.recipe.stages[number], self.pair, self.device, self.recipe.precision)
 
     def starts(self) -> Iterator[tuple[int, int]]:
         """The number of each stage, and the steps before it."""
@@ -210,7 +210,7 @@ class Training:
         with Watch.opened(recipe, number, first, self.own, self.terms, inputs) as watch:
             for step in range(progress.step, last):
                 try:
-                    taken = learner.step(recipe, stage, inputs.batches, step, step - first)
+                    taken = learner.take_step(recipe, stage, inputs.batches, step, step - first)
                 except NotFinite as error:
                     raise watch.failed(error, learner, step, self.material.data[TRAINING].listed) from error
                 except DataError as error:  # of a stream: a shard has gone, or is not as it was
@@ -221,9 +221,9 @@ class Training:
                         f"{error}; {self.output} has the state of step {progress.step}: run again"
                     ) from error
                 except (MemoryError, RuntimeError) as error:
-                    if not is_out_of_memory(error):
+                    if not lacks_memory(error):
                         raise
-                    raise out_of_memory(step, stage.optimisation, error) from error
+                    raise explain_memory(step, stage.optimisation, error) from error
                 progress.record(taken.loss, taken.parts, time.monotonic() - began)
                 watch.after(taken, learner, progress)
                 done = progress.step - first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from itertools import accumulate
 from pathlib import Path
@@ -38,17 +38,7 @@ from lexvl_plugins.train.model_settings import (
     Share,
     TextPairSettings,
 )
-from lexvl_plugins.train.objectives import (
-    AUXILIARIES,
-    LEXICAL,
-    MISSING,
-    OBJECTIVES,
-    OF_EXPANSION,
-    OF_IMAGES,
-    OF_TEXTS,
-    OF_WHOLE_BATCHES,
-    REGULARISERS,
-)
+from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
 
 # Options of objectives may be tensors where code calls them.
 OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
@@ -229,6 +219,12 @@ class StageSettings(Settings):
     def names(self) -> tuple[str, ...]:
         """The names of the objective and of the auxiliary objectives."""
         return (self.objective.name, *(auxiliary.name for auxiliary in self.auxiliaries))
+
+    @property
+    def whole_batch_losses(self) -> list[str]:
+        """Those of them that read a whole batch at once."""
+        rows = {**OBJECTIVES, **AUXILIARIES}
+        return [name for name in self.names if name in rows and rows[name].whole]
 
     @property
     def teachers(self) -> tuple[str, ...]:
@@ -437,12 +433,13 @@ def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
     distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
     if distils != (stage.teacher is not None) and not model.of_texts:
         raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
-    if stage.expansion != "always" and objective.name not in OF_EXPANSION:
-        masks = " and ".join(sorted(OF_EXPANSION))
+    masking = [name for name, row in OBJECTIVES.items() if row.masks]
+    if stage.expansion != "always" and objective.name not in masking:
+        masks = " and ".join(masking)
         raise UsageError(
             f"{where}: expansion {stage.expansion}: only {masks} mask texts by batch, not {objective.name}"
         )
-    if stage.optimisation.piece and (whole := sorted(OF_WHOLE_BATCHES.intersection(stage.names))):
+    if stage.optimisation.piece and (whole := sorted(stage.whole_batch_losses)):
         raise UsageError(
             f"{where}: optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out"
         )
@@ -450,7 +447,7 @@ def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
         raise UsageError(f"{where}: momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
     if isinstance(model, HeadSettings) and (stage.views or stage.teacher or stage.augmentation != Augmentation()):
         raise UsageError(f"{where}: views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
-    chosen: list[tuple[str, str, Mapping[str, Callable[..., Any]], Mapping[str, Any]]] = [
+    chosen: list[tuple[str, str, Mapping[str, LossRow], Mapping[str, Any]]] = [
         ("objective.name", objective.name, OBJECTIVES, objective.options),
         *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in stage.auxiliaries),
         *(("regulariser", regulariser.name, REGULARISERS, regulariser.options) for regulariser in stage.regularisers),
@@ -458,20 +455,21 @@ def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
     for role, name, known, options in chosen:
         if name not in known:
             raise UsageError(f"{where}: {role} {name!r}, expected one of {', '.join(known)}")
-        if name in OF_TEXTS and not model.of_texts:
+        row = known[name]
+        if row.documents == "texts" and not model.of_texts:
             raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; kind {kind} reads images")
-        if name in OF_IMAGES and model.of_texts:
+        if row.documents == "images" and model.of_texts:
             raise UsageError(f"{where}: {role} {name!r} needs images with captions; kind {kind} reads texts")
-        if name in MISSING and name not in model.computes:
-            raise UsageError(f"{where}: {role} {name!r} needs {MISSING[name]}, which {kind} does not compute")
-        if name in LEXICAL and not model.lexical:
+        if row.needs and name not in model.computes:
+            raise UsageError(f"{where}: {role} {name!r} needs {row.needs}, which {kind} does not compute")
+        if row.lexical and not model.lexical:
             raise UsageError(f"{where}: {role} {name!r} needs terms as dimensions, which {kind} does not have")
         # The first argument is the batch.
-        offered = list(inspect.signature(known[name]).parameters)[1:]
+        offered = list(inspect.signature(row.function).parameters)[1:]
         if unknown := [option for option in options if option not in offered]:
             expected = f"expected some of {', '.join(offered)}" if offered else "it has none"
             raise UsageError(f"{where}: {role} {name!r} has no options {', '.join(map(repr, unknown))}; {expected}")
-        types = get_type_hints(known[name])
+        types = get_type_hints(row.function)
         for option, value in options.items():
             try:
                 TypeAdapter(types[option], config=OPTION_TYPES).validate_python(value, strict=True)

@@ -13,8 +13,8 @@ from lexvl_anserini.data.dataset import Dataset, load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_plugins.train.common.evaluation import spread
-from lexvl_plugins.train.common.optimiser import OPTIMISERS
+from lexvl_plugins.train.common.evaluation import choose_examples
+from lexvl_plugins.train.common.optimiser import choose_optimiser
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
 from lexvl_plugins.train.images.networks import network_digests
 from lexvl_plugins.train.images.stores import Cache
@@ -76,7 +76,7 @@ def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
     """Checks that the device, the optimisers, the data and the networks of a recipe exist; reads no image."""
     choose_device(device)
     for stage in recipe.stages:
-        OPTIMISERS[stage.optimisation.optimiser]([{"params": [torch.zeros(1)]}], stage.optimisation)
+        choose_optimiser([{"params": [torch.zeros(1)]}], stage.optimisation)
     for role, parts in datasets(recipe, data_dir).items():
         items = sum(items_of(dataset, recipe.model.of_texts) for dataset in parts)
         if role == TRAINING:
@@ -137,7 +137,7 @@ def read_stream(recipe: Recipe, folders: Iterable[Path]) -> dict[str, Images]:
     load_dataset(corpus, data.validation or data.split, direction="text-to-image")  # shards have no split `val`
     stream = StreamedImages.read(corpus, data.images, folders)
     if not data.held_out:
-        return {TRAINING: stream, EXAMPLES: stream.at(spread(len(stream)))}
+        return {TRAINING: stream, EXAMPLES: stream.at(choose_examples(len(stream)))}
     trained, held = stream.apart(data.held_out)
     return {TRAINING: trained, VALIDATION: held}
 

@@ -16,10 +16,10 @@ from safetensors.torch import save_model
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, json_bytes, part_of, publish, sync_path, sync_to
 from lexvl_plugins.train.common.batches import TrainingBatch
-from lexvl_plugins.train.common.evaluation import StageInputs, collapses, profile
-from lexvl_plugins.train.common.learner import Learner, NotFinite, Taken
+from lexvl_plugins.train.common.evaluation import StageInputs, find_collapses, measure_batch
+from lexvl_plugins.train.common.learner import Learner, NotFinite, Step
 from lexvl_plugins.train.common.tower_pair import TowerPair
-from lexvl_plugins.train.objectives.contrastive import Encoded
+from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.recipe import Recipe, StageSettings
 from lexvl_plugins.train.run_folder import BEST_WEIGHTS, EXAMPLES, FAILED, LOG, TrainingState, best_of
 
@@ -63,7 +63,7 @@ class Watch:
         with open(output / LOG, "ab") as lines, open(output / EXAMPLES, "ab") as examples:
             yield cls(recipe, recipe.stages[number], first, output, terms, inputs, lines, examples)
 
-    def after(self, step: Taken, learner: Learner, progress: TrainingState) -> None:
+    def after(self, step: Step, learner: Learner, progress: TrainingState) -> None:
         """Reports what is due after a step."""
         done, end = progress.step, self.first + self.stage.optimisation.steps
         if done % self.recipe.log_every == 0 or done == end:
@@ -71,17 +71,17 @@ class Watch:
         if done % self.recipe.validate_every == 0 or done == end:
             self.validate(learner, progress)
 
-    def log(self, step: Taken, learner: Learner, progress: TrainingState) -> None:
+    def log(self, step: Step, learner: Learner, progress: TrainingState) -> None:
         """A line with the mean losses since the last one, and what the vectors of this step's batch are like."""
         model, plan = self.recipe.model, self.stage.optimisation
         loss, parts = progress.mean_losses()
         rate, seconds = learner.scheduler.get_last_lr()[0], round(progress.seconds, 1)
         row = {"step": progress.step, "loss": loss, "learning_rate": rate, "seconds": seconds, "losses": parts}
-        figures = profile(step.rounds[0], model)
+        figures = measure_batch(step.rounds[0], model)
         report(self.lines, {**row, **figures})
         ramps = [regulariser.ramp_steps for regulariser in self.stage.regularisers]
         settled = progress.step - self.first >= max(plan.warmup_steps, *ramps, 0)
-        wrong = collapses(figures, len(self.terms), model, settled)
+        wrong = find_collapses(figures, len(self.terms), model, settled)
         for kind in sorted(wrong.keys() - self.collapsed):
             log.warning("step %d: %s", progress.step, wrong[kind])
         self.collapsed = set(wrong)
@@ -91,7 +91,7 @@ class Watch:
         pair, model, validation = learner.tested, self.recipe.model, self.inputs.validation
         pair.eval()
         if model.lexical:
-            for row in self.inputs.examples.rows(pair, model, self.terms):
+            for row in self.inputs.examples.describe(pair, model, self.terms):
                 self.examples.write(orjson.dumps({"step": progress.step, **row}) + b"\n")
                 terms = " ".join(term for term, _ in row["terms"][:PRINTED])
                 log.info("  %s %s: %s", row["side"], row["name"], terms)

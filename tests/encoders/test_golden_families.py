@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.ground.records import Document
-from lexvl_plugins.train.objectives.contrastive import Encoded
+from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.objectives.lexlip_losses import lexlip
 from lexvl_plugins.train.objectives.regularisers import flops
 

@@ -193,6 +193,8 @@ class TextStore:
         bag = np.zeros((len(ids), len(self.columns.vocabulary) + 1), dtype=bool)
         # -1 is the last column, which the batch drops.
         np.put_along_axis(bag, np.where(attention, self.columns.of_token[ids], -1), True, axis=1)
-        parts = (torch.from_numpy(part).to(self.device) for part in (ids, attention.astype(np.int64), bag[:, :-1], types))
+        parts = (
+            torch.from_numpy(part).to(self.device) for part in (ids, attention.astype(np.int64), bag[:, :-1], types)
+        )
         token_ids, mask, own, kinds = parts
         return TextBatch(token_ids, mask, own, None if self.states is None else self.states[texts], kinds)

@@ -22,7 +22,7 @@ from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Topic
 from lexvl_plugins.train.common.batches import TextStore, TrainingBatch
 from lexvl_plugins.train.images.stores import ImageStore
-from lexvl_plugins.train.objectives.joint_losses import mask_probability
+from lexvl_plugins.train.objectives.joint_losses import compute_mask_probability
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.words import Texts
 
@@ -153,7 +153,7 @@ class Expansion:
             return self.rule == "always"
         epoch = 1 + (step - self.first) // self.per_epoch
         draw = np.random.default_rng((self.seed, 5, step)).random()
-        return bool(draw >= mask_probability(epoch, self.epochs))
+        return bool(draw >= compute_mask_probability(epoch, self.epochs))
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ class Batches:
             items=chosen,
             documents=inputs,
             texts=captions,
-            rounds=tuple(self.captions.batch(row) for row in captions),
+            rounds=tuple(self.captions.read_batch(row) for row in captions),
             taught=tuple(self.taught.scores(row, chosen) for row in captions) if self.taught else None,
             named=self.terms.named(chosen) if self.terms else None,
             frequency=self.terms.frequency if self.terms else None,

@@ -72,7 +72,7 @@ def own_logit(text: VdrTextOver, texts: TextStore, rows: Tensor) -> Tensor:
     """The mean logit of the terms that texts contain, a scalar."""
     total, count = rows.new_zeros(()), 0
     for chosen in pieces(np.arange(0, len(texts), -(-len(texts) // TEXTS))):
-        batch = texts.batch(chosen)
+        batch = texts.read_batch(chosen)
         logits = project_max(text.head(text.states(batch)), rows, batch.attention == 0) + text.bias
         total, count = total + logits[batch.bag].sum(), count + int(batch.bag.sum())
     return total / max(count, 1)

@@ -221,7 +221,7 @@ class TrainableD2S(DetailedSide):
                 self.head.vocab_layer_norm.weight.copy_(weight)
                 self.head.vocab_layer_norm.bias.copy_(bias)
 
-    def details(self, batch: ImageBatch | TextBatch) -> Details:
+    def compute(self, batch: ImageBatch | TextBatch) -> Details:
         """Weights [B, V] and dense vectors [B, D]."""
         dense = numbers(batch)
         return Details(log1p_relu(self.head.vocab_projector(self.head(dense))), dense=dense)
@@ -242,7 +242,7 @@ class TrainableJoint(DetailedSide):
                 layer.weight.copy_(matrix)
                 layer.bias.copy_(bias)
 
-    def details(self, batch: ImageBatch | TextBatch) -> Details:
+    def compute(self, batch: ImageBatch | TextBatch) -> Details:
         """Weights [B, V] and dense vectors [B, D]."""
         project = self.head.dense_image if isinstance(batch, ImageBatch) else self.head.dense_text
         dense = project(numbers(batch))

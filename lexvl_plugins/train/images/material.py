@@ -21,9 +21,9 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.batches import AnyBatches, TextStore, of_one_part
-from lexvl_plugins.train.common.evaluation import Examples, StageInputs, named, spread
-from lexvl_plugins.train.common.tower_pair import TowerPair, as_encoded
+from lexvl_plugins.train.common.batches import AnyBatches, TextStore, add_types
+from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
+from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
 from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair
 from lexvl_plugins.train.images.class_words import weigh
@@ -47,7 +47,7 @@ from lexvl_plugins.train.model_settings import (
     ModelSettings,
     PretrainedImage,
 )
-from lexvl_plugins.train.objectives.contrastive import bag_of, masked
+from lexvl_plugins.train.objectives.encoded import keep_heaviest, weigh_bag
 from lexvl_plugins.train.recipe import Augmentation, Recipe, StageSettings
 from lexvl_plugins.train.run_folder import WORDS
 from lexvl_plugins.train.splits import EXAMPLES, TRAINING, VALIDATION, Images, Sources
@@ -149,7 +149,7 @@ class Material:
 def tokenised(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:
     """All captions by role, tokenised once."""
     return {
-        role: TextStore.of(of_one_part(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
+        role: TextStore.make(add_types(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
     }
 
 
@@ -194,9 +194,9 @@ def image_inputs(
 
 def examples_of(data: CaptionedImages, images: ImageStore, captions: TextStore) -> Examples:
     """Some images, each with its first caption as query."""
-    chosen = spread(len(data))
-    texts = [named(data.captions[place][0]) for place in chosen]
-    queries = captions.batch(data.first[chosen])
+    chosen = choose_examples(len(data))
+    texts = [shorten(data.captions[place][0]) for place in chosen]
+    queries = captions.read_batch(data.first[chosen])
     return Examples(queries, images.plain(chosen), texts, [data.ids[place] for place in chosen])
 
 
@@ -321,8 +321,8 @@ class Validation:
         vectors = []
         for start in range(0, len(self.images), BATCH):
             chosen = np.arange(start, min(start + BATCH, len(self.images)))
-            encoded = as_encoded(pair.encoder_p(self.images.plain(chosen)), model)
-            vectors.append(masked(encoded, None, model.topk) if model.family.cut else encoded)
+            encoded = drop_registers(pair.encoder_p(self.images.plain(chosen)), model)
+            vectors.append(keep_heaviest(encoded, None, model.topk) if model.family.cut else encoded)
         return torch.cat(vectors)
 
     def _texts(self, pair: TowerPair, model: ImagePairSettings, count: int) -> tuple[Tensor, Tensor | None]:
@@ -330,11 +330,11 @@ class Validation:
         vectors, bags = [], []
         for start in range(0, count, BATCH):
             chosen = np.arange(start, min(start + BATCH, count))
-            batch = self.captions.batch(chosen)
-            encoded, bag = as_encoded(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
-            vectors.append(masked(encoded, bag, model.kept_of_texts) if model.family.cut else encoded)
+            batch = self.captions.read_batch(chosen)
+            encoded, bag = drop_registers(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
+            vectors.append(keep_heaviest(encoded, bag, model.kept_of_texts) if model.family.cut else encoded)
             if model.lexical:
-                bags.append(bag_of(bag, normalised=False))
+                bags.append(weigh_bag(bag, normalised=False))
         return torch.cat(vectors), torch.cat(bags) if bags else None
 
 

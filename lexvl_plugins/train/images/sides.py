@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
 from lexvl_anserini.encoders.parts.network_pair import HEAD_EPS
-from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu
+from lexvl_anserini.encoders.parts.pooling import Head, decayed, elu1p, log1p_relu
 from lexvl_anserini.encoders.parts.pretrained import (
     CellsOf,
     Standard,
@@ -35,7 +35,7 @@ from lexvl_anserini.encoders.parts.pretrained import (
 from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_plugins.train.common.batches import Details, ImageBatch, TextBatch
-from lexvl_plugins.train.common.tower_pair import DetailedSide, max_logits
+from lexvl_plugins.train.common.tower_pair import DetailedSide, compute_logits
 from lexvl_plugins.train.images.networks import (
     INITIAL_STD,
     Networks,
@@ -54,7 +54,6 @@ from lexvl_plugins.train.model_settings import (
     PretrainedText,
     TextSettings,
 )
-from lexvl_plugins.train.objectives.contrastive import relevance_temperature
 
 
 class OwnText(nn.Module):
@@ -146,7 +145,7 @@ class ImageOver(OverNetwork):
 
 def vdr_weights(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
     """Weights [B, V] of VDR before the sparsifier, w = elu1p(max_i <f(h_i), E_v> + b_v), of unit length."""
-    return normalize(elu1p(max_logits(head, states, left_out)), dim=1)
+    return normalize(elu1p(compute_logits(head, states, left_out)), dim=1)
 
 
 class VdrText(OwnText):
@@ -249,7 +248,7 @@ class DenseImageOver(ImageOver):
 
 def lexical_details(head: Head, states: Tensor, left_out: Tensor | None) -> Details:
     """Weights [B, V] of STAIR and LexLIP, w = log(1 + relu(max_i <TRANSFORM(h_i), e_v> + b_v)), and their logits."""
-    logits = max_logits(head, states, left_out)
+    logits = compute_logits(head, states, left_out)
     return Details(log1p_relu(logits), logits)
 
 
@@ -260,7 +259,7 @@ class StairText(DetailedSide):
         super().__init__()
         self.network, self.head, self.dropout = stair.text, stair.text_head, dropout
 
-    def details(self, batch: TextBatch) -> Details:
+    def compute(self, batch: TextBatch) -> Details:
         """Weights and logits, [B, V]."""
         states = dropout(self.network(batch.ids, batch.attention), self.dropout, self.training)
         head = Head(self.head, self.network.token_embedding.weight, self.head.bias)
@@ -275,7 +274,7 @@ class StairImage(DetailedSide):
         self.network, self.head = stair.image, stair.image_head
         self.shared = (stair.embeddings,)  # in a tuple, so that it is a parameter of the text side alone
 
-    def details(self, batch: ImageBatch) -> Details:
+    def compute(self, batch: ImageBatch) -> Details:
         """Weights and logits, [B, V]."""
         head = Head(self.head, self.shared[0], self.head.bias)
         return lexical_details(head, self.network(batch.values), None)
@@ -301,7 +300,7 @@ class LexicalText(DetailedSide, TextOver):
         logits: Tensor = self.head(states) @ self.rows.T + self.head.bias
         return logits
 
-    def details(self, batch: TextBatch) -> Details:
+    def compute(self, batch: TextBatch) -> Details:
         """Weights and logits, [B, V]."""
         return lexical_details(Head(self.head, self.rows, self.head.bias), self.states(batch), batch.attention == 0)
 
@@ -314,7 +313,7 @@ class LexicalImage(DetailedSide, ImageOver):
         self.head = TokenHead(backbone.width, embeddings.shape[1], len(embeddings), bridge=False, eps=HEAD_EPS)
         self.proj = nn.Parameter(normalize(embeddings, dim=1))
 
-    def details(self, batch: ImageBatch) -> Details:
+    def compute(self, batch: ImageBatch) -> Details:
         """Weights and logits, [B, V]."""
         states = self.states(batch)
         return lexical_details(Head(self.head, self.proj, self.head.bias), states, self.left_out(states))
@@ -339,7 +338,7 @@ class Codebook(nn.Module):
     def temperature(self) -> float:
         """T at this step."""
         chosen = self.settings
-        return relevance_temperature(int(self.done), chosen.temperature, chosen.decay, chosen.every, chosen.least)
+        return decayed(chosen.temperature, chosen.decay, int(self.done) // chosen.every, chosen.least)
 
     def forward(
         self, head: QueryMap, states: Tensor, left_out: Tensor | None = None, floored: Tensor | None = None
@@ -349,7 +348,7 @@ class Codebook(nn.Module):
         Positions that `left_out`, bool [B, L], marks do not count. Items that `floored`, bool [B], marks have one more
         position, whose relevances are 0.
         """
-        relevances = max_logits(Head(head, self.rows), states, left_out)
+        relevances = compute_logits(Head(head, self.rows), states, left_out)
         if floored is not None:
             relevances = torch.where(floored[:, None], relevances.clamp(min=0), relevances)
         scaled = relevances / self.rows.shape[1] ** 0.5 / self.temperature

@@ -220,7 +220,7 @@ def read_states(texts: TextStore, side: TextOver, cache: Cache, role: str, diges
 
     def batches() -> Iterator[np.ndarray]:
         for start in range(0, len(texts), TEXTS):
-            batch = texts.batch(np.arange(start, min(start + TEXTS, len(texts))))
+            batch = texts.read_batch(np.arange(start, min(start + TEXTS, len(texts))))
             states: Any = side.network(batch.ids, batch.attention).last_hidden_state
             yield states.half().cpu().numpy()[batch.attention.cpu().numpy() == 1]
 

@@ -31,8 +31,8 @@ from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.progress import progress_bar
-from lexvl_plugins.train.common.batches import OwnImages, TextStore, TrainingBatch, of_one_part
-from lexvl_plugins.train.common.processes import of_all, own_rows
+from lexvl_plugins.train.common.batches import OwnImages, TextStore, TrainingBatch, add_types
+from lexvl_plugins.train.common.processes import find_own_rows, gather_texts
 from lexvl_plugins.train.corpora.webdataset import ShardImage, find_shards, read_shard
 from lexvl_plugins.train.images.captioned import CaptionedImages
 from lexvl_plugins.train.images.stores import augment
@@ -358,12 +358,12 @@ class StreamedBatches:
         loaded = self._loaded(step)
         crops = torch.from_numpy(np.stack([pair.pixels for pair in loaded])).to(self.device)
         draws = np.random.default_rng((self.seed, 1, step))
-        rows, pixels = own_rows(len(items)), self.prepare.normalise(crops)
+        rows, pixels = find_own_rows(len(items)), self.prepare.normalise(crops)
         views = augment(pixels, self.stage.augmentation, draws, rows=rows, size=len(items))
-        texts = list(self.reader(of_all([pair.text for pair in loaded])))
-        store = TextStore.of(of_one_part(texts), self.columns, self.reader.pad_id, self.device)
+        texts = list(self.reader(gather_texts([pair.text for pair in loaded])))
+        store = TextStore.make(add_types(texts), self.columns, self.reader.pad_id, self.device)
         rounds = self.stage.optimisation.captions_per_image
-        batch = store.batch(np.arange(len(items)))
+        batch = store.read_batch(np.arange(len(items)))
         return TrainingBatch(items, OwnImages(views), np.tile(items, (rounds, 1)), (batch,) * rounds)
 
     def _loaded(self, step: int) -> list[Loaded]:
@@ -380,7 +380,7 @@ class StreamedBatches:
 
     def _load(self, step: int) -> list[Loaded]:
         items = self.order(step)
-        shards, places = self.stream.places(items[own_rows(len(items))])
+        shards, places = self.stream.places(items[find_own_rows(len(items))])
         opened = {number: self._open(number) for number in dict.fromkeys(shards.tolist())}
         tasks = zip(shards.tolist(), places.tolist(), strict=True)
         return list(self.decoding.map(lambda task: load(opened[task[0]], task[1], self.prepare), tasks))

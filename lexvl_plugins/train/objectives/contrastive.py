@@ -102,9 +102,7 @@ def svdr(
     return (total + loss(query, document_bag, temperature, symmetric)) / 4
 
 
-def contrast_scaled(
-    query: Tensor, document: Tensor, temperature: Temperature = 1.0, symmetric: bool = True
-) -> Tensor:
+def contrast_scaled(query: Tensor, document: Tensor, temperature: Temperature = 1.0, symmetric: bool = True) -> Tensor:
     """`contrast` with the second direction scaled to the size of the first, the factor held constant."""
     first = contrast(query, document, temperature, symmetric=False)
     if not symmetric:

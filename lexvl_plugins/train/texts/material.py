@@ -16,8 +16,8 @@ from torch import Tensor
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common.batches import TextStore, Tokenised
-from lexvl_plugins.train.common.evaluation import Examples, StageInputs, named, spread
-from lexvl_plugins.train.common.tower_pair import TowerPair, sparsified
+from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
+from lexvl_plugins.train.common.tower_pair import TowerPair, sparsify
 from lexvl_plugins.train.model_settings import TextPairSettings
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import WORDS
@@ -54,7 +54,7 @@ class TextMaterial:
         query, document = make_text_sides(model, queries_of[TRAINING], output / WORDS)
 
         def store(side: TrainableText, rows: list[Tokenised]) -> TextStore:
-            return TextStore.of(rows, side.columns, side.reader.pad_id)
+            return TextStore.make(rows, side.columns, side.reader.pad_id)
 
         queries = {role: store(query, query.read_queries(items.queries)) for role, items in queries_of.items()}
         passages: dict[str, TextStore] = {}
@@ -102,11 +102,14 @@ class TextMaterial:
 
 def examples_of(data: QueriesWithPassages, queries: TextStore, passages: TextStore) -> Examples:
     """Some queries, each with its first positive."""
-    chosen = spread(len(data))
+    chosen = choose_examples(len(data))
     positives = np.array([min(data.positives[place]) for place in chosen], dtype=np.int64)
-    texts = [named(data.passages[place].contents) for place in positives]
+    texts = [shorten(data.passages[place].contents) for place in positives]
     return Examples(
-        queries.batch(chosen), passages.batch(positives), [named(data.queries[place]) for place in chosen], texts
+        queries.read_batch(chosen),
+        passages.read_batch(positives),
+        [shorten(data.queries[place]) for place in chosen],
+        texts,
     )
 
 
@@ -131,10 +134,10 @@ class TextValidation:
         modes: dict[str, list[Tensor]] = {}
         terms = 0
         for start in range(0, len(self.passages), BATCH):
-            batch = self.passages.batch(np.arange(start, min(start + BATCH, len(self.passages))))
+            batch = self.passages.read_batch(np.arange(start, min(start + BATCH, len(self.passages))))
             vectors = pair.encoder_p(batch).float()
             if model.lexical:
-                vectors = sparsified(vectors, topk)
+                vectors = sparsify(vectors, topk)
                 terms += int((vectors > 0).sum())
                 modes.setdefault("alpha_", []).append((bags @ vectors.T).cpu())
                 modes.setdefault("beta_", []).append((queries @ batch.bag.float().T).cpu())
@@ -158,9 +161,9 @@ class TextValidation:
         """Vectors of all queries for search, and their bags, [Q, V]."""
         vectors, bags = [], []
         for start in range(0, len(self.queries), BATCH):
-            batch = self.queries.batch(np.arange(start, min(start + BATCH, len(self.queries))))
+            batch = self.queries.read_batch(np.arange(start, min(start + BATCH, len(self.queries))))
             encoded = pair.encoder_q(batch).float()
-            vectors.append(sparsified(encoded, topk) if lexical else encoded)
+            vectors.append(sparsify(encoded, topk) if lexical else encoded)
             bags.append(batch.bag.float())
         return torch.cat(vectors), torch.cat(bags)
 

@@ -233,7 +233,7 @@ class QueryBatches:
         relevant = {place for query in chosen for place in self.data.positives[query]}
         rows = [self._negatives(query, relevant, draws) for query in chosen]
         documents = np.concatenate([positives, *rows]).astype(np.int64)
-        queries, passages = self.queries.batch(chosen), self.passages.batch(documents)
+        queries, passages = self.queries.read_batch(chosen), self.passages.read_batch(documents)
         taught = self._taught(chosen, documents)
         return TrainingBatch(chosen, passages, chosen[None], (queries,), documents, taught)
 

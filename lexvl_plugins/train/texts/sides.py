@@ -55,8 +55,8 @@ from lexvl_anserini.encoders.parts.tokens import (
 )
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.records import Document
-from lexvl_plugins.train.common.batches import TextBatch, Tokenised, of_one_part
-from lexvl_plugins.train.common.tower_pair import max_logits
+from lexvl_plugins.train.common.batches import TextBatch, Tokenised, add_types
+from lexvl_plugins.train.common.tower_pair import compute_logits
 from lexvl_plugins.train.model_settings import TableSettings
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class TrainableText(nn.Module):
 
     def read_queries(self, queries: Sequence[str]) -> list[Tokenised]:
         """Token ids and types of queries."""
-        return of_one_part(self.reader(queries))
+        return add_types(self.reader(queries))
 
     def read_passages(self, passages: Sequence[Document]) -> list[Tokenised]:
         """Token ids and types of documents."""
@@ -136,7 +136,7 @@ class TrainableVdr(TrainableText):
             ids, attention = pad(ids, more, value=self.reader.pad_id), pad(attention, more)
         states = self.bert_model(input_ids=ids, attention_mask=attention).last_hidden_state
         head = Head(self.ln, self.tied if self.proj is None else self.proj)
-        weights = elu1p(max_logits(head, states, None if whole else attention == 0))
+        weights = elu1p(compute_logits(head, states, None if whole else attention == 0))
         return normalize(weights, dim=1) if self.normalise else weights
 
 
@@ -178,7 +178,7 @@ class TrainableSplade(TrainableText):
         states = self.model(input_ids=ids, attention_mask=attention).logits
         bias, count = self.decoder.bias, len(self.columns.vocabulary)  # rows without a token are not dimensions
         head = Head(nn.Identity(), self.decoder.weight[:count], None if bias is None else bias[:count])
-        return log1p_relu(max_logits(head, states, attention == 0))
+        return log1p_relu(compute_logits(head, states, attention == 0))
 
 
 def load_splade_sides(source: Source, max_length: int | None) -> tuple[TrainableSplade, TrainableSplade]:
@@ -306,7 +306,7 @@ class TrainableSentence(TrainableText):
         return self._read([passage.contents for passage in passages], self.prompts[1])
 
     def _read(self, texts: Sequence[str], prompt: str) -> list[Tokenised]:
-        return of_one_part(replace(self.reader, prompt=prompt)(texts))
+        return add_types(replace(self.reader, prompt=prompt)(texts))
 
     def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors [B, D]."""

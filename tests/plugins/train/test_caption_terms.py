@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lexvl_plugins.train.objectives.caption_terms import caption_gated, naming, v_splade
-from lexvl_plugins.train.objectives.contrastive import Encoded
+from lexvl_plugins.train.objectives.encoded import Encoded
 
 
 def test_contrast_by_hand():

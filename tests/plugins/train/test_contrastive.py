@@ -13,20 +13,19 @@ import torch
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.families.fdt import sparsemax
+from lexvl_plugins.train.images.sides import Codebook
+from lexvl_plugins.train.model_settings import CodebookSettings
 from lexvl_plugins.train.objectives.caption_terms import naming
 from lexvl_plugins.train.objectives.contrastive import (
-    Encoded,
-    contrastive,
-    contrastive_mask,
+    compute_features,
     fdt,
-    features,
     info_nce,
-    masked,
-    relevance_temperature,
+    make_contrastive_mask,
     stair,
     svdr,
     vdr,
 )
+from lexvl_plugins.train.objectives.encoded import Encoded, contrast, keep_heaviest
 from lexvl_plugins.train.objectives.ranking_losses import distil
 from lexvl_plugins.train.objectives.regularisers import flops
 
@@ -81,16 +80,16 @@ def test_gradients_equal_the_reference(variant: str, arrays: dict[str, np.ndarra
 
 def test_the_contrastive_mask_equals_the_reference(arrays: dict[str, np.ndarray]) -> None:
     for side in ("q", "p"):
-        mask = contrastive_mask(torch.from_numpy(arrays[f"{side}_bin"]) > 0)
+        mask = make_contrastive_mask(torch.from_numpy(arrays[f"{side}_bin"]) > 0)
         assert (mask.numpy() == arrays[f"cts_mask_{side}"]).all()
 
 
 def test_contrastive_by_hand() -> None:
     query, document = torch.eye(2), torch.eye(2)
     one = -math.log(math.e / (math.e + 1))
-    assert contrastive(query, document).item() == pytest.approx(2 * one)
-    assert contrastive(query, document, symmetric=False).item() == pytest.approx(one)
-    assert contrastive(query, document, temperature=0.5).item() == pytest.approx(
+    assert contrast(query, document).item() == pytest.approx(2 * one)
+    assert contrast(query, document, symmetric=False).item() == pytest.approx(one)
+    assert contrast(query, document, temperature=0.5).item() == pytest.approx(
         -2 * math.log(math.e**2 / (math.e**2 + 1))
     )
     assert info_nce(Encoded(query, document), temperature=1.0).item() == pytest.approx(one)
@@ -99,15 +98,15 @@ def test_contrastive_by_hand() -> None:
 def test_hard_negatives_act_in_the_first_direction_only() -> None:
     query, positive = torch.eye(2), torch.eye(2)
     document = torch.cat([positive, torch.ones(1, 2)])
-    difference = contrastive(query, document) - contrastive(query, positive)
-    first = contrastive(query, document, symmetric=False) - contrastive(query, positive, symmetric=False)
+    difference = contrast(query, document) - contrast(query, positive)
+    first = contrast(query, document, symmetric=False) - contrast(query, positive, symmetric=False)
     assert difference.item() == pytest.approx(first.item()) and first > 0
 
 
 def test_a_masked_vector_keeps_its_largest_weights_and_its_own_tokens() -> None:
     weights, bag = torch.tensor([[0.4, 0.1, 0.3, 0.2]]), torch.tensor([[False, True, False, False]])
-    assert masked(weights, None, 2).tolist() == [pytest.approx([0.4, 0, 0.3, 0])]
-    assert masked(weights, bag, 1).tolist() == [pytest.approx([0.4, 0.1, 0, 0])]
+    assert keep_heaviest(weights, None, 2).tolist() == [pytest.approx([0.4, 0, 0.3, 0])]
+    assert keep_heaviest(weights, bag, 1).tolist() == [pytest.approx([0.4, 0.1, 0, 0])]
 
 
 def test_the_nonparametric_entry_pulls_an_image_to_the_words_of_its_captions() -> None:
@@ -193,10 +192,10 @@ def test_features_logits_and_loss(fdt_golden):
     text, image = arrays["txt_att_Tckpt"], arrays["img_att_Tckpt"]
     for weights, side in ((text, "txt"), (image, "img")):
         expected = normalize(arrays[f"{side}_sd_Tckpt"], dim=1)
-        torch.testing.assert_close(features(weights, codebook), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(compute_features(weights, codebook), expected, atol=1e-5, rtol=1e-5)
     encoded = Encoded(text, image, codebook=codebook)
     temperature = math.exp(-about["logit_scale_log"])
-    scores = features(image, codebook) @ features(text, codebook).T
+    scores = compute_features(image, codebook) @ compute_features(text, codebook).T
     torch.testing.assert_close(scores / temperature, arrays["logits_per_image"], atol=1e-4, rtol=1e-5)
     assert fdt(encoded, temperature).item() == pytest.approx(about["loss"], rel=1e-5)
     # A scale of e^6 is cut to 100.
@@ -229,13 +228,19 @@ def test_fdt_by_hand():
     weights = torch.eye(3)[:2]
     encoded = Encoded(weights, weights, codebook=codebook)  # features are the two axes
     assert fdt(encoded, 1.0).item() == pytest.approx(math.log(1 + 1 / math.e))
-    assert features(torch.tensor([[0.0, 0.0, 5.0]]), codebook).tolist() == [pytest.approx([0.5**0.5] * 2)]
+    assert compute_features(torch.tensor([[0.0, 0.0, 5.0]]), codebook).tolist() == [pytest.approx([0.5**0.5] * 2)]
 
 
 def test_a_temperature_below_the_least_one_gets_no_gradient():
     beyond, weights = torch.tensor(0.005, requires_grad=True), torch.eye(2)
     fdt(Encoded(weights, weights, codebook=weights), beyond).backward()
     assert beyond.grad.item() == 0
+
+
+def relevance_temperature(done: int, **settings: float) -> float:
+    codebook = Codebook(CodebookSettings(terms=2, width=2, **settings))
+    codebook.done.fill_(done)
+    return codebook.temperature
 
 
 def test_temperature_of_relevances_by_hand():

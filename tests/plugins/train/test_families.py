@@ -19,7 +19,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_plugins.train.common.tower_pair import TowerPair, as_encoded
+from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
 from lexvl_plugins.train.images.material import Validation
 from lexvl_plugins.train.loop import train
@@ -95,8 +95,8 @@ def validated(recipe: Recipe, output: Path, monkeypatch: pytest.MonkeyPatch) -> 
         pair.eval()
         with torch.no_grad():
             images = self.images.plain(np.arange(len(self.images)))
-            seen["images"] = as_encoded(pair.encoder_p(images), model).numpy()
-            seen["texts"] = as_encoded(pair.encoder_q(self.captions.batch(np.arange(8))), model).numpy()
+            seen["images"] = drop_registers(pair.encoder_p(images), model).numpy()
+            seen["texts"] = drop_registers(pair.encoder_q(self.captions.read_batch(np.arange(8))), model).numpy()
         pair.train()
         return {}
 

@@ -17,7 +17,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_plugins.train.common.batches import TextBatch
-from lexvl_plugins.train.common.tower_pair import TowerPair, as_encoded
+from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import read_captioned
 from lexvl_plugins.train.images.fdt_networks import clip_texts
 from lexvl_plugins.train.images.material import Validation
@@ -86,8 +86,8 @@ def test_the_loaded_encoder_gives_the_weights_of_the_trained_pair(
     def measure(self: Validation, pair: Any, model: Any) -> dict[str, float]:
         pair.eval()
         with torch.no_grad():
-            seen["images"] = as_encoded(pair.encoder_p(self.images.plain(np.arange(4))), model).numpy()
-            seen["texts"] = as_encoded(pair.encoder_q(self.captions.batch(np.arange(8))), model).numpy()
+            seen["images"] = drop_registers(pair.encoder_p(self.images.plain(np.arange(4))), model).numpy()
+            seen["texts"] = drop_registers(pair.encoder_q(self.captions.read_batch(np.arange(8))), model).numpy()
         return {}
 
     monkeypatch.setattr(Validation, "measure", measure)
@@ -161,7 +161,7 @@ def test_the_recipes_of_the_paper_freeze_the_patch_embedding_of_the_vit_alone(me
         assert isinstance(recipe.model, ModelSettings)
         networks = load_networks(recipe.model, [], Path())
         pair = TowerPair(*SIDES["fdt"](recipe.model, networks.text.columns, networks), 0.0498)
-        pair.trains(recipe.stages[0])
+        pair.start(recipe.stages[0])
         frozen = [key for key, parameter in pair.named_parameters() if not parameter.requires_grad]
         unused, conv = "visual_projection.weight", "vision_model.embeddings.patch_embedding.weight"
         assert frozen == [f"encoder_p.network.model.{key}" for key in (conv, unused) if name == "fdt"]

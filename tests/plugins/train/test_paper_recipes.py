@@ -270,7 +270,7 @@ def test_stages_of_stair_and_lexlip() -> None:
     assert [stage.objective.options.get("masked", False) for stage in stages] == [True, False, False]
     assert [bool(stage.trained) for stage in stages] == [False, True, False]
     pair = tiny_stair()
-    pair.trains(stages[1])
+    pair.start(stages[1])
     frozen = {name for name, weights in pair.named_parameters() if not weights.requires_grad}
     assert {name for name in frozen if name.startswith("encoder_q")} == {"encoder_q.network.token_embedding.weight"}
     stages = recipe_of("lexlip").stages

@@ -31,7 +31,7 @@ def gradients(recipe: Recipe, folder: Path, **plan: Any) -> dict[str, torch.Tens
     read = TextMaterial.read if recipe.model.of_texts else Material.read
     material = read(recipe, folder, Sources.read(recipe, None, folder))
     pair = material.make_pair(recipe, CPU)
-    learner = Learner.of(recipe.stages[0], pair, CPU, recipe.precision)
+    learner = Learner.start(recipe.stages[0], pair, CPU, recipe.precision)
     inputs = material.stage_inputs(recipe, 0, pair)
     found: dict[str, torch.Tensor] = {}
 
@@ -41,7 +41,7 @@ def gradients(recipe: Recipe, folder: Path, **plan: Any) -> dict[str, torch.Tens
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(learner.optimiser, "step", lambda: keep(pair))
         pair.train()
-        learner.step(recipe, recipe.stages[0], inputs.batches, 0, 0)
+        learner.take_step(recipe, recipe.stages[0], inputs.batches, 0, 0)
     assert found
     return found
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lexvl_plugins.train.objectives import OF_NEGATIVES
-from lexvl_plugins.train.objectives.contrastive import Encoded
+from lexvl_plugins.train.objectives import RANKING_LOSSES
+from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.objectives.ranking_losses import (
     distil,
     dpr,
@@ -20,7 +20,7 @@ from lexvl_plugins.train.objectives.ranking_losses import (
     splade_pairwise,
     splade_shared_negatives,
 )
-from lexvl_plugins.train.objectives.regularisers import anti_zero, flops, l1, total_penalty
+from lexvl_plugins.train.objectives.regularisers import anti_zero, flops, l1, sum_penalties
 
 
 def batch_of(pos, neg, teacher_pos=None, teacher_neg=None, in_batch=None):
@@ -91,8 +91,8 @@ def test_the_published_trainer_counts_flops_twice(shared):
     alone, both = golden["FLOPS"]["1"], golden["FLOPS+L1"]["1"]
     kl = alone["batch_train_loss"] - alone["batch_FLOPS"]
     terms = [torch.tensor(both["batch_FLOPS"]), torch.tensor(both["batch_L1"])]
-    assert kl + total_penalty(terms, running=True).item() == pytest.approx(both["batch_train_loss"], rel=1e-5)
-    assert kl + total_penalty(terms).item() == pytest.approx(both["batch_train_loss"] - both["batch_FLOPS"], rel=1e-5)
+    assert kl + sum_penalties(terms, running=True).item() == pytest.approx(both["batch_train_loss"], rel=1e-5)
+    assert kl + sum_penalties(terms).item() == pytest.approx(both["batch_train_loss"] - both["batch_FLOPS"], rel=1e-5)
 
 
 def test_losses_by_hand():
@@ -153,11 +153,11 @@ def test_losses_equal_their_equations_written_as_loops():
     assert dpr(encoded, symmetric=True).item() == pytest.approx(expected[dpr] + backward)
 
 
-@pytest.mark.parametrize("name", [*OF_NEGATIVES, "dpr"])
+@pytest.mark.parametrize("name", [*RANKING_LOSSES, "dpr"])
 def test_gradients(name):
     encoded = random_batch()
     sides = (encoded.query.requires_grad_(), encoded.document.requires_grad_())
-    function = {**OF_NEGATIVES, "dpr": dpr}[name]
+    function = {**RANKING_LOSSES, "dpr": dpr}[name]
     assert torch.autograd.gradcheck(lambda q, d: function(encoded._replace(query=q, document=d), 0.5), sides)
 
 
@@ -170,12 +170,12 @@ def test_the_teacher_gets_no_gradient():
     assert taught.grad is None
 
 
-@pytest.mark.parametrize("name", OF_NEGATIVES)
+@pytest.mark.parametrize("name", RANKING_LOSSES)
 def test_a_batch_without_hard_negatives_raises(name):
     with pytest.raises(ValueError, match="0 hard negatives of 2 queries"):
-        OF_NEGATIVES[name](Encoded(torch.eye(2), torch.eye(2), taught=torch.zeros(2, 2)))
+        RANKING_LOSSES[name](Encoded(torch.eye(2), torch.eye(2), taught=torch.zeros(2, 2)))
     with pytest.raises(ValueError, match="1 hard negatives of 2 queries"):
-        OF_NEGATIVES[name](Encoded(torch.eye(2), torch.ones(3, 2), taught=torch.zeros(2, 3)))
+        RANKING_LOSSES[name](Encoded(torch.eye(2), torch.ones(3, 2), taught=torch.zeros(2, 3)))
 
 
 @pytest.mark.parametrize("function", [splade_kl, splade_margin_mse])

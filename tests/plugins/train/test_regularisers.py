@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lexvl_plugins.train.objectives import REGULARISERS
-from lexvl_plugins.train.objectives.regularisers import RAMPS, anti_zero, flops, l1, ramp, total_penalty
+from lexvl_plugins.train.objectives.regularisers import RAMPS, anti_zero, flops, l1, ramp, sum_penalties
 
 WEIGHTS = torch.tensor([[1.0, 0.0], [3.0, 2.0]])
 
@@ -97,6 +97,6 @@ def test_the_callback_of_sentence_transformers():
 
 def test_a_running_total_counts_earlier_terms_again():
     terms = [torch.tensor(1.0), torch.tensor(10.0), torch.tensor(100.0)]
-    assert total_penalty(terms).item() == 111
-    assert total_penalty(terms, running=True).item() == 123  # 1 + 11 + 111
-    assert total_penalty([]).item() == 0
+    assert sum_penalties(terms).item() == 111
+    assert sum_penalties(terms, running=True).item() == 123  # 1 + 11 + 111
+    assert sum_penalties([]).item() == 0

@@ -130,8 +130,8 @@ def test_the_encoder_that_loads_is_the_pair_that_was_trained(
             (encoder.document, pair.encoder_p, material.document.read_passages(passages)),
         ):
             texts = QUERIES if tower is encoder.query else [tower.read(passage) for passage in passages]
-            store = TextStore.of(rows, side.columns, side.reader.pad_id, torch.device("cpu"))
-            expected = side(store.batch(np.arange(len(rows)))).numpy()
+            store = TextStore.make(rows, side.columns, side.reader.pad_id, torch.device("cpu"))
+            expected = side(store.read_batch(np.arange(len(rows)))).numpy()
             np.testing.assert_allclose(vectors_of(tower, texts), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -207,9 +207,9 @@ def test_a_training_from_bert_begins_as_bertlex(kind: str, head: str, texts: str
     material = TextMaterial.read(recipe, tmp_path, Sources.read(recipe, None, tmp_path))
     start = load_encoder("bertlex", str(golden / "splade/ckpt_bert"), device="cpu", head=head, max_length=16)
     rows = material.query.read_queries(QUERIES)
-    store = TextStore.of(rows, material.columns, material.query.reader.pad_id, torch.device("cpu"))
+    store = TextStore.make(rows, material.columns, material.query.reader.pad_id, torch.device("cpu"))
     with torch.inference_mode():
-        expected = material.query.eval()(store.batch(np.arange(len(rows)))).numpy()
+        expected = material.query.eval()(store.read_batch(np.arange(len(rows)))).numpy()
     np.testing.assert_allclose(vectors_of(start.query, QUERIES), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -220,7 +220,7 @@ def test_the_maximum_includes_padding_where_the_recipe_says_so(texts: str, golde
         recipe = recipe_of(texts, "vdr", at(golden, model))
         side = TextMaterial.read(recipe, tmp_path, Sources.read(recipe, None, tmp_path)).query.eval()
         rows = side.read_queries(["a red boat", "boats " * 20])
-        batches.append(TextStore.of(rows, side.columns, side.reader.pad_id).batch(np.arange(2)))
+        batches.append(TextStore.make(rows, side.columns, side.reader.pad_id).read_batch(np.arange(2)))
         with torch.inference_mode():
             vectors.append(side(batches[-1]))
     assert batches[0].attention.sum(dim=1).tolist() == [5, 16]
@@ -295,8 +295,8 @@ def batches_of(data: QueriesWithPassages, size: int, negatives: int, texts: str)
     recipe, folder = recipe_of(texts, "vdr"), Path(texts.removeprefix("pairs:")).parent
     material = TextMaterial.read(recipe, folder / "made", Sources.read(recipe, None, folder))
     columns, cpu = material.columns, torch.device("cpu")
-    queries = TextStore.of([([5 + n], [0]) for n in range(len(data))], columns, 0, cpu)
-    passages = TextStore.of([([5 + n], [0]) for n in range(len(data.passages))], columns, 0, cpu)
+    queries = TextStore.make([([5 + n], [0]) for n in range(len(data))], columns, 0, cpu)
+    passages = TextStore.make([([5 + n], [0]) for n in range(len(data.passages))], columns, 0, cpu)
     return QueryBatches(data, queries, passages, size, negatives, seed=1)
 
 
@@ -326,7 +326,7 @@ def test_texts_of_similar_length_come_into_one_batch(texts: str) -> None:
     """Passage i has i + 1 tokens; a bucket of two batches has all queries, so the short passages are in one batch."""
     data = data_of([{i: 1} for i in range(8)], [[]] * 8, 8)
     plain = batches_of(data, 4, 0, texts)
-    long = TextStore.of(
+    long = TextStore.make(
         [([5] * (i + 1), [0] * (i + 1)) for i in range(8)], plain.passages.columns, 0, torch.device("cpu")
     )
     batches = QueryBatches(data, plain.queries, long, 4, 0, seed=1, bucket=2)

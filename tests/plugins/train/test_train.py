@@ -14,15 +14,15 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.train.command import planned
-from lexvl_plugins.train.common.batches import ImageBatch, TextStore, of_one_part
-from lexvl_plugins.train.common.learner import Temperatures, objective
-from lexvl_plugins.train.common.optimiser import learning_rate_shape
+from lexvl_plugins.train.common.batches import ImageBatch, TextStore, add_types
+from lexvl_plugins.train.common.learner import Temperatures, compute_objective
+from lexvl_plugins.train.common.optimiser import make_learning_rate
 from lexvl_plugins.train.images.captioned import Batches, CaptionTerms, read_captioned
 from lexvl_plugins.train.images.material import backward_rates, hit_rates
 from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.images.stores import Cache, PixelStore, augment, read_pixels
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.objectives.contrastive import Encoded
+from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.recipe import Augmentation, ModelSettings, Recipe, changes_of, checked, read_recipe
 from lexvl_plugins.train.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 from tests.plugins.train.tiny_training import COLOURS, weights_of, write_squares
@@ -158,7 +158,9 @@ def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
     def loss(of_model: int, **options: Any) -> float:
         chosen = {"name": "vdr", "options": {"nonparametric": 0, **options}}
         recipe = recipe_of("demo", objective=chosen, model={**model, "topk": of_model})
-        return objective(recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(1.0))).total.item()
+        return compute_objective(
+            recipe.stages[0], recipe.model, [encoded], Temperatures(torch.tensor(1.0))
+        ).total.item()
 
     assert loss(1) == loss(2, topk=1) != loss(2)
 
@@ -285,7 +287,7 @@ def test_batches_are_a_function_of_seed_and_step(corpus: str, tmp_path: Path) ->
     kept = (Cache(tmp_path), "training", captioned.digest())
     pixels = read_pixels(captioned.images, prepare, *kept)
     assert (read_pixels(captioned.images, prepare, *kept) == pixels).all()
-    captions = TextStore.of(of_one_part(TextReader(tokenizer, 12)(captioned.texts)), columns, 0)
+    captions = TextStore.make(add_types(TextReader(tokenizer, 12)(captioned.texts)), columns, 0)
     assert captioned.first.tolist() == list(range(0, 26, 2))
 
     def make(seed: int) -> Batches:
@@ -315,11 +317,11 @@ def store_of(*rows: list[int]) -> TextStore:
         vocabulary = ("a", "b", "c")
         of_token = np.array([-1, -1, -1, -1, 0, 1, 2])
 
-    return TextStore.of(of_one_part(rows), Fake(), 0)  # type: ignore[arg-type]
+    return TextStore.make(add_types(rows), Fake(), 0)  # type: ignore[arg-type]
 
 
 def test_a_bag_has_the_words_and_no_padding() -> None:
-    batch = store_of([2, 5, 3], [2, 3]).batch(np.array([0, 1]))
+    batch = store_of([2, 5, 3], [2, 3]).read_batch(np.array([0, 1]))
     assert batch.bag.tolist() == [[False, True, False], [False, False, False]]
     assert batch.attention.tolist() == [[1, 1, 1], [1, 1, 0]]
 
@@ -344,7 +346,7 @@ def test_augmentation_moves_without_turning() -> None:
 def test_the_learning_rate_warms_up_and_falls() -> None:
     def factors(*steps: int, **options: Any) -> list[float]:
         recipe = recipe_of("demo", optimisation={"steps": 12, "warmup_steps": 2, **options})
-        return [round(learning_rate_shape(recipe.stages[0].optimisation)(step), 3) for step in steps]
+        return [round(make_learning_rate(recipe.stages[0].optimisation)(step), 3) for step in steps]
 
     assert factors(0, 1, 2, 7, 12) == [0.5, 1.0, 1.0, 0.5, 0.0]
     assert factors(0, 2, 4, 12, decay="linear", last_learning_rate=0.5) == [0.5, 1.0, 0.9, 0.5]

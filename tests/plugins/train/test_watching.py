@@ -18,9 +18,9 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train import curve
 from lexvl_plugins.train.common import learner as loss
 from lexvl_plugins.train.common.batches import TextStore
-from lexvl_plugins.train.common.evaluation import alike, collapses, profile
+from lexvl_plugins.train.common.evaluation import find_collapses, measure_batch, measure_likeness
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.objectives.contrastive import Encoded
+from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.recipe import checked
 from lexvl_plugins.train.run_folder import best_of
 from lexvl_plugins.train.splits import Sources
@@ -102,7 +102,7 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(scores: list[float],
     assert [content["validation"]["step"] for content in about] == [2, 4]
     assert not (tmp_path / "best.safetensors").exists()
     rows = material.query.read_queries(["a red boat"])
-    batch = TextStore.of(rows, pair.encoder_q.columns, 0, torch.device("cpu")).batch(np.arange(1))
+    batch = TextStore.make(rows, pair.encoder_q.columns, 0, torch.device("cpu")).read_batch(np.arange(1))
     with torch.inference_mode():
         expected = pair.eval().encoder_q(batch).numpy()
     found = [
@@ -174,16 +174,16 @@ def test_weights_of_no_number_are_named(images: str, tmp_path: Path) -> None:
 def test_how_alike_neighbours_are() -> None:
     """Rows 0 and 1 share one of two terms, 1 and 2 none, 2 and 0 none; a row of zeros shares none."""
     rows = torch.tensor([[1.0, 2, 0, 0], [3, 0, 1, 0], [0, 0, 0, 5]])
-    assert alike(rows, lexical=True) == pytest.approx(1 / 6)
-    assert alike(rows[:1].repeat(2, 1), lexical=True) == 1 and alike(rows * 0, lexical=True) == 0
-    assert alike(torch.tensor([[1.0, 0], [1, 0]]), lexical=False) == 1
-    assert alike(torch.tensor([[1.0, 0], [-2, 0]]), lexical=False) == -1
+    assert measure_likeness(rows, lexical=True) == pytest.approx(1 / 6)
+    assert measure_likeness(rows[:1].repeat(2, 1), lexical=True) == 1 and measure_likeness(rows * 0, lexical=True) == 0
+    assert measure_likeness(torch.tensor([[1.0, 0], [1, 0]]), lexical=False) == 1
+    assert measure_likeness(torch.tensor([[1.0, 0], [-2, 0]]), lexical=False) == -1
 
 
 def collapsed(query: torch.Tensor, kind: str = "splade", settled: bool = True) -> list[str]:
     model = recipe_of("pairs:x.tsv", kind, {"topk": 3} if kind == "vdr" else {}).model
-    found = profile(Encoded(query, torch.eye(8)), model)
-    return [line.split(";")[0] for line in collapses(found, query.shape[1], model, settled).values()]
+    found = measure_batch(Encoded(query, torch.eye(8)), model)
+    return [line.split(";")[0] for line in find_collapses(found, query.shape[1], model, settled).values()]
 
 
 def test_collapses_by_hand() -> None:
