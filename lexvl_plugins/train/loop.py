@@ -43,10 +43,9 @@ from lexvl_plugins.train.run_folder import (
     rewind,
     tidy,
 )
-from lexvl_plugins.train.saving import PERIODS, Saving
 from lexvl_plugins.train.splits import TRAINING, Sources
 from lexvl_plugins.train.texts.material import TextMaterial
-from lexvl_plugins.train.watching import Watch
+from lexvl_plugins.train.watching import PERIODS, Saving, Watch
 
 log = logging.getLogger(__name__)
 

@@ -38,10 +38,11 @@ def _heads_fit(side: TextSettings | BpeTextSettings | ImageSettings) -> None:
 class TextSettings(Settings):
     """The text side: a network with random weights, over a vocabulary learned from the training captions.
 
-    tokenizer   instead of a learned vocabulary: the checkpoint whose tokenizer it reads (minilm, a folder or a hub id);
-                its tokens are the dimensions of a lexical pair (`TextNetwork` says which)
-    words       largest number of tokens of a learned vocabulary
-    max_length  tokens read of a text, special tokens included
+    Attributes:
+        tokenizer: instead of a learned vocabulary: the checkpoint whose tokenizer it reads (minilm, a folder or a hub
+            id); its tokens are the dimensions of a lexical pair (`TextNetwork` says which).
+        words: largest number of tokens of a learned vocabulary.
+        max_length: tokens read of a text, special tokens included.
     """
 
     tokenizer: str | None = None
@@ -76,8 +77,9 @@ class TextSettings(Settings):
 class BpeTextSettings(Settings):
     """The text side: CLIP's causal transformer with random weights, over the tokens of a BPE merges file, as FDT's.
 
-    merges      the file: OpenAI's bpe_simple_vocab_16e6.txt.gz gives 49,409 tokens
-    max_length  positions of the model, and tokens read of a text, special tokens included
+    Attributes:
+        merges: the file: OpenAI's bpe_simple_vocab_16e6.txt.gz gives 49,409 tokens.
+        max_length: positions of the model, and tokens read of a text, special tokens included.
     """
 
     merges: str
@@ -139,11 +141,12 @@ class ImageSettings(Settings):
 class SwinSettings(Settings):
     """The image side: a Swin transformer V2 with random weights, for FDT beside CLIP's texts.
 
-    width      of the states of the first stage; each further stage doubles it and halves the grid
-    depths     blocks of each stage
-    heads      of each stage
-    window     side of the windows of attention
-    drop_path  largest share of the blocks that a step of training leaves out; it grows from block to block
+    Attributes:
+        width: of the states of the first stage; each further stage doubles it and halves the grid.
+        depths: blocks of each stage.
+        heads: of each stage.
+        window: side of the windows of attention.
+        drop_path: largest share of the blocks that a step of training leaves out; it grows from block to block.
     """
 
     resolution: PositiveInt = 224
@@ -174,12 +177,13 @@ class SwinSettings(Settings):
 class PretrainedText(Settings):
     """The text side: a pretrained BERT.
 
-    checkpoint  minilm, a folder or a hub id
-    terms       the dimensions of a lexical pair: words, the whole words of the training captions, which become tokens;
-                or tokens, those of its tokenizer as they are
-    least       smallest number of training captions with a word that is a term; function words are none
-    max_length  tokens read of a text, special tokens included
-    dropout     of the numbers of its states
+    Attributes:
+        checkpoint: minilm, a folder or a hub id.
+        terms: the dimensions of a lexical pair: words, the whole words of the training captions, which become tokens;
+            or tokens, those of its tokenizer as they are.
+        least: smallest number of training captions with a word that is a term; function words are none.
+        max_length: tokens read of a text, special tokens included.
+        dropout: of the numbers of its states.
     """
 
     checkpoint: str
@@ -239,11 +243,12 @@ AnyImage = Annotated[
 class CodebookSettings(Settings):
     """FDT's codebook, and how relevances become weights.
 
-    terms, width  of the codebook
-    attention     from the relevances of an item to its weights
-    temperature   T of the first steps, which divides relevances: a high one spreads weights over many terms
-    decay, every  factor of T, and the steps after which it applies
-    least         lower limit of T
+    Attributes:
+        terms, width: of the codebook.
+        attention: from the relevances of an item to its weights.
+        temperature: T of the first steps, which divides relevances: a high one spreads weights over many terms.
+        decay, every: factor of T, and the steps after which it applies.
+        least: lower limit of T.
     """
 
     terms: PositiveInt = 16_384
@@ -258,10 +263,11 @@ class CodebookSettings(Settings):
 class ImageKind(NamedTuple):
     """What a family of texts and images is.
 
-    lexical   dimensions are terms
-    unit      search divides vectors by their norm
-    cut       a checkpoint keeps the `topk` heaviest dimensions, and of a text its own tokens too
-    computes  objectives that read more than the vectors of both sides, which a pair of this family computes
+    Attributes:
+        lexical: dimensions are terms.
+        unit: search divides vectors by their norm.
+        cut: a checkpoint keeps the `topk` heaviest dimensions, and of a text its own tokens too.
+        computes: objectives that read more than the vectors of both sides, which a pair of this family computes.
     """
 
     lexical: bool
@@ -284,8 +290,9 @@ IMAGE_KINDS: Mapping[str, ImageKind] = {
 class ImagePairSettings(Settings):
     """A pair of towers, one for texts and one for images; subclasses have its keys.
 
-    topk       dimensions that a lexical checkpoint keeps of an image, where its family cuts vectors
-    text_topk  dimensions that it keeps of a text besides its own tokens; None for as many as of an image
+    Attributes:
+        topk: dimensions that a lexical checkpoint keeps of an image, where its family cuts vectors.
+        text_topk: dimensions that it keeps of a text besides its own tokens; None for as many as of an image.
     """
 
     of_texts: ClassVar[bool] = False
@@ -327,11 +334,12 @@ class ImagePairSettings(Settings):
 class ModelSettings(ImagePairSettings):
     """A pair of towers over networks of its own.
 
-    kind        vdr-crossmodal, dense-crossmodal (its CLIP-style twin), stair, lexlip or fdt
-    start       checkpoint of a trained pair over the same networks, whose weights this pair begins with
-    dimensions  of the vectors of the twin
-    hidden      width of the hidden layer of the twin's heads over pretrained networks
-    codebook    of fdt
+    Attributes:
+        kind: vdr-crossmodal, dense-crossmodal (its CLIP-style twin), stair, lexlip or fdt.
+        start: checkpoint of a trained pair over the same networks, whose weights this pair begins with.
+        dimensions: of the vectors of the twin.
+        hidden: width of the hidden layer of the twin's heads over pretrained networks.
+        codebook: of fdt.
     """
 
     kind: Literal["vdr-crossmodal", "dense-crossmodal", "stair", "lexlip", "fdt"]
@@ -388,13 +396,14 @@ class ModelSettings(ImagePairSettings):
 class HeadSettings(ImagePairSettings):
     """A lexical head over a trained dense pair, which does not change, or over the vectors of an `embeddings:` corpus.
 
-    kind   d2s or joint
-    pair   checkpoint of a `dense-crossmodal` pair: a folder, a hub id, or a packaged name such as photos-dense
-    words  instead of a pair, for stored vectors: the checkpoint whose tokens are the terms, a masked-LM DistilBERT or
-           BERT for d2s, a BLIP or ALBEF for joint, which trains its projections
-    head   words: terms begin as the embeddings of their words, for d2s with the masked LM's LayerNorm and bias; random:
-           the matrix of terms begins at random (Glorot and Bengio, 2010)
-    least  smallest number of training captions with a word that is a term of a pair
+    Attributes:
+        kind: d2s or joint.
+        pair: checkpoint of a `dense-crossmodal` pair: a folder, a hub id, or a packaged name such as photos-dense.
+        words: instead of a pair, for stored vectors: the checkpoint whose tokens are the terms, a masked-LM DistilBERT
+            or BERT for d2s, a BLIP or ALBEF for joint, which trains its projections.
+        head: words: terms begin as the embeddings of their words, for d2s with the masked LM's LayerNorm and bias;
+            random: the matrix of terms begins at random (Glorot and Bengio, 2010).
+        least: smallest number of training captions with a word that is a term of a pair.
     """
 
     kind: Literal["d2s", "joint"]
@@ -413,9 +422,10 @@ class HeadSettings(ImagePairSettings):
 class TowerSettings(Settings):
     """A tower from a checkpoint: of its own family, or a plain network that gains a new head.
 
-    checkpoint  minilm, a folder or a hub id
-    max_length  tokens read of a text, special tokens included; None for the checkpoint's own limit
-    dropout     of the network in training; None for the checkpoint's own
+    Attributes:
+        checkpoint: minilm, a folder or a hub id.
+        max_length: tokens read of a text, special tokens included; None for the checkpoint's own limit.
+        dropout: of the network in training; None for the checkpoint's own.
     """
 
     checkpoint: str
@@ -426,11 +436,13 @@ class TowerSettings(Settings):
 class TableSettings(Settings):
     """Queries without a network: a weight for each token of the documents' tokenizer.
 
-    table  li_lsr: log(1 + relu(<w, E_t + A_t B> + b)), E the input embeddings of the documents' network before the
-           training, which learns w, b, A and B; idf: BM25's IDF of the tokens in the training passages; ones. The last
-           two do not change
-    rank   of A B; 0 for none, as in Li-LSR and in V-SPLADE's exports
-    adds   a repeated token adds its weight each time (Li-LSR, V-SPLADE); else it counts once (SPLADE-doc, OpenSearch)
+    Attributes:
+        table: li_lsr: log(1 + relu(<w, E_t + A_t B> + b)), E the input embeddings of the documents' network before the
+            training, which learns w, b, A and B; idf: BM25's IDF of the tokens in the training passages; ones. The last
+            two do not change.
+        rank: of A B; 0 for none, as in Li-LSR and in V-SPLADE's exports.
+        adds: a repeated token adds its weight each time (Li-LSR, V-SPLADE); else it counts once (SPLADE-doc,
+            OpenSearch).
     """
 
     dropout: ClassVar[None] = None
@@ -460,16 +472,17 @@ DEFAULT_TOPK: Mapping[str, int | None] = {"vdr": 768, "svdr": 768, "splade": Non
 class TextPairSettings(Settings):
     """A pair of towers that both read texts.
 
-    kind        the encoder that loads what is trained: vdr, svdr, splade (lexical), dpr or sentence (dense)
-    query       the tower of queries; of splade also a table of token weights
-    document    the tower of documents; None for the same network, or for the other one of a checkpoint that has two
-    topk        dimensions that a lexical checkpoint keeps of a document; None for the encoder's default
-    query_topk  the same of a query; None for `topk`
-    projection  of vdr with two towers: tied, terms are the input embeddings of each tower; own, documents have a matrix
-                of terms that begins at random, as VDRproj's (Zhou et al., ICLR 2024, appendix C)
-    padding     of vdr and svdr: none, the maximum ignores padding; max_length, texts have padding up to max_length, and
-                the maximum includes it, as in training and evaluation of the published models
-    saved       whole; or changed, of vdr and svdr over a packaged network: only the weights that training changed
+    Attributes:
+        kind: the encoder that loads what is trained: vdr, svdr, splade (lexical), dpr or sentence (dense).
+        query: the tower of queries; of splade also a table of token weights.
+        document: the tower of documents; None for the same network, or for the other one of a checkpoint that has two.
+        topk: dimensions that a lexical checkpoint keeps of a document; None for the encoder's default.
+        query_topk: the same of a query; None for `topk`.
+        projection: of vdr with two towers: tied, terms are the input embeddings of each tower; own, documents have a
+            matrix of terms that begins at random, as VDRproj's (Zhou et al., ICLR 2024, appendix C).
+        padding: of vdr and svdr: none, the maximum ignores padding; max_length, texts have padding up to max_length,
+            and the maximum includes it, as in training and evaluation of the published models.
+        saved: whole; or changed, of vdr and svdr over a packaged network: only the weights that training changed.
     """
 
     of_texts: ClassVar[bool] = True

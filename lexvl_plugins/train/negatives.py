@@ -21,9 +21,10 @@ from lexvl_plugins.train.corpora.text_pairs import HARD_NEGATIVES, POSITIVES, SC
 class Mining(NamedTuple):
     """Which documents of a list are drawn.
 
-    first, depth  the ranks that are drawn from, both included; the first ranks may be positives without judgement
-    number        of negatives per query
-    seed          of the draws; those of a query depend on its id and on no other query
+    Attributes:
+        first, depth: the ranks that are drawn from, both included; the first ranks may be positives without judgement.
+        number: of negatives per query.
+        seed: of the draws; those of a query depend on its id and on no other query.
     """
 
     first: int = 1
@@ -35,7 +36,8 @@ class Mining(NamedTuple):
 class Mined(NamedTuple):
     """A query with ids of documents: its positives, ascending, and its hard negatives, in rank order.
 
-    scores  of the run, by id, of those documents that its list has
+    Attributes:
+        scores: of the run, by id, of those documents that its list has.
     """
 
     query_id: str

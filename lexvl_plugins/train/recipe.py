@@ -47,16 +47,17 @@ OPTION_TYPES = ConfigDict(arbitrary_types_allowed=True)
 class DataSettings(Settings):
     """The items of a run: images with captions, or queries with passages.
 
-    corpus, split  images with captions: any corpus that has the direction text-to-image; queries with passages: any
-                   corpus of texts with judgements, where relevance 0 makes a hard negative, or a list of such corpora
-    validation     split of the same corpus for validation during the run; None for no validation (default for texts)
-    images         largest number of images of the training split; None for all
-    held_out       instead of a validation split: every n-th training item validates and does not train, so that
-                   choices leave the validation split unseen (of a stream as many pairs, the first ones); None for none
-    buffer         of shards (webdataset:), which are streamed: the pairs that are shuffled together, at least a batch;
-                   None reads all pairs before the training, as those of other corpora
-    others         passages without judgement that validation of texts ranks beside those of its queries
-    titles         passages are read with their titles
+    Attributes:
+        corpus, split: images with captions: any corpus that has the direction text-to-image; queries with passages: any
+            corpus of texts with judgements, where relevance 0 makes a hard negative, or a list of such corpora.
+        validation: split of the same corpus for validation during the run; None for no validation (default for texts).
+        images: largest number of images of the training split; None for all.
+        held_out: instead of a validation split: every n-th training item validates and does not train, so that choices
+            leave the validation split unseen (of a stream as many pairs, the first ones); None for none.
+        buffer: of shards (webdataset:), which are streamed: the pairs that are shuffled together, at least a batch;
+            None reads all pairs before the training, as those of other corpora.
+        others: passages without judgement that validation of texts ranks beside those of its queries.
+        titles: passages are read with their titles.
     """
 
     corpus: str | Annotated[tuple[str, ...], Field(min_length=1)]
@@ -77,11 +78,12 @@ class DataSettings(Settings):
 class Objective(Settings):
     """The objective: a row of `objectives.OBJECTIVES` and its arguments.
 
-    temperature        divides scores; the start value where the temperature is learned
-    learn_temperature  learn the logarithm of the temperature
-    limits             lowest and highest temperature, into which a learned one returns before and after each step
-    learn_bag_temperature  learn another temperature, from the same start, for the scores of bags of words
-    options            further arguments of the function; `topk` defaults to the `topk` of the model
+    Attributes:
+        temperature: divides scores; the start value where the temperature is learned.
+        learn_temperature: learn the logarithm of the temperature.
+        limits: lowest and highest temperature, into which a learned one returns before and after each step.
+        learn_bag_temperature: learn another temperature, from the same start, for the scores of bags of words.
+        options: further arguments of the function; `topk` defaults to the `topk` of the model.
     """
 
     name: str
@@ -109,10 +111,11 @@ class Auxiliary(Settings):
 class Regulariser(Settings):
     """A row of `objectives.REGULARISERS` on one side, its weight, and the steps until the weight is reached.
 
-    side     negatives are hard negatives; SPLADE's regulariser of documents is the mean of those of positives and of
-             negatives
-    ramp     the offset of its growth, a row of `objectives.regularisers.RAMPS`
-    options  further arguments of the function
+    Attributes:
+        side: negatives are hard negatives; SPLADE's regulariser of documents is the mean of those of positives and of
+            negatives.
+        ramp: the offset of its growth, a row of `objectives.regularisers.RAMPS`.
+        options: further arguments of the function.
     """
 
     name: str
@@ -126,9 +129,10 @@ class Regulariser(Settings):
 class Augmentation(Settings):
     """Random views of a training image.
 
-    shift  largest shift in each direction, in pixels
-    zoom   smallest side of a crop, as a share of the side of the image
-    flip   mirror half of the images (wrong where captions distinguish left and right)
+    Attributes:
+        shift: largest shift in each direction, in pixels.
+        zoom: smallest side of a crop, as a share of the side of the image.
+        flip: mirror half of the images (wrong where captions distinguish left and right).
     """
 
     shift: int = Field(default=0, ge=0)
@@ -139,23 +143,24 @@ class Augmentation(Settings):
 class Optimisation(Settings):
     """An optimiser with linear warm-up, then a decay down to `last_learning_rate` times the peak.
 
-    optimiser           adamw; or lamb (arXiv 1904.00962) of timm, for very large batches
-    decay               a half cosine, or linear
-    captions_per_image  captions drawn for each image of a batch; the loss is the mean over them
-    negatives           hard negatives drawn for each query of a batch of texts
-    bucket              batches whose queries are drawn together and sorted by the tokens of their positives, so that
-                        texts of a batch have similar lengths; 1 for random batches
-    learning_rates      the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
-                        patterns the first counts
-    warmup              the learning rate of step n of W warm-up steps: n/W of the peak, or (n-1)/W as in the schedules
-                        of transformers, whose first step changes nothing
-    decayed             what `weight_decay` acts on: matrices alone (biases, norms and the temperature do not decay), or
-                        all weights
-    average             decay of an exponential average of the weights, which validates and is saved; 0 for none
-    piece               largest number of queries, and of documents, that pass a side together; the gradients are those
-                        of the whole batch, for a second pass of each piece and the memory of one; 0 for all
-    checkpointing       networks of transformers compute the states of their layers again for gradients: less memory
-    patience            validations in a row without a better score after which the stage ends early; 0 for all steps
+    Attributes:
+        optimiser: adamw; or lamb (arXiv 1904.00962) of timm, for very large batches.
+        decay: a half cosine, or linear.
+        captions_per_image: captions drawn for each image of a batch; the loss is the mean over them.
+        negatives: hard negatives drawn for each query of a batch of texts.
+        bucket: batches whose queries are drawn together and sorted by the tokens of their positives, so that texts of a
+            batch have similar lengths; 1 for random batches.
+        learning_rates: the peak for weights whose names match a pattern (`encoder_p.network.*`: 1.0e-4); of several
+            patterns the first counts.
+        warmup: the learning rate of step n of W warm-up steps: n/W of the peak, or (n-1)/W as in the schedules of
+            transformers, whose first step changes nothing.
+        decayed: what `weight_decay` acts on: matrices alone (biases, norms and the temperature do not decay), or all
+            weights.
+        average: decay of an exponential average of the weights, which validates and is saved; 0 for none.
+        piece: largest number of queries, and of documents, that pass a side together; the gradients are those of the
+            whole batch, for a second pass of each piece and the memory of one; 0 for all.
+        checkpointing: networks of transformers compute the states of their layers again for gradients: less memory.
+        patience: validations in a row without a better score after which the stage ends early; 0 for all steps.
     """
 
     steps: PositiveInt
@@ -190,17 +195,19 @@ class Momentum(Settings):
 class StageSettings(Settings):
     """One stage of a training: what it minimises, on which views, and which weights it changes.
 
-    trained  patterns of the names of weights that change (`encoder_p.head.*`); all weights where there is no pattern
-    views    views per image that a frozen network of images computes once and that are stored, the first of them the
-             image itself; 0 computes a new view at each step
-    teacher  checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`, or a list of checkpoints, whose
-             mean scores teach; texts have the teacher's scores in their data
-    expansion  of texts in a batch of `d2s` or `joint`: always; never, so that texts keep only their own tokens; or
-             controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls by
-             1 / (0.95 epochs of the stage) per epoch
-    momentum  of `lexlip_momentum`
-    running_penalty  add the sum of the regularisers so far after each of them, as SPLADE's published trainer does: of
-             two names (FLOPS on all sides, then L1), the first counts twice
+    Attributes:
+        trained: patterns of the names of weights that change (`encoder_p.head.*`); all weights where there is no
+            pattern.
+        views: views per image that a frozen network of images computes once and that are stored, the first of them the
+            image itself; 0 computes a new view at each step.
+        teacher: checkpoint of a dense-crossmodal pair for the auxiliary objective `distil`, or a list of checkpoints,
+            whose mean scores teach; texts have the teacher's scores in their data.
+        expansion: of texts in a batch of `d2s` or `joint`: always; never, so that texts keep only their own tokens; or
+            controlled, so that a draw per batch decides: its probability of `never` begins at 1 and falls by 1 / (0.95
+            epochs of the stage) per epoch.
+        momentum: of `lexlip_momentum`.
+        running_penalty: add the sum of the regularisers so far after each of them, as SPLADE's published trainer does:
+            of two names (FLOPS on all sides, then L1), the first counts twice.
     """
 
     objective: Objective
@@ -239,11 +246,12 @@ STAGE_KEYS = tuple(StageSettings.model_fields)
 class Recipe(Settings):
     """One training run: stages on one model and its data, one after the other.
 
-    stages       a recipe of one stage may have the keys of the stage instead
-    precision    of the forward pass: no (float32), bf16 or fp16
-    weights      type of the saved weights: float32 or float16
-    state_every  steps between states from which a run can resume; steps count over all stages
-    validate_every, log_every  steps between validations, between log lines
+    Attributes:
+        stages: a recipe of one stage may have the keys of the stage instead.
+        precision: of the forward pass: no (float32), bf16 or fp16.
+        weights: type of the saved weights: float32 or float16.
+        state_every: steps between states from which a run can resume; steps count over all stages.
+        validate_every, log_every: steps between validations, between log lines.
     """
 
     name: str

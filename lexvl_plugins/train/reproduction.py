@@ -96,8 +96,7 @@ def fdt_share() -> float:
     """
     import torch
 
-    from lexvl_plugins.train.images.fdt_networks import clip_texts
-    from lexvl_plugins.train.images.networks import Networks, TextNetwork, fresh_patches, no_columns
+    from lexvl_plugins.train.images.networks import Networks, TextNetwork, clip_texts, fresh_patches, no_columns
     from lexvl_plugins.train.images.sides import SIDES
     from lexvl_plugins.train.model_settings import BpeTextSettings, ModelSettings, PretrainedImage
     from lexvl_plugins.train.recipe import read_recipe

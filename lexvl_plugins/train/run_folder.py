@@ -77,11 +77,12 @@ STATE_FILE, DIGESTS = "step.json", "digests.json"
 class TrainingState:
     """The progress of a run; the accelerator saves weights and optimiser beside it.
 
-    step     number of steps done
-    losses   of the steps since the last line of the log
-    seconds  time of all steps, over all processes that worked on the run
-    parts    the losses by the names of their parts
-    scores   step and score of each validation
+    Attributes:
+        step: number of steps done.
+        losses: of the steps since the last line of the log.
+        seconds: time of all steps, over all processes that worked on the run.
+        parts: the losses by the names of their parts.
+        scores: step and score of each validation.
     """
 
     step: int = 0

@@ -14,7 +14,7 @@ from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import choose_device
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_plugins.train.common.evaluation import choose_examples
-from lexvl_plugins.train.common.optimiser import choose_optimiser
+from lexvl_plugins.train.common.learner import choose_optimiser
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
 from lexvl_plugins.train.images.networks import network_digests
 from lexvl_plugins.train.images.stores import Cache
@@ -37,9 +37,10 @@ Splits = Mapping[str, Images] | Mapping[str, CaptionedImages] | Mapping[str, Que
 class Sources:
     """What a run reads.
 
-    data     items by role
-    digests  of the items by role, and of networks and teachers
-    cache    what is computed once of images and captions
+    Attributes:
+        data: items by role.
+        digests: of the items by role, and of networks and teachers.
+        cache: what is computed once of images and captions.
     """
 
     data: Splits

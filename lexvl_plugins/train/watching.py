@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import orjson
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import load_model, save_model
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import atomic_write, disk_errors, json_bytes, part_of, publish, sync_path, sync_to
+from lexvl_anserini.ground.files import (
+    atomic_write,
+    disk_errors,
+    json_bytes,
+    make_folder,
+    new_folder,
+    part_of,
+    publish,
+    sync_path,
+    sync_to,
+    write_json,
+)
+from lexvl_anserini.ground.installed import versions_of
 from lexvl_plugins.train.common.batches import TrainingBatch
 from lexvl_plugins.train.common.evaluation import StageInputs, find_collapses, measure_batch
 from lexvl_plugins.train.common.learner import Learner, NotFinite, Step
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.recipe import Recipe, StageSettings
-from lexvl_plugins.train.run_folder import BEST_WEIGHTS, EXAMPLES, FAILED, LOG, TrainingState, best_of
+from lexvl_plugins.train.run_folder import (
+    BEST,
+    BEST_WEIGHTS,
+    CURVE,
+    EXAMPLES,
+    FAILED,
+    KEPT,
+    LOG,
+    MODEL,
+    TrainingState,
+    best_of,
+    tidy,
+)
+from lexvl_plugins.train.splits import TRAINING
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +61,16 @@ PRINTED = 6
 class Watch:
     """The reports of one stage.
 
-    recipe    of the run
-    stage     of the recipe
-    first     steps before the stage
-    output    the folder of the run
-    terms     of the dimensions that search uses
-    inputs    of the stage
-    lines     log.jsonl
-    examples  examples.jsonl
-    collapsed  what was wrong with the vectors of the last line
+    Attributes:
+        recipe: of the run.
+        stage: of the recipe.
+        first: steps before the stage.
+        output: the folder of the run.
+        terms: of the dimensions that search uses.
+        inputs: of the stage.
+        lines: log.jsonl.
+        examples: examples.jsonl.
+        collapsed: what was wrong with the vectors of the last line.
     """
 
     recipe: Recipe
@@ -163,3 +192,147 @@ def keep_best(pair: TowerPair, output: Path, step: int, score: float) -> None:
         save_model(pair, str(part), metadata={"step": str(step), "score": repr(score)})
         sync_path(part)
         publish(part, path)
+
+
+log = logging.getLogger(__name__)
+
+# What may end with a checkpoint of its own: an epoch is as many steps of a stage as pass all training items once.
+PERIODS = EPOCH, STAGE = "epoch", "stage"
+
+
+class Saves(Protocol):
+    """The data of a run that saving its pair reads."""
+
+    @property
+    def data(self) -> Mapping[str, Sized]:
+        """The items by role."""
+        ...
+
+    def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
+        """Writes a pair into an empty folder, in the layout of its encoder."""
+        ...
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Writes checkpoints into the folder of a run.
+
+    Attributes:
+        recipe: of the run.
+        output: the folder of the run.
+        material: writes a pair in the layout of its encoder.
+        digests: of the data.
+        keep_every: what ends with a checkpoint of its own; None for the last and the best checkpoint alone.
+    """
+
+    recipe: Recipe
+    output: Path
+    material: Saves
+    digests: Mapping[str, str]
+    keep_every: str | None = None
+
+    def last(self, pair: TowerPair) -> Path:
+        """Writes the last and the best checkpoint, deletes what was stored, and returns the folder of the last one."""
+        measured = self.measured()
+        draw_curve(self.output / LOG, self.output / CURVE)
+        best, _ = best_of(self.output)
+        # The folder of the last checkpoint appears at the end: it says that the run is finished.
+        with new_folder(self.output / MODEL) as part:
+            self.write(pair, part, self.recipe.steps, measured.get(max(measured, default=0)))
+            if best and best != max(measured):
+                log.info("%s: step %d validated best", self.output / BEST, best)
+                load_model(pair, self.output / BEST_WEIGHTS)
+                with new_folder(self.output / BEST) as other:
+                    self.write(pair, other, best, measured.get(best))
+        tidy(self.output)
+        return self.output / MODEL
+
+    def due(self, number: int, done: int, per_epoch: int, ended: bool) -> str | None:
+        """The name of the checkpoint that is due after `done` steps of a stage; None for no checkpoint."""
+        stage, epoch = f"{STAGE}-{number + 1}", f"{EPOCH}-{done // per_epoch}"
+        if self.keep_every == EPOCH and done % per_epoch == 0:
+            return f"{stage}-{epoch}" if len(self.recipe.stages) > 1 else epoch
+        return stage if self.keep_every == STAGE and ended else None
+
+    def keep(self, pair: TowerPair, name: str, step: int) -> None:
+        """Writes the checkpoint of an epoch or of a stage in the place of an older one; the pair stays as it was."""
+        device, training = pair.log_temperature.device, pair.training
+        make_folder(self.output / KEPT)
+        with new_folder(self.output / KEPT / name) as part:
+            self.write(pair, part, step, self.measured().get(step))
+        pair.to(device).train(training)
+        log.info("%s: step %d", self.output / KEPT / name, step)
+
+    def write(self, pair: TowerPair, folder: Path, step: int, validation: Mapping[str, Any] | None) -> None:
+        """Writes the checkpoint of a step into an empty folder, with the log so far and what it was trained on."""
+        self.material.save(self.recipe.until(step), pair, folder)
+        shutil.copyfile(self.output / LOG, folder / LOG)
+        content = {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "data": dict(self.digests),
+            "queries" if self.recipe.model.of_texts else "images": len(self.material.data[TRAINING]),
+            "threads": torch.get_num_threads(),
+            "machine": platform.machine(),
+            "versions": versions_of(("torch", "transformers", "accelerate", "lexvl-anserini")),
+            "validation": validation,
+        }
+        write_json(folder / "training.json", content)
+
+    def measured(self) -> dict[int, Mapping[str, Any]]:
+        """The validation figures of the log, by step."""
+        rows = [orjson.loads(line) for line in (self.output / LOG).read_bytes().splitlines()]
+        return {row["step"]: row for row in rows if "temperature" in row}
+
+
+DPI, WIDTH, HEIGHT = 90, 5.5, 4.0
+# Keys of the log that no panel draws.
+OTHERS = frozenset({"step", "learning_rate", "seconds", "temperature", "score", "stopped", "losses"})
+
+
+def draw_curve(log: Path, path: Path) -> None:
+    """Draws a PNG with one panel for each kind of figure that the log has; equal logs give equal pixels."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = panels_of([orjson.loads(line) for line in log.read_bytes().splitlines()])
+    drawn = BytesIO()
+    with matplotlib.rc_context(matplotlib.rcParamsDefault):
+        figure = Figure(figsize=(WIDTH * max(1, len(panels)), HEIGHT), layout="constrained")
+        FigureCanvasAgg(figure)
+        for number, (title, lines) in enumerate(panels.items(), 1):
+            axes = figure.add_subplot(1, len(panels), number)
+            for name, points in lines.items():
+                axes.plot(*zip(*points, strict=True), label=name, marker="." if len(points) < 30 else None)
+            axes.set(title=title, xlabel="step")
+            axes.grid(True, alpha=0.3)
+            axes.legend(fontsize="small")
+        figure.savefig(drawn, format="png", dpi=DPI)
+    with atomic_write(path) as out:
+        out.write(drawn.getvalue())
+
+
+def panels_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """By panel and line, the points (step, value) of a log."""
+    panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
+
+    def add(panel: str, name: str, step: int, value: float) -> None:
+        panels.setdefault(panel, {}).setdefault(name, []).append((step, value))
+
+    for row in rows:
+        for name, value in row.get("losses", {}).items():
+            add("losses", name, row["step"], value)
+        for key, value in row.items():
+            if key not in OTHERS:
+                add(_panel(key, measured="temperature" in row), key, row["step"], value)
+    return panels
+
+
+def _panel(key: str, measured: bool) -> str:
+    if key == "loss":
+        return "losses"
+    if key.endswith("_terms"):
+        return "active terms"
+    if key.endswith("_flops"):
+        return "FLOPS"
+    return "validation" if measured else "likeness of neighbours"

@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, one_crop
 from lexvl_anserini.encoders.parts.towers import Batch
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_plugins.train.images.fdt_networks import clip_texts
+from lexvl_plugins.train.images.networks import clip_texts
 from lexvl_plugins.train.model_settings import BpeTextSettings
 
 RUN = "checkpoints/ckpt_37800.pth.tar"

@@ -5,6 +5,7 @@ Each is a dataset with one split, `train`: its judgements have relevance 1 for p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ import orjson
 
 from lexvl_anserini.data.checks import checked_id, shown
 from lexvl_anserini.data.corpora.beir import corpus_file, read_corpus
-from lexvl_anserini.data.dataset import Dataset, checked_direction
+from lexvl_anserini.data.dataset import Dataset, checked_direction, dataset_of
 from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.data.lines import (
     DAMAGED_GZIP,
@@ -316,3 +317,54 @@ def judged_topics(
             yield topic
     if missing:
         raise DataError(f"{where}: {len(missing)} of its queries have no text, such as {min(missing)!r}")
+
+
+# Characters of a sentence that is a query: shorter ones say little, longer ones are often lists.
+LEAST, MOST = 40, 300
+
+_END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
+
+
+def load_own_queries(ref: CorpusRef) -> Dataset:
+    """Loads `titles:<corpus>` or `sentences:<corpus>`, for example `titles:beir/nfcorpus`."""
+    kind, _, name = ref.name.partition(":")
+    if not name:
+        raise UsageError(f"{ref.name!r} names no corpus; expected {kind}:<corpus>, such as {kind}:beir/nfcorpus")
+    if ref.split is not None:
+        raise UsageError(f"{ref.name}: split {ref.split!r}; queries of the documents themselves have no splits")
+    corpus = dataset_of(replace(ref, name=name))
+    query_of = QUERIES[kind]
+    return replace(
+        corpus,
+        name=ref.name,
+        split="",
+        topics=partial(_topics, corpus, query_of),
+        qrels=partial(_qrels, corpus, query_of),
+        remove_query=False,
+        scores=None,
+    )
+
+
+def title_of(document: Document) -> str | None:
+    """The title of a document that has a text too."""
+    title = (document.title or "").strip()
+    return title if title and (document.text or "").strip() else None
+
+
+def last_sentence_of(document: Document) -> str | None:
+    """The last sentence of at least `LEAST` and at most `MOST` characters in the text of a document."""
+    sentences = [sentence.strip() for sentence in _END.split((document.text or "").strip())]
+    return next((sentence for sentence in reversed(sentences) if LEAST <= len(sentence) <= MOST), None)
+
+
+QUERIES: dict[str, Callable[[Document], str | None]] = {"titles": title_of, "sentences": last_sentence_of}
+
+
+def _topics(corpus: Dataset, query_of: Callable[[Document], str | None]) -> Iterator[Topic]:
+    for document in corpus.documents():
+        if (query := query_of(document)) is not None:
+            yield Topic(document.doc_id, query)
+
+
+def _qrels(corpus: Dataset, query_of: Callable[[Document], str | None]) -> Iterator[Qrel]:
+    return (Qrel(topic.query_id, topic.query_id, 1) for topic in _topics(corpus, query_of))

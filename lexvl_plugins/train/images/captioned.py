@@ -31,9 +31,10 @@ from lexvl_plugins.train.words import Texts
 class CaptionedImages:
     """Images with their captions.
 
-    ids       doc_id of each image
-    images    reference of each image
-    captions  texts of each image, at least one
+    Attributes:
+        ids: doc_id of each image.
+        images: reference of each image.
+        captions: texts of each image, at least one.
     """
 
     ids: Sequence[str]
@@ -126,11 +127,12 @@ def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImage
 class Expansion:
     """D2S' probabilistic expansion control: whether the texts of a batch are expanded, drawn once per batch.
 
-    rule       always, never, or controlled: rarely in the first epochs of a stage, always in its last
-    seed       of the draws
-    first      steps before the stage
-    per_epoch  steps of an epoch
-    epochs     of the stage
+    Attributes:
+        rule: always, never, or controlled: rarely in the first epochs of a stage, always in its last.
+        seed: of the draws.
+        first: steps before the stage.
+        per_epoch: steps of an epoch.
+        epochs: of the stage.
     """
 
     rule: Literal["always", "never", "controlled"] = "always"
@@ -160,8 +162,9 @@ class Expansion:
 class CaptionTerms:
     """Which terms the captions of the training images contain.
 
-    shares     CSR [n images, V] float32: the share of an image's captions that contain a term
-    frequency  float32 [V], the mean of `shares` over all images, on the device of the batches
+    Attributes:
+        shares: CSR [n images, V] float32: the share of an image's captions that contain a term.
+        frequency: float32 [V], the mean of `shares` over all images, on the device of the batches.
     """
 
     shares: sparse.csr_matrix

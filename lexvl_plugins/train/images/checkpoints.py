@@ -6,23 +6,30 @@ network; over networks, it is that of `encoders/parts/network_pair.py`. A new ST
 
 from __future__ import annotations
 
+import gzip
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
+from functools import partial
+from math import log
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.cards import PACKAGED
+from lexvl_anserini.encoders.checkpoints import swin_layout
+from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, name_in_file, stored
 from lexvl_anserini.encoders.checkpoints.filenames import inside, model_files
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.hub import names_in
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.families.fdt import CODEBOOK, QUERY_MAPS
 from lexvl_anserini.encoders.families.stair import save_stair
-from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE
-from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, load_image_backbone
+from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE, ClassLogits
+from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, TOKENS, types_of
 from lexvl_anserini.encoders.parts.pretrained import ADDED, bert_weights, check_digest, entry_of, named_backbone
 from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
@@ -30,11 +37,18 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_plugins.train.common.tower_pair import TowerPair
-from lexvl_plugins.train.images.fdt_run import save_run
-from lexvl_plugins.train.images.networks import Networks, cells_settings, stair_config, token_columns
-from lexvl_plugins.train.images.sides import FdtImage
-from lexvl_plugins.train.model_settings import BpeTextSettings, ImageSettings, ModelSettings, PretrainedImage
+from lexvl_plugins.train.common.batches import TextStore
+from lexvl_plugins.train.common.tower_pair import TowerPair, project_max
+from lexvl_plugins.train.images.networks import Networks, cells_settings, merges_of, stair_config, token_columns
+from lexvl_plugins.train.images.sides import FdtImage, VdrImageOver, VdrTextOver
+from lexvl_plugins.train.images.stores import ImageStore
+from lexvl_plugins.train.model_settings import (
+    BpeTextSettings,
+    ImageSettings,
+    ModelSettings,
+    PretrainedImage,
+    SwinSettings,
+)
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import TEXT_FOLDER, write_weights
 from lexvl_plugins.train.words import FIRST_WORD_ID, terms_and_class_words
@@ -48,10 +62,11 @@ OF_TRAINING = ("log_", "parts.", "encoder_p.codebook.done")
 class ClassWordWeights(NamedTuple):
     """What a checkpoint stores of class words.
 
-    scale       a_w of all of them, [W]
-    moved       what the images' biases of the terms of the captions change by, [V]
-    image_bias  of those that are no terms of the captions, [N]
-    text_bias   of the same in texts, [N]
+    Attributes:
+        scale: a_w of all of them, [W].
+        moved: what the images' biases of the terms of the captions change by, [V].
+        image_bias: of those that are no terms of the captions, [N].
+        text_bias: of the same in texts, [N].
     """
 
     scale: Tensor
@@ -290,3 +305,131 @@ def added_tokens(checkpoint: Checkpoint, entry: Mapping[str, Any], rows: Tensor)
     """The tokens of a checkpoint's added rows, which are its last ones."""
     folder = inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
     return tokens_of(load_tokenizer(folder))[-len(rows) :]
+
+
+# The name of the merges in a checkpoint.
+MERGES_FILE = MERGES.removesuffix(".gz")
+
+
+def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path) -> None:
+    """Writes a pair into an empty folder: config.json, model.safetensors, and the merges of its tokens."""
+    assert isinstance(model.text, BpeTextSettings)
+    sides: tuple[Any, Any] = pair.encoder_q, pair.encoder_p
+    (texts, images), codebook = sides, sides[1].codebook
+    swin = isinstance(model.image, SwinSettings)
+    of_texts = partial(name_in_file, declip=True)
+    of_images = (lambda key: f"visual.{swin_layout.name_in_file(key)}") if swin else of_texts
+    state = {
+        CODEBOOK: codebook.rows,
+        "logit_scale": -pair.log_temperature.reshape(1),
+        **stored(texts.network.state_dict(), of_texts),
+        **stored(images.network.model.state_dict(), of_images),
+        **{f"{QUERY_MAPS['text']}{key}": value for key, value in texts.head.state_dict().items()},
+        **{f"{QUERY_MAPS['image']}{key}": value for key, value in images.head.state_dict().items()},
+    }
+    if not swin:
+        state["visual.proj"] = state["visual.proj"].T  # it multiplies from the left
+    write_weights(state, folder, getattr(torch, recipe.weights))
+    content = merges_of(model.text).read_bytes()
+    # Without compression, as other texts that belong to a model.
+    (folder / MERGES_FILE).write_bytes(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
+    write_json(
+        folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": kwargs_of(model, codebook.temperature)}}
+    )
+
+
+def kwargs_of(model: ModelSettings, temperature: float) -> dict[str, Any]:
+    """The entries of config.json, with the temperature T that the published code computes from its iteration."""
+    assert isinstance(model.text, BpeTextSettings) and not isinstance(model.image, PretrainedImage)
+    text, image, codebook = model.text, model.image, model.codebook
+    settings = image.model_dump(mode="json", exclude={"resolution", "stem", "window"})
+    width = image.width << (len(image.depths) - 1) if isinstance(image, SwinSettings) else image.width
+    return {
+        "image_encode": settings
+        | {"embed_dim": codebook.width, "input_resolution": image.resolution}
+        | ({"window_size": image.window} if isinstance(image, SwinSettings) else {}),
+        "text_encode": {
+            "bpe_path": MERGES_FILE,
+            "embed_dim": codebook.width,
+            "context_length": text.max_length,
+            "transformer_width": text.width,
+            "transformer_layers": text.layers,
+            "transformer_heads": text.heads,
+        },
+        "fdt": {
+            "sd_num": codebook.terms,
+            "sd_dim": codebook.width,
+            "raw_img_ft_dim": width,
+            "raw_txt_ft_dim": text.width,
+            "att_func_type": codebook.attention,
+            "pool_type": "max",
+            "sd_temperature": codebook.temperature,
+            "temperature": temperature,
+        },
+    }
+
+
+# Images, or texts, of one forward pass, and the largest number of texts.
+BATCH, TEXTS = 64, 6000
+
+# A class word of probability 1 is as heavy as the heaviest term of a photo, one of this probability as the term of this
+# rank. Terms of captions change by this share of that with the probability. Chosen on held-out photos
+# (docs/photo-models.md).
+LIKELY, RANK, SHARE = 1 / 3, 5, 0.2
+
+
+@torch.inference_mode()
+def weigh(
+    text: VdrTextOver,
+    image: VdrImageOver,
+    texts: TextStore,
+    images: ImageStore,
+    classifier: Classifier,
+    words: Mapping[str, list[int]],
+    terms: Mapping[str, int],
+) -> ClassWordWeights:
+    """The weights of class words beside those of a trained pair, from means over the training split.
+
+    A term of the captions keeps its mean logit. A text has a class word as heavy as the mean term that it contains.
+
+    Args:
+        text: the trained side of the texts, in eval mode.
+        image: the trained side of the images, in eval mode.
+        texts: the training split; of many captions, some at equal distances.
+        images: the training split.
+        classifier: that the images' network was pretrained with.
+        words: the classes of each class word.
+        terms: the dimensions of the terms of the captions.
+    """
+    known = torch.tensor([word in terms for word in words])
+    classes = ClassLogits(classifier, image.standard, list(words.values()), known).to(image.proj.device)
+    heaviest, logs = [], []
+    for chosen in pieces(np.arange(len(images))):
+        states = image.states(images.plain(chosen))
+        logits = project_max(image.head(states), image.proj) + image.bias
+        heaviest.append(logits.topk(min(RANK, logits.shape[1]), dim=1).values)
+        logs.append(classes(states).amax(dim=1)[:, known])
+    levels = torch.cat(heaviest).mean(dim=0)
+    slope = (levels[0] - levels[-1]) / -log(LIKELY)
+    scale = slope * torch.where(known, SHARE, 1.0).to(slope)
+    moved = torch.zeros_like(image.bias)
+    dims = [terms[word] for word in words if word in terms]
+    moved[dims] = -SHARE * slope * torch.cat(logs).mean(dim=0)
+    count = int((~known).sum())
+    own = own_logit(text, texts, image.proj)
+    return ClassWordWeights(scale, moved, levels[0].repeat(count), own.repeat(count))
+
+
+def own_logit(text: VdrTextOver, texts: TextStore, rows: Tensor) -> Tensor:
+    """The mean logit of the terms that texts contain, a scalar."""
+    total, count = rows.new_zeros(()), 0
+    for chosen in pieces(np.arange(0, len(texts), -(-len(texts) // TEXTS))):
+        batch = texts.read_batch(chosen)
+        logits = project_max(text.head(text.states(batch)), rows, batch.attention == 0) + text.bias
+        total, count = total + logits[batch.bag].sum(), count + int(batch.bag.sum())
+    return total / max(count, 1)
+
+
+def pieces(positions: np.ndarray) -> Sequence[np.ndarray]:
+    """Positions in parts of at most `BATCH`."""
+    return np.array_split(positions, -(-len(positions) // BATCH))

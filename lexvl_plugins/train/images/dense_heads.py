@@ -73,11 +73,12 @@ Layer = tuple[Tensor, Tensor]
 class Start(NamedTuple):
     """The weights that a head begins with.
 
-    width       numbers of a vector that the head reads
-    embeddings  of the terms [V, W]
-    bias        of the terms [V]; None for zeros
-    norm        weight and bias [W] of the LayerNorm before the terms; None for ones and zeros
-    layers      the last layers of texts and images, which Joint trains; None where there are none
+    Attributes:
+        width: numbers of a vector that the head reads.
+        embeddings: of the terms [V, W].
+        bias: of the terms [V]; None for zeros.
+        norm: weight and bias [W] of the LayerNorm before the terms; None for ones and zeros.
+        layers: the last layers of texts and images, which Joint trains; None where there are none.
     """
 
     width: int
@@ -91,9 +92,10 @@ class Start(NamedTuple):
 class PairBase:
     """A trained dense pair, over which a head is trained.
 
-    checkpoint  of the pair
-    reads       what of it the head reads
-    columns     the terms
+    Attributes:
+        checkpoint: of the pair.
+        reads: what of it the head reads.
+        columns: the terms.
     """
 
     checkpoint: Checkpoint
@@ -144,8 +146,9 @@ BIASES = ("vocab_projector.bias", "cls.predictions.bias", "cls.predictions.decod
 class VectorBase:
     """Stored vectors, and the checkpoint with the tokenizer and the first weights of the terms.
 
-    checkpoint  a DistilBERT or BERT for D2S; a BLIP or ALBEF, which has the last layers too, for Joint
-    start       see `Start`
+    Attributes:
+        checkpoint: a DistilBERT or BERT for D2S; a BLIP or ALBEF, which has the last layers too, for Joint.
+        start: see `Start`.
     """
 
     checkpoint: Checkpoint
@@ -266,11 +269,12 @@ DENSE_HEADS: Mapping[str, DenseHead] = {
 class HeadMaterial:
     """What all stages of a run share.
 
-    model    of the recipe
-    data     images and captions by role
-    base     what the head is trained over
-    captions  tokenised, by role
-    sources  which `data` is of
+    Attributes:
+        model: of the recipe.
+        data: images and captions by role.
+        base: what the head is trained over.
+        captions: tokenised, by role.
+        sources: which `data` is of.
     """
 
     model: HeadSettings

@@ -25,8 +25,7 @@ from lexvl_plugins.train.common.batches import AnyBatches, TextStore, add_types
 from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
 from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
-from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair
-from lexvl_plugins.train.images.class_words import weigh
+from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
 from lexvl_plugins.train.images.lexlip_parts import parts_of
 from lexvl_plugins.train.images.networks import Networks, load_networks, tokens_and_columns
 from lexvl_plugins.train.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
@@ -65,14 +64,15 @@ TEACHER = "dense-crossmodal"
 class Material:
     """What all stages of a run share.
 
-    model      of the recipe
-    data       images and captions by role
-    reader     of the texts
-    columns    the dimension of each token
-    captions   of the images in memory, tokenised, by role
-    prepare    how an image becomes pixels
-    networks   of a pair over networks; None where its checkpoint is whole
-    sources    which `data` is of
+    Attributes:
+        model: of the recipe.
+        data: images and captions by role.
+        reader: of the texts.
+        columns: the dimension of each token.
+        captions: of the images in memory, tokenised, by role.
+        prepare: how an image becomes pixels.
+        networks: of a pair over networks; None where its checkpoint is whole.
+        sources: which `data` is of.
     """
 
     model: ModelSettings

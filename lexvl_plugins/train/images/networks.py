@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lexvl_anserini.encoders.checkpoints.clip_layout import HIGHEST_ID, find_merges
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, read_config
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
@@ -30,7 +31,6 @@ from lexvl_anserini.encoders.parts.tokens import (
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_plugins.train.images.fdt_networks import clip_texts, merges_of, patch_network
 from lexvl_plugins.train.model_settings import (
     AnyImage,
     BpeTextSettings,
@@ -62,12 +62,13 @@ INITIAL_STD = 0.02
 class TextNetwork(NamedTuple):
     """A BERT; the tokens of a pretrained one gain the words of the training captions where these are the terms.
 
-    checkpoint  of the network; None for one with random weights
-    digest      SHA-256 (hex) of its weights
-    bert        the network, with a row of its input embeddings for each new token: the mean of its pieces' rows
-    tokenizer   with the new tokens
-    columns     the dimension of each token
-    classes     the classes of each class word; those that are no terms of the captions come first, and are tokens too
+    Attributes:
+        checkpoint: of the network; None for one with random weights.
+        digest: SHA-256 (hex) of its weights.
+        bert: the network, with a row of its input embeddings for each new token: the mean of its pieces' rows.
+        tokenizer: with the new tokens.
+        columns: the dimension of each token.
+        classes: the classes of each class word; those that are no terms of the captions come first, and are tokens too.
     """
 
     checkpoint: Checkpoint | None
@@ -252,3 +253,69 @@ def network_digests(model: ModelSettings) -> dict[str, str]:
             read_class_names(Path(names))
             digests["class names"] = file_sha256(Path(names))
     return digests
+
+
+# The activation of CLIP's MLPs.
+ACTIVATION = "quick_gelu"
+
+
+def merges_of(settings: BpeTextSettings) -> Path:
+    """The file of the merges.
+
+    Raises:
+        CheckpointError: it is not there.
+    """
+    path = find_merges(settings.merges, Path(), {})
+    assert path is not None, "it is named"
+    return path
+
+
+def clip_texts(settings: BpeTextSettings, tokens: int, joint: int) -> Any:
+    """A CLIPTextModelWithProjection, whose projection to `joint` dimensions has a bias, as DeCLIP's."""
+    import transformers
+
+    config = transformers.CLIPTextConfig(
+        vocab_size=tokens,
+        hidden_size=settings.width,
+        intermediate_size=4 * settings.width,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        max_position_embeddings=settings.max_length,
+        hidden_act=ACTIVATION,
+        projection_dim=joint,
+        bos_token_id=None,
+        eos_token_id=HIGHEST_ID,
+    )
+    texts = transformers.CLIPTextModelWithProjection(config)
+    texts.text_projection = nn.Linear(settings.width, joint)
+    return texts
+
+
+def patch_network(settings: ImageSettings | SwinSettings, joint: int) -> Any:
+    """A CLIPVisionModelWithProjection, or a Swinv2ForImageClassification of `joint` classes."""
+    import transformers
+
+    if isinstance(settings, SwinSettings):
+        config = transformers.Swinv2Config(
+            image_size=settings.resolution,
+            patch_size=settings.patch_size,
+            embed_dim=settings.width,
+            depths=list(settings.depths),
+            num_heads=list(settings.heads),
+            window_size=settings.window,
+            drop_path_rate=settings.drop_path,
+        )
+        config.num_labels = joint
+        return transformers.Swinv2ForImageClassification(config)
+    return transformers.CLIPVisionModelWithProjection(
+        transformers.CLIPVisionConfig(
+            image_size=settings.resolution,
+            patch_size=settings.patch_size,
+            hidden_size=settings.width,
+            intermediate_size=4 * settings.width,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            hidden_act=ACTIVATION,
+            projection_dim=joint,
+        )
+    )

@@ -322,8 +322,9 @@ class LexicalImage(DetailedSide, ImageOver):
 class Codebook(nn.Module):
     """FDT's codebook: w = attention(max_i <q_map(h_i), C_k> / (sqrt(d) T)).
 
-    rows  [K, d], begin as N(0, 1)
-    done  steps of training, from which T follows
+    Attributes:
+        rows: [K, d], begin as N(0, 1).
+        done: steps of training, from which T follows.
     """
 
     done: Tensor

@@ -111,10 +111,11 @@ def augment(
 class PixelStore:
     """Decoded images, of which each step makes new views.
 
-    pixels        uint8 [n, R, R, 3]
-    prepare       normalises pixels
-    augmentation  of the views
-    device        of the batches
+    Attributes:
+        pixels: uint8 [n, R, R, 3].
+        prepare: normalises pixels.
+        augmentation: of the views.
+        device: of the batches.
     """
 
     pixels: np.ndarray
@@ -139,8 +140,9 @@ class PixelStore:
 class FeatureStore:
     """What a frozen network made of some views of each image, the first of them the image itself.
 
-    features  float16 (or float32) [n, views, cells, D]
-    device    of the batches
+    Attributes:
+        features: float16 (or float32) [n, views, cells, D].
+        device: of the batches.
     """
 
     features: np.ndarray

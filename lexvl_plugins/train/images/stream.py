@@ -112,11 +112,12 @@ class Survey(NamedTuple):
 class StreamedImages:
     """The training pairs of shards; of each pair nothing is in memory. A position counts them from the `start`.
 
-    shards       by name
-    survey       of the shards, or of the first of them
-    start, stop  the first pair of all that trains, and the one after the last
-    file         the name of the file that keeps the survey
-    words        how often each word of the texts of these pairs occurs
+    Attributes:
+        shards: by name.
+        survey: of the shards, or of the first of them.
+        start, stop: the first pair of all that trains, and the one after the last.
+        file: the name of the file that keeps the survey.
+        words: how often each word of the texts of these pairs occurs.
     """
 
     shards: Mapping[str, Path]
@@ -233,10 +234,11 @@ class ShardOrder:
     empty, and fills it again. So processes that share a batch read other shards, but for one at an end of a lane. The
     remainder of an epoch is skipped.
 
-    counts  pairs of each shard, int64 [S]
-    size    pairs of a batch
-    buffer  pairs that are shuffled together, over all lanes
-    seed    of the draws
+    Attributes:
+        counts: pairs of each shard, int64 [S].
+        size: pairs of a batch.
+        buffer: pairs that are shuffled together, over all lanes.
+        seed: of the draws.
     """
 
     counts: np.ndarray

@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from lexvl_plugins.train.objectives.caption_terms import caption_gated, naming, v_splade
-from lexvl_plugins.train.objectives.contrastive import fdt, info_nce, stair, svdr, vdr
+from lexvl_plugins.train.objectives.contrastive import caption_gated, fdt, info_nce, naming, stair, svdr, v_splade, vdr
 from lexvl_plugins.train.objectives.joint_losses import d2s, joint
 from lexvl_plugins.train.objectives.lexlip_losses import lexlip, lexlip_momentum, masked_words
 from lexvl_plugins.train.objectives.ranking_losses import (

@@ -124,7 +124,7 @@ def contrast(query: Tensor, document: Tensor, temperature: Temperature = 1.0, sy
 
 
 def keep_heaviest(weights: Tensor, bag: Tensor | None, topk: int) -> Tensor:
-    """The vectors that search uses [N, V]: their `topk` largest weights and, of a text, the weights of its own tokens."""
+    """The vectors that search uses [N, V]: their `topk` largest weights and, of a text, its own tokens'."""
     keep = top_mask(weights.detach(), topk)
     return weights * (keep if bag is None else keep | bag)
 

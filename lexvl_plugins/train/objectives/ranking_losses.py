@@ -1,7 +1,7 @@
-"""Objectives of text retrievers over hard negatives: DPR and SPLADE (naver/splade, commit 8dcd33a); and a teacher's scores.
+"""Objectives of text retrievers over hard negatives: DPR and SPLADE (naver/splade, commit 8dcd33a); a teacher's scores.
 
 A batch has the layout of `encoded`, with the scores s_ij = <q_i, d_j> / temperature. A query's own documents are its
-positive and its K hard negatives; those of the other queries are in-batch negatives. SPLADE's scores have temperature 1.
+positive and its K hard negatives; those of the other queries are in-batch negatives. SPLADE's temperature is 1.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ RAMPS: Mapping[str, Callable[[int, int], float]] = {
 def sum_penalties(terms: Iterable[Tensor], running: bool = False) -> Tensor:
     """The sum of the weighted regularisers of a step, one number for each, in the order of the recipe.
 
-    `running` adds the sum so far after each term, as SPLADE's published trainer does: of FLOPS and then L1, FLOPS counts
-    twice.
+    `running` adds the sum so far after each term, as SPLADE's published trainer does: of FLOPS and then L1, FLOPS
+    counts twice.
     """
     values = list(terms)
     if not values:

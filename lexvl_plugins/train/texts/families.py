@@ -64,8 +64,9 @@ Texts = Callable[[], Iterable[str]]
 class Family(NamedTuple):
     """One family.
 
-    load  from a source and the largest number of tokens: the sides of queries and of documents, which may be one
-    save  the two sides into an empty folder, as weights of a type
+    Attributes:
+        load: from a source and the largest number of tokens: the sides of queries and of documents, which may be one.
+        save: the two sides into an empty folder, as weights of a type.
     """
 
     load: Callable[[Source, int | None], tuple[TrainableText, TrainableText]]

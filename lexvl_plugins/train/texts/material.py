@@ -31,11 +31,12 @@ from lexvl_plugins.train.texts.sides import TrainableText
 class TextMaterial:
     """What all stages of a run over texts share.
 
-    data      queries with passages by role
-    query     the side of queries
-    document  the side of documents, which may be the same object
-    queries   tokenised, by role
-    passages  tokenised, by role
+    Attributes:
+        data: queries with passages by role.
+        query: the side of queries.
+        document: the side of documents, which may be the same object.
+        queries: tokenised, by role.
+        passages: tokenised, by role.
     """
 
     data: Mapping[str, QueriesWithPassages]

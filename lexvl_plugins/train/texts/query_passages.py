@@ -24,13 +24,14 @@ from lexvl_plugins.train.common.batches import TextStore, TrainingBatch
 class QueriesWithPassages:
     """Queries that have a positive, with their passages.
 
-    ids        query_id of each query
-    queries    its text
-    positives  relevance, at least 1, of its passages that are relevant, by their positions
-    negatives  positions of its passages that are judged and not relevant: hard negatives
-    passages   the passages of all queries, and others, ascending by id
-    scores     a teacher's scores of passages of each query, by their positions; empty where the data have none
-    corpora    the number of each query's corpus; empty where there is one
+    Attributes:
+        ids: query_id of each query.
+        queries: its text.
+        positives: relevance, at least 1, of its passages that are relevant, by their positions.
+        negatives: positions of its passages that are judged and not relevant: hard negatives.
+        passages: the passages of all queries, and others, ascending by id.
+        scores: a teacher's scores of passages of each query, by their positions; empty where the data have none.
+        corpora: the number of each query's corpus; empty where there is one.
     """
 
     ids: Sequence[str]

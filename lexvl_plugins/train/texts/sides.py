@@ -65,9 +65,10 @@ log = logging.getLogger(__name__)
 class TrainableText(nn.Module):
     """A network that reads texts; subclasses define `vectors`.
 
-    reader   tokenises texts
-    columns  the dimension of each token; of a dense side only the own tokens of a text depend on it
-    joiner   between the title and the text of a document
+    Attributes:
+        reader: tokenises texts.
+        columns: the dimension of each token; of a dense side only the own tokens of a text depend on it.
+        joiner: between the title and the text of a document.
     """
 
     def __init__(self, reader: TextReader, columns: TokenColumns, joiner: str = " "):

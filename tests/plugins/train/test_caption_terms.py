@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lexvl_plugins.train.objectives.caption_terms import caption_gated, naming, v_splade
+from lexvl_plugins.train.objectives.contrastive import caption_gated, naming, v_splade
 from lexvl_plugins.train.objectives.encoded import Encoded
 
 

@@ -15,12 +15,12 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.families.fdt import sparsemax
 from lexvl_plugins.train.images.sides import Codebook
 from lexvl_plugins.train.model_settings import CodebookSettings
-from lexvl_plugins.train.objectives.caption_terms import naming
 from lexvl_plugins.train.objectives.contrastive import (
     compute_features,
     fdt,
     info_nce,
     make_contrastive_mask,
+    naming,
     stair,
     svdr,
     vdr,

@@ -19,9 +19,8 @@ from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_plugins.train.common.batches import TextBatch
 from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import read_captioned
-from lexvl_plugins.train.images.fdt_networks import clip_texts
 from lexvl_plugins.train.images.material import Validation
-from lexvl_plugins.train.images.networks import TextNetwork, load_networks
+from lexvl_plugins.train.images.networks import TextNetwork, clip_texts, load_networks
 from lexvl_plugins.train.images.sides import SIDES, BpeFdtText, Codebook
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import BpeTextSettings, CodebookSettings, ModelSettings

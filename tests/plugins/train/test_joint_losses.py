@@ -244,7 +244,7 @@ def test_schedules_of_d2s(shared):
     for name, about in golden["regularizer_schedule"].items():
         weights = [regulariser_weight(about["weight"], n, about["T"]) for n in range(len(about["weight_before_step"]))]
         assert weights == pytest.approx(about["weight_before_step"])
-        value = REGULARISERS[name.partition("_")[0].lower()](images).item()
+        value = REGULARISERS[name.partition("_")[0].lower()].function(images).item()
         assert [weight * value for weight in weights] == pytest.approx(about["value_on_img_full"], rel=1e-5)
     for epochs, about in golden["pec_mask_ratio"].items():
         found = [compute_mask_probability(epoch, int(epochs)) for epoch in range(1, int(epochs) + 2)]

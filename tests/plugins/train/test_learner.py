@@ -9,11 +9,15 @@ import pytest
 import torch
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.learner import Temperatures, compute_objective, compute_penalty
-from lexvl_plugins.train.common.optimiser import group_parameters, make_learning_rate
+from lexvl_plugins.train.common.learner import (
+    Temperatures,
+    compute_objective,
+    compute_penalty,
+    group_parameters,
+    make_learning_rate,
+)
 from lexvl_plugins.train.objectives import OBJECTIVES
-from lexvl_plugins.train.objectives.caption_terms import caption_gated, naming, v_splade
-from lexvl_plugins.train.objectives.contrastive import fdt, stair, svdr
+from lexvl_plugins.train.objectives.contrastive import caption_gated, fdt, naming, stair, svdr, v_splade
 from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.objectives.joint_losses import d2s
 from lexvl_plugins.train.objectives.lexlip_losses import lexlip_momentum, masked_words

@@ -109,7 +109,7 @@ def test_a_piece_has_the_same_dropout_in_both_passes(texts: str, tmp_path: Path)
 def with_graphs(self: Any, compute: Any, side: Any, batch: Any) -> Any:
     """All pieces with their graphs at once, each with the dropout of its seed."""
     found = []
-    for piece, seed in self.own(batch):
+    for piece, seed in self.split_own(batch):
         torch.manual_seed(seed)
         found.append(compute(side, piece))
     parts = [None if column[0] is None else torch.cat(column) for column in zip(*found, strict=True)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lexvl_plugins.train.objectives import RANKING_LOSSES
+from lexvl_plugins.train.objectives import OBJECTIVES, RANKING_LOSSES
 from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.objectives.ranking_losses import (
     distil,
@@ -157,7 +157,7 @@ def test_losses_equal_their_equations_written_as_loops():
 def test_gradients(name):
     encoded = random_batch()
     sides = (encoded.query.requires_grad_(), encoded.document.requires_grad_())
-    function = {**RANKING_LOSSES, "dpr": dpr}[name]
+    function = OBJECTIVES[name].function
     assert torch.autograd.gradcheck(lambda q, d: function(encoded._replace(query=q, document=d), 0.5), sides)
 
 
@@ -173,9 +173,9 @@ def test_the_teacher_gets_no_gradient():
 @pytest.mark.parametrize("name", RANKING_LOSSES)
 def test_a_batch_without_hard_negatives_raises(name):
     with pytest.raises(ValueError, match="0 hard negatives of 2 queries"):
-        RANKING_LOSSES[name](Encoded(torch.eye(2), torch.eye(2), taught=torch.zeros(2, 2)))
+        RANKING_LOSSES[name].function(Encoded(torch.eye(2), torch.eye(2), taught=torch.zeros(2, 2)))
     with pytest.raises(ValueError, match="1 hard negatives of 2 queries"):
-        RANKING_LOSSES[name](Encoded(torch.eye(2), torch.ones(3, 2), taught=torch.zeros(2, 3)))
+        RANKING_LOSSES[name].function(Encoded(torch.eye(2), torch.ones(3, 2), taught=torch.zeros(2, 3)))
 
 
 @pytest.mark.parametrize("function", [splade_kl, splade_margin_mse])

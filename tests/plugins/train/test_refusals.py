@@ -15,7 +15,7 @@ import torch
 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_plugins.train.common import learner as loss
-from lexvl_plugins.train.common.optimiser import choose_optimiser
+from lexvl_plugins.train.common.learner import choose_optimiser
 from lexvl_plugins.train.common.processes import lacks_memory
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.encoded import Encoded
@@ -138,7 +138,7 @@ def greedy(encoded: Encoded) -> torch.Tensor:
 
 def test_out_of_memory_says_which_keys_need_less(texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for table in ("lexvl_plugins.train.common.learner", "lexvl_plugins.train.recipe"):
-        monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "greedy": greedy})
+        monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "greedy": loss.LossRow(greedy)})
     keys = "set optimisation.piece below 3, or set optimisation.checkpointing, or lower max_length of the model"
     with refused(rf"step 0: out of memory \(.*\); {keys}, or lower optimisation.batch_size"):
         train(recipe_of(texts, "dpr", objective={"name": "greedy"}), tmp_path, device="cpu")

@@ -35,7 +35,7 @@ def test_vectors_below_the_threshold_get_no_gradient():
 @pytest.mark.parametrize("name", REGULARISERS)
 def test_gradients_of_regularisers(name):
     weights = torch.rand(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
-    assert torch.autograd.gradcheck(REGULARISERS[name], (weights,))
+    assert torch.autograd.gradcheck(REGULARISERS[name].function, (weights,))
 
 
 def test_thresholded_flops_equals_sentence_transformers():

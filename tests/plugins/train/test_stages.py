@@ -20,8 +20,7 @@ from lexvl_anserini.encoders.parts.pretrained import Standard
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_plugins.train.common.batches import ImageBatch, TextBatch
 from lexvl_plugins.train.images.captioned import Taught, read_captioned
-from lexvl_plugins.train.images.checkpoints import with_rows
-from lexvl_plugins.train.images.class_words import LIKELY, SHARE, weigh
+from lexvl_plugins.train.images.checkpoints import LIKELY, SHARE, weigh, with_rows
 from lexvl_plugins.train.images.material import hit_rates
 from lexvl_plugins.train.images.sides import VdrImageOver, VdrTextOver
 from lexvl_plugins.train.images.stores import weights_digest
@@ -298,7 +297,7 @@ def test_class_words_weigh_as_much_as_terms_of_captions() -> None:
         def __len__(self) -> int:
             return 2
 
-        def batch(self, positions: np.ndarray) -> TextBatch:
+        def read_batch(self, positions: np.ndarray) -> TextBatch:
             states = torch.tensor([[[1.0, 0.0], [9.0, 9.0]], [[0.0, 2.0], [3.0, 4.0]]])[positions]
             attention = torch.tensor([[1, 0], [1, 1]])[positions]  # the second state of the first text is padding
             return TextBatch(attention, attention, torch.tensor([[True, False], [True, True]])[positions], states)

@@ -193,8 +193,8 @@ def test_processes_share_a_batch(corpus: str, tmp_path: Path, monkeypatch: pytes
     whole = batches_of(corpus, tmp_path, **changes)[1]
     parts = []
     for rows in (slice(4), slice(4, 8)):
-        monkeypatch.setattr(stream, "own_rows", lambda size, rows=rows: rows)
-        monkeypatch.setattr(stream, "of_all", lambda texts: texts * 2)
+        monkeypatch.setattr(stream, "find_own_rows", lambda size, rows=rows: rows)
+        monkeypatch.setattr(stream, "gather_texts", lambda texts: texts * 2)
         part = batches_of(corpus, tmp_path, **changes)[1]
         parts.append(part.documents.values)
     assert [len(part) for part in parts] == [4, 4] and torch.equal(torch.cat(parts), whole.documents.values)

@@ -15,8 +15,7 @@ from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.train.command import planned
 from lexvl_plugins.train.common.batches import ImageBatch, TextStore, add_types
-from lexvl_plugins.train.common.learner import Temperatures, compute_objective
-from lexvl_plugins.train.common.optimiser import make_learning_rate
+from lexvl_plugins.train.common.learner import Temperatures, compute_objective, make_learning_rate
 from lexvl_plugins.train.images.captioned import Batches, CaptionTerms, read_captioned
 from lexvl_plugins.train.images.material import backward_rates, hit_rates
 from lexvl_plugins.train.images.sides import SIDES

@@ -149,7 +149,7 @@ def test_a_loss_of_no_number_stops_with_the_batch(
     options: dict[str, Any], found: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for table in ("lexvl_plugins.train.common.learner", "lexvl_plugins.train.recipe"):
-        monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "failing": failing})
+        monkeypatch.setattr(f"{table}.OBJECTIVES", {**loss.OBJECTIVES, "failing": loss.LossRow(failing)})
     recipe = recipe_of(texts, "dpr", objective={"name": "failing", "options": options})
     with pytest.raises(
         UsageError, match=f"step 0: {found}; .*failed-batch.json has the batch; lower the learn"
@@ -200,7 +200,7 @@ def test_collapses_by_hand() -> None:
 def test_a_collapse_is_one_warning(
     images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("lexvl_plugins.train.watching.profile", lambda encoded, model: {"query_terms": 0.0})
+    monkeypatch.setattr("lexvl_plugins.train.watching.measure_batch", lambda encoded, model: {"query_terms": 0.0})
     with caplog.at_level(logging.WARNING):
         train(recipe_of_images(images, log_every=1), tmp_path, device="cpu")
     found = [record.message for record in caplog.records if "vectors of" in record.message]
