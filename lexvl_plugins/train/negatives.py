@@ -13,7 +13,7 @@ import orjson
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import atomic_write, packed
-from lexvl_anserini.ground.records import Document, ScoredDoc
+from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.trec import lists_of
 from lexvl_plugins.train.corpora.text_pairs import HARD_NEGATIVES, POSITIVES, SCORE
 
@@ -65,7 +65,7 @@ def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
         if topic.query_id in lists and topic.query_id in relevant:
             positives = relevant[topic.query_id]
             left_out = positives | {topic.query_id} if dataset.remove_query else positives
-            negatives = drawn(topic.query_id, lists[topic.query_id], left_out, mining)
+            negatives = draw_negatives(topic.query_id, lists[topic.query_id], left_out, mining)
             needed = positives.union(negatives)
             scores = {hit.doc_id: hit.score for hit in lists[topic.query_id] if hit.doc_id in needed}
             mined.append(Mined(topic.query_id, topic.text or "", sorted(positives), negatives, scores))
@@ -77,7 +77,7 @@ def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
     return mined
 
 
-def drawn(query_id: str, ranked: Sequence[ScoredDoc], left_out: Iterable[str], mining: Mining) -> list[str]:
+def draw_negatives(query_id: str, ranked: Sequence[ScoredDoc], left_out: Iterable[str], mining: Mining) -> list[str]:
     """Ids of negatives from the ranks of one list, in rank order; all of them where there are not enough."""
     refused = frozenset(left_out)
     offered = [hit.doc_id for hit in ranked if mining.first <= hit.rank <= mining.depth and hit.doc_id not in refused]
@@ -104,19 +104,12 @@ def write_dpr(path: Path, mined: Sequence[Mined], dataset: Dataset) -> None:
     with atomic_write(path) as out, packed(out, path.suffix) as lines:
         for query in mined:
             lists = {POSITIVES: query.positives, HARD_NEGATIVES: query.negatives}
-            passages = {
-                key: [passage_of(texts[doc_id], query.scores.get(doc_id)) for doc_id in doc_ids]
-                for key, doc_ids in lists.items()
-            }
-            record = {"query_id": query.query_id, "question": query.text, "answers": [], **passages}
+            record: dict[str, object] = {"query_id": query.query_id, "question": query.text, "answers": []}
+            for key, doc_ids in lists.items():
+                passages = [
+                    {"passage_id": doc_id, "title": texts[doc_id].title or "", "text": texts[doc_id].text or ""}
+                    | ({SCORE: query.scores[doc_id]} if doc_id in query.scores else {})
+                    for doc_id in doc_ids
+                ]
+                record[key] = passages
             lines.write(orjson.dumps(record) + b"\n")
-
-
-def passage_of(document: Document, score: float | None) -> dict[str, str | float]:
-    """One passage of a DPR file, with the score of the run if it has one."""
-    passage: dict[str, str | float] = {
-        "passage_id": document.doc_id,
-        "title": document.title or "",
-        "text": document.text or "",
-    }
-    return passage if score is None else {**passage, SCORE: score}

@@ -36,7 +36,6 @@ from lexvl_plugins.train.model_settings import (
     PretrainedImage,
     Settings,
     Share,
-    TextPairSettings,
 )
 from lexvl_plugins.train.objectives import AUXILIARIES, OBJECTIVES, REGULARISERS, LossRow
 
@@ -298,7 +297,13 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
         UsageError: the file does not exist or is not YAML; or keys or values are wrong (the error lists all).
     """
     if not path.is_file():
-        path = _of_the_package(str(path))
+        known = {shipped.stem: shipped for shipped in sorted(shipped_folder("recipes").glob("*.yaml"))}
+        if str(path) not in known:
+            near = get_close_matches(path.stem, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            names = ", ".join(known)
+            raise UsageError(f"{path}: no such recipe; {hint}name a YAML file or one of the package: {names}")
+        path = known[str(path)]
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -322,16 +327,6 @@ def changes_of(settings: Mapping[str, str]) -> dict[str, Any]:
         raise UsageError(f"--set: a value is not YAML ({str(error).splitlines()[0]})") from error
 
 
-def _of_the_package(name: str) -> Path:
-    """The file of a recipe of the package."""
-    known = {path.stem: path for path in sorted(shipped_folder("recipes").glob("*.yaml"))}
-    if name not in known:
-        near = get_close_matches(Path(name).stem, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UsageError(f"{name}: no such recipe; {hint}name a YAML file or one of the package: {', '.join(known)}")
-    return known[name]
-
-
 def checked(content: dict[str, Any], where: str) -> Recipe:
     """A recipe from its content.
 
@@ -350,140 +345,126 @@ def checked(content: dict[str, Any], where: str) -> Recipe:
         errors = error.errors()
         # A list whose entry is refused counts as too short as well.
         refused = {e["loc"][:size] for e in errors for size in range(len(e["loc"]))}
-        problems = [
-            f"{_key(e['loc'], one_stage) or 'recipe'}: {plain(e, _keys_of(Settings))}"
-            for e in errors
-            if e["type"] != "too_short" or e["loc"] not in refused
-        ]
+        problems = []
+        for e in errors:
+            if e["type"] != "too_short" or e["loc"] not in refused:
+                parts = [str(part) for part in e["loc"] if part not in (*FORMS, *KINDS)]
+                key = ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts) or "recipe"
+                problems.append(f"{key}: {plain(e, _list_keys(Settings))}")
         raise UsageError(f"{where}: {'; '.join(problems)}") from error
-    _check_items(recipe, where)
-    for stage in recipe.stages:
-        _check_functions(stage, recipe.model, where)
+    try:
+        _check_data(recipe)
+        for stage in recipe.stages:
+            _check_stage(stage, recipe.model)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
     return recipe
 
 
-def _keys_of(settings: type[Settings]) -> set[str]:
+def _list_keys(settings: type[Settings]) -> set[str]:
     """The keys of all settings of recipes."""
-    return set(settings.model_fields).union(*map(_keys_of, settings.__subclasses__()))
+    return set(settings.model_fields).union(*map(_list_keys, settings.__subclasses__()))
 
 
-def _key(location: tuple[int | str, ...], one_stage: bool) -> str:
-    """The key of a recipe at which pydantic found a problem, as the file has it."""
-    parts = [str(part) for part in location if part not in (*FORMS, *KINDS)]
-    return ".".join(parts[2:] if one_stage and parts[:1] == ["stages"] else parts)
-
-
-def _check_items(recipe: Recipe, where: str) -> None:
+def _check_data(recipe: Recipe) -> None:
     """Checks that a recipe has no keys of the other kind of items, and validates where a stage may stop early."""
-    plans = [stage.optimisation for stage in recipe.stages]
-    if any(plan.patience for plan in plans) and not (recipe.data.held_out or recipe.data.validation):
-        raise UsageError(f"{where}: optimisation.patience: nothing validates; set data.held_out or data.validation")
-    stored = any(corpus.startswith("embeddings:") for corpus in recipe.data.corpora)
-    if stored != (isinstance(recipe.model, HeadSettings) and recipe.model.words is not None):
+    data, model, stages = recipe.data, recipe.model, recipe.stages
+    plans, corpora = [stage.optimisation for stage in stages], ", ".join(data.corpora)
+    if any(plan.patience for plan in plans) and not (data.held_out or data.validation):
+        raise UsageError("optimisation.patience: nothing validates; set data.held_out or data.validation")
+    stored = any(corpus.startswith("embeddings:") for corpus in data.corpora)
+    if stored != (isinstance(model, HeadSettings) and model.words is not None):
         raise UsageError(
-            f"{where}: data.corpus {', '.join(recipe.data.corpora)}: stored vectors (embeddings:<folder>) train d2s "
-            "and joint with model.words, and nothing else does"
+            f"data.corpus {corpora}: stored vectors (embeddings:<folder>) train d2s and joint with model.words, and "
+            "nothing else does"
         )
-    _check_stream(recipe, where)
-    if isinstance(recipe.model, TextPairSettings):
-        set_keys = {
-            "data.images": recipe.data.images,
-            "captions_per_image": any(plan.captions_per_image > 1 for plan in plans),
-            "augmentation": any(stage.augmentation != Augmentation() for stage in recipe.stages),
-            "views": any(stage.views for stage in recipe.stages),
-            "teacher": any(stage.teacher for stage in recipe.stages),
-        }
-    else:
-        set_keys = {
-            "negatives": any(plan.negatives for plan in plans),
-            "data.titles": not recipe.data.titles,
-            "bucket": any(plan.bucket > 1 for plan in plans),
-            "data.corpus as a list": not isinstance(recipe.data.corpus, str),
-        }
-    if wrong := [key for key, value in set_keys.items() if value]:
-        reads, other = ("texts", "images") if recipe.model.of_texts else ("images", "texts")
-        raise UsageError(f"{where}: {', '.join(wrong)}: for {other} only; kind {recipe.model.kind} trains on {reads}")
-
-
-def _check_stream(recipe: Recipe, where: str) -> None:
-    """Checks that a stream has shards, room for a batch, and nothing that is computed of all pairs and stored."""
-    buffer, model = recipe.data.buffer, recipe.model
-    if buffer is None:
-        return
-    if not all(corpus.startswith(f"{FAMILY}:") for corpus in recipe.data.corpora):
-        raise UsageError(
-            f"{where}: data.buffer: only shards are streamed, {FAMILY}:<shards>, found {', '.join(recipe.data.corpora)}"
-        )
-    if not isinstance(model, ModelSettings):
-        raise UsageError(f"{where}: data.buffer: kind {model.kind} does not train on a stream; leave data.buffer out")
-    if (size := max(stage.optimisation.batch_size for stage in recipe.stages)) > buffer:
-        raise UsageError(f"{where}: data.buffer {buffer}: has no room for the {size} pairs of a batch")
-    stored = {
-        "views": any(stage.views for stage in recipe.stages),
-        "teacher": any(stage.teacher for stage in recipe.stages),
-        "the auxiliary 'naming'": any("naming" in stage.names for stage in recipe.stages),
-        "model.image.class_names": isinstance(model.image, PretrainedImage) and model.image.class_names,
+    of_images = {
+        "data.images": data.images,
+        "captions_per_image": any(plan.captions_per_image > 1 for plan in plans),
+        "augmentation": any(stage.augmentation != Augmentation() for stage in stages),
+        "views": any(stage.views for stage in stages),
+        "teacher": any(stage.teacher for stage in stages),
     }
-    if wrong := [key for key, value in stored.items() if value]:
-        raise UsageError(
-            f"{where}: {', '.join(wrong)}: computed once of all pairs, of which a stream stores nothing; leave them "
-            "out, or leave data.buffer out"
-        )
+    of_texts = {
+        "negatives": any(plan.negatives for plan in plans),
+        "data.titles": not data.titles,
+        "bucket": any(plan.bucket > 1 for plan in plans),
+        "data.corpus as a list": not isinstance(data.corpus, str),
+    }
+    reads, other, keys = ("texts", "images", of_images) if model.of_texts else ("images", "texts", of_texts)
+    if data.buffer is not None:
+        if not all(corpus.startswith(f"{FAMILY}:") for corpus in data.corpora):
+            raise UsageError(f"data.buffer: only shards are streamed, {FAMILY}:<shards>, found {corpora}")
+        if not isinstance(model, ModelSettings):
+            raise UsageError(f"data.buffer: kind {model.kind} does not train on a stream; leave data.buffer out")
+        if (size := max(plan.batch_size for plan in plans)) > data.buffer:
+            raise UsageError(f"data.buffer {data.buffer}: has no room for the {size} pairs of a batch")
+        computed = {key: of_images[key] for key in ("views", "teacher")} | {
+            "the auxiliary 'naming'": any("naming" in stage.names for stage in stages),
+            "model.image.class_names": isinstance(model.image, PretrainedImage) and model.image.class_names,
+        }
+        if wrong := [key for key, value in computed.items() if value]:
+            raise UsageError(
+                f"{', '.join(wrong)}: computed once of all pairs, of which a stream stores nothing; leave them out, or "
+                "leave data.buffer out"
+            )
+    if wrong := [key for key, value in keys.items() if value]:
+        raise UsageError(f"{', '.join(wrong)}: for {other} only; kind {model.kind} trains on {reads}")
 
 
-def _check_functions(stage: StageSettings, model: AnyModel, where: str) -> None:
-    """Checks that objectives and regularisers exist, fit the model, and have the options of the recipe."""
+def _check_stage(stage: StageSettings, model: AnyModel) -> None:
+    """Checks that the keys of a stage fit each other and the model."""
     objective, kind = stage.objective, model.kind
     if "temperature" in objective.options:
-        raise UsageError(f"{where}: objective.options.temperature: the temperature is objective.temperature")
+        raise UsageError("objective.options.temperature: the temperature is objective.temperature")
     if stage.views and isinstance(model, ModelSettings) and not isinstance(model.image, PretrainedImage):
-        raise UsageError(f"{where}: views {stage.views}: only the views of a pretrained image side are stored")
-    distils = any(auxiliary.name == "distil" for auxiliary in stage.auxiliaries)
-    if distils != (stage.teacher is not None) and not model.of_texts:
-        raise UsageError(f"{where}: the auxiliary 'distil' and a teacher need each other")
+        raise UsageError(f"views {stage.views}: only the views of a pretrained image side are stored")
+    if ("distil" in stage.names) != (stage.teacher is not None) and not model.of_texts:
+        raise UsageError("the auxiliary 'distil' and a teacher need each other")
     masking = [name for name, row in OBJECTIVES.items() if row.masks]
     if stage.expansion != "always" and objective.name not in masking:
         masks = " and ".join(masking)
-        raise UsageError(
-            f"{where}: expansion {stage.expansion}: only {masks} mask texts by batch, not {objective.name}"
-        )
+        raise UsageError(f"expansion {stage.expansion}: only {masks} mask texts by batch, not {objective.name}")
     if stage.optimisation.piece and (whole := sorted(stage.whole_batch_losses)):
-        raise UsageError(
-            f"{where}: optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out"
-        )
+        raise UsageError(f"optimisation.piece: {', '.join(whole)} reads a whole batch at once; leave piece out")
     if objective.name == "lexlip_momentum" and (size := stage.optimisation.batch_size) > stage.momentum.queue:
-        raise UsageError(f"{where}: momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
+        raise UsageError(f"momentum.queue {stage.momentum.queue}: has no room for the {size} keys of a batch")
     if isinstance(model, HeadSettings) and (stage.views or stage.teacher or stage.augmentation != Augmentation()):
-        raise UsageError(f"{where}: views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
-    chosen: list[tuple[str, str, Mapping[str, LossRow], Mapping[str, Any]]] = [
-        ("objective.name", objective.name, OBJECTIVES, objective.options),
-        *(("auxiliary", auxiliary.name, AUXILIARIES, auxiliary.options) for auxiliary in stage.auxiliaries),
-        *(("regulariser", regulariser.name, REGULARISERS, regulariser.options) for regulariser in stage.regularisers),
-    ]
-    for role, name, known, options in chosen:
-        if name not in known:
-            raise UsageError(f"{where}: {role} {name!r}, expected one of {', '.join(known)}")
-        row = known[name]
-        if row.documents == "texts" and not model.of_texts:
-            raise UsageError(f"{where}: {role} {name!r} needs texts on both sides; kind {kind} reads images")
-        if row.documents == "images" and model.of_texts:
-            raise UsageError(f"{where}: {role} {name!r} needs images with captions; kind {kind} reads texts")
-        if row.needs and name not in model.computes:
-            raise UsageError(f"{where}: {role} {name!r} needs {row.needs}, which {kind} does not compute")
-        if row.lexical and not model.lexical:
-            raise UsageError(f"{where}: {role} {name!r} needs terms as dimensions, which {kind} does not have")
-        # The first argument is the batch.
-        offered = list(inspect.signature(row.function).parameters)[1:]
-        if unknown := [option for option in options if option not in offered]:
-            expected = f"expected some of {', '.join(offered)}" if offered else "it has none"
-            raise UsageError(f"{where}: {role} {name!r} has no options {', '.join(map(repr, unknown))}; {expected}")
-        types = get_type_hints(row.function)
-        for option, value in options.items():
-            try:
-                TypeAdapter(types[option], config=OPTION_TYPES).validate_python(value, strict=True)
-            except ValidationError as error:
-                problem = plain(error.errors()[0])
-                raise UsageError(f"{where}: {role} {name!r}: option {option}: {problem}") from error
+        raise UsageError(f"views, teacher, augmentation: kind {kind} reads the vectors of its dense pair")
+    _check_loss("objective.name", objective, OBJECTIVES, model)
+    for auxiliary in stage.auxiliaries:
+        _check_loss("auxiliary", auxiliary, AUXILIARIES, model)
+    for regulariser in stage.regularisers:
+        _check_loss("regulariser", regulariser, REGULARISERS, model)
+
+
+def _check_loss(
+    role: str, loss: Objective | Auxiliary | Regulariser, known: Mapping[str, LossRow], model: AnyModel
+) -> None:
+    """Checks that a table has an objective or regulariser, that it fits the model, and that it has its options."""
+    name, kind = loss.name, model.kind
+    if name not in known:
+        raise UsageError(f"{role} {name!r}, expected one of {', '.join(known)}")
+    row = known[name]
+    if row.documents == "texts" and not model.of_texts:
+        raise UsageError(f"{role} {name!r} needs texts on both sides; kind {kind} reads images")
+    if row.documents == "images" and model.of_texts:
+        raise UsageError(f"{role} {name!r} needs images with captions; kind {kind} reads texts")
+    if row.needs and name not in model.computes:
+        raise UsageError(f"{role} {name!r} needs {row.needs}, which {kind} does not compute")
+    if row.lexical and not model.lexical:
+        raise UsageError(f"{role} {name!r} needs terms as dimensions, which {kind} does not have")
+    # The first argument is the batch.
+    offered = list(inspect.signature(row.function).parameters)[1:]
+    if unknown := [option for option in loss.options if option not in offered]:
+        expected = f"expected some of {', '.join(offered)}" if offered else "it has none"
+        raise UsageError(f"{role} {name!r} has no options {', '.join(map(repr, unknown))}; {expected}")
+    types = get_type_hints(row.function)
+    for option, value in loss.options.items():
+        try:
+            TypeAdapter(types[option], config=OPTION_TYPES).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise UsageError(f"{role} {name!r}: option {option}: {plain(error.errors()[0])}") from error
 
 
 def _put(content: dict[str, Any], key: str, value: Any) -> None:

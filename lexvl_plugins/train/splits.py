@@ -79,22 +79,19 @@ def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
     for stage in recipe.stages:
         choose_optimiser([{"params": [torch.zeros(1)]}], stage.optimisation)
     for role, parts in datasets(recipe, data_dir).items():
-        items = sum(items_of(dataset, recipe.model.of_texts) for dataset in parts)
+        items = 0
+        for dataset in parts:
+            judged = (qrel for qrel in dataset.qrels() if qrel.relevance > 0)
+            own = len({qrel.query_id if recipe.model.of_texts else qrel.doc_id for qrel in judged})
+            if not own:
+                lacks = "no topic has a relevant document" if recipe.model.of_texts else "no image has a caption"
+                raise DataError(f"{dataset.name}/{dataset.split}: {lacks}")
+            items += own
         if role == TRAINING:
             items = min(items, recipe.data.images or items)
             held_out = -(-items // recipe.data.held_out) if recipe.data.held_out else 0
             check_batches(recipe, items - held_out)
     model_digests(recipe)
-
-
-def items_of(dataset: Dataset, of_texts: bool) -> int:
-    """The number of queries that have a relevant passage, or of images that have a caption."""
-    judged = (judgement for judgement in dataset.qrels() if judgement.relevance > 0)
-    items = len({judgement.query_id if of_texts else judgement.doc_id for judgement in judged})
-    if not items:
-        lacks = "no topic has a relevant document" if of_texts else "no image has a caption"
-        raise DataError(f"{dataset.name}/{dataset.split}: {lacks}")
-    return items
 
 
 def check_batches(recipe: Recipe, items: int) -> None:

@@ -1,4 +1,4 @@
-"""What a stage reports: the log, examples, the best weights, warnings, the batch that stopped it."""
+"""What a run reports and keeps: the log, its curve, examples, warnings, checkpoints, the batch that stopped it."""
 
 from __future__ import annotations
 
@@ -231,9 +231,9 @@ class Saving:
     digests: Mapping[str, str]
     keep_every: str | None = None
 
-    def last(self, pair: TowerPair) -> Path:
+    def save_last(self, pair: TowerPair) -> Path:
         """Writes the last and the best checkpoint, deletes what was stored, and returns the folder of the last one."""
-        measured = self.measured()
+        measured = self.read_figures()
         draw_curve(self.output / LOG, self.output / CURVE)
         best, _ = best_of(self.output)
         # The folder of the last checkpoint appears at the end: it says that the run is finished.
@@ -247,7 +247,7 @@ class Saving:
         tidy(self.output)
         return self.output / MODEL
 
-    def due(self, number: int, done: int, per_epoch: int, ended: bool) -> str | None:
+    def name_due(self, number: int, done: int, per_epoch: int, ended: bool) -> str | None:
         """The name of the checkpoint that is due after `done` steps of a stage; None for no checkpoint."""
         stage, epoch = f"{STAGE}-{number + 1}", f"{EPOCH}-{done // per_epoch}"
         if self.keep_every == EPOCH and done % per_epoch == 0:
@@ -259,7 +259,7 @@ class Saving:
         device, training = pair.log_temperature.device, pair.training
         make_folder(self.output / KEPT)
         with new_folder(self.output / KEPT / name) as part:
-            self.write(pair, part, step, self.measured().get(step))
+            self.write(pair, part, step, self.read_figures().get(step))
         pair.to(device).train(training)
         log.info("%s: step %d", self.output / KEPT / name, step)
 
@@ -278,7 +278,7 @@ class Saving:
         }
         write_json(folder / "training.json", content)
 
-    def measured(self) -> dict[int, Mapping[str, Any]]:
+    def read_figures(self) -> dict[int, Mapping[str, Any]]:
         """The validation figures of the log, by step."""
         rows = [orjson.loads(line) for line in (self.output / LOG).read_bytes().splitlines()]
         return {row["step"]: row for row in rows if "temperature" in row}
@@ -287,6 +287,8 @@ class Saving:
 DPI, WIDTH, HEIGHT = 90, 5.5, 4.0
 # Keys of the log that no panel draws.
 OTHERS = frozenset({"step", "learning_rate", "seconds", "temperature", "score", "stopped", "losses"})
+# The panels of keys, by the ends of their names.
+PANELS = {"loss": "losses", "_terms": "active terms", "_flops": "FLOPS"}
 
 
 def draw_curve(log: Path, path: Path) -> None:
@@ -295,7 +297,7 @@ def draw_curve(log: Path, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    panels = panels_of([orjson.loads(line) for line in log.read_bytes().splitlines()])
+    panels = make_panels([orjson.loads(line) for line in log.read_bytes().splitlines()])
     drawn = BytesIO()
     with matplotlib.rc_context(matplotlib.rcParamsDefault):
         figure = Figure(figsize=(WIDTH * max(1, len(panels)), HEIGHT), layout="constrained")
@@ -312,27 +314,14 @@ def draw_curve(log: Path, path: Path) -> None:
         out.write(drawn.getvalue())
 
 
-def panels_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+def make_panels(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """By panel and line, the points (step, value) of a log."""
     panels: dict[str, dict[str, list[tuple[int, float]]]] = {}
-
-    def add(panel: str, name: str, step: int, value: float) -> None:
-        panels.setdefault(panel, {}).setdefault(name, []).append((step, value))
-
     for row in rows:
-        for name, value in row.get("losses", {}).items():
-            add("losses", name, row["step"], value)
-        for key, value in row.items():
-            if key not in OTHERS:
-                add(_panel(key, measured="temperature" in row), key, row["step"], value)
+        other = "validation" if "temperature" in row else "likeness of neighbours"
+        points = [("losses", name, value) for name, value in row.get("losses", {}).items()]
+        for key in (key for key in row if key not in OTHERS):
+            points.append((next((panel for end, panel in PANELS.items() if key.endswith(end)), other), key, row[key]))
+        for panel, name, value in points:
+            panels.setdefault(panel, {}).setdefault(name, []).append((row["step"], value))
     return panels
-
-
-def _panel(key: str, measured: bool) -> str:
-    if key == "loss":
-        return "losses"
-    if key.endswith("_terms"):
-        return "active terms"
-    if key.endswith("_flops"):
-        return "FLOPS"
-    return "validation" if measured else "likeness of neighbours"

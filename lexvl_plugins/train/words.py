@@ -16,6 +16,7 @@ from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import UsageError, reason_of
 
 FOLDER = Path(__file__).parent / "assets"
+# Words that name something, and that a model must not say of a picture: people's descent, and monkeys.
 LEFT_OUT = FOLDER / "left-out-words.txt"
 KINDS = FOLDER / "kinds-of-classes.txt"
 
@@ -83,7 +84,7 @@ def learn_terms(texts: Texts, least: int) -> list[str]:
 
 def names_something(word: str) -> bool:
     """True for words of at least two letters that are no function words and not left out."""
-    return len(word) > 1 and word.isalpha() and word not in function_words() | left_out_words()
+    return len(word) > 1 and word.isalpha() and word not in function_words() | read_words(LEFT_OUT)
 
 
 def with_words(tokenizer: Any, words: Sequence[str]) -> tuple[Any, list[list[int]]]:
@@ -198,8 +199,3 @@ def save_core(core: Any, folder: Path, max_length: int) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(str(folder))
     return tokenizer
-
-
-def left_out_words() -> frozenset[str]:
-    """Words that name something, and that a model must not say of a picture: people's descent, and monkeys."""
-    return read_words(LEFT_OUT)

@@ -19,7 +19,6 @@ from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.pictures.images import open_source
 from lexvl_anserini.encoders.parts.features import Embedded
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.records import Topic
 from lexvl_plugins.train.common.batches import TextStore, TrainingBatch
 from lexvl_plugins.train.images.stores import ImageStore
 from lexvl_plugins.train.objectives.joint_losses import compute_mask_probability
@@ -93,15 +92,13 @@ class CaptionedImages:
         return whole.hexdigest()
 
 
-def caption_of(topic: Topic) -> str:
-    """The text of a topic, with the reference of its stored vector where it has one."""
-    text = topic.text or ""
-    return Embedded(text, topic.image) if topic.image else text
-
-
 def read_captioned(dataset: Dataset, limit: int | None = None) -> CaptionedImages:
     """The images of a dataset (direction text-to-image) that have captions, in the order of the dataset."""
-    texts = {topic.query_id: caption_of(topic) for topic in dataset.topics()}
+    # A caption has the reference of its stored vector where there is one.
+    texts = {
+        topic.query_id: Embedded(topic.text or "", topic.image) if topic.image else topic.text or ""
+        for topic in dataset.topics()
+    }
     captions: dict[str, list[str]] = {}
     for qrel in dataset.qrels():
         if qrel.relevance > 0:
@@ -195,7 +192,7 @@ class Taught:
     captions: Tensor
 
     @classmethod
-    def of(cls, teachers: Sequence[tuple[Tensor, Tensor]]) -> Taught:
+    def join(cls, teachers: Sequence[tuple[Tensor, Tensor]]) -> Taught:
         """The vectors of some teachers, images and captions of unit length; a score is the mean of theirs."""
         # Rows beside each other add the teachers' products; both sides, divided by the root of n, divide the sum by n.
         images, captions = (torch.cat(side, dim=1) / len(teachers) ** 0.5 for side in zip(*teachers, strict=True))
@@ -229,7 +226,8 @@ class Batches:
         self.seed, self.expansion, self.terms, self.taught = seed, expansion, terms, taught
         self.per_epoch = len(images) // size
         # Steps run through few epochs at a time, so the orders of two epochs are enough to keep.
-        self._order = lru_cache(maxsize=2)(self._draw_order)
+        draws = np.random.default_rng
+        self._order = lru_cache(2)(lambda epoch: draws((seed, 0, epoch)).permutation(len(images)))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -254,6 +252,3 @@ class Batches:
             frequency=self.terms.frequency if self.terms else None,
             expanded=self.expansion(step),
         )
-
-    def _draw_order(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.images))

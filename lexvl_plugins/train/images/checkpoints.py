@@ -152,17 +152,13 @@ def text_entry(
             name = copied(networks.text.checkpoint.folder, folder / TEXT_NETWORK)
         entry["backbone"] = {"checkpoint": name, "digest": networks.text.digest}
     if model.lexical:
-        entry |= terms_entry(model, columns)
+        if model.kind == "vdr-crossmodal" and (model.of_tokens or model.whole):
+            entry["first_word_id"] = int(columns.tokens[0]) if model.of_tokens else FIRST_WORD_ID
+        else:
+            entry |= {"vocabulary": TOKENS} if model.of_tokens else {"terms": TERMS}
     if model.kind == "stair" and masks_texts(recipe):
         entry["text_mask"] = "own"
     return entry
-
-
-def terms_entry(model: ModelSettings, columns: TokenColumns) -> dict[str, Any]:
-    """Which tokens are dimensions, as the encoders read it."""
-    if model.kind == "vdr-crossmodal" and (model.of_tokens or model.whole):
-        return {"first_word_id": int(columns.tokens[0]) if model.of_tokens else FIRST_WORD_ID}
-    return {"vocabulary": TOKENS} if model.of_tokens else {"terms": TERMS}
 
 
 def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
@@ -253,7 +249,10 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
         check_digest(checkpoint, name, expected, digest)
     if image.get("grid") != model.image.grid:
         raise UsageError(f"start {reference}: reads a grid of {image.get('grid')}, expected {model.image.grid}")
-    weights = named_as_in_a_pair(read_weights(checkpoint.folder))
+    weights = {}
+    for key, value in read_weights(checkpoint.folder).items():
+        prefix = next((theirs for theirs in NAMES if key.startswith(theirs)), "")
+        weights[NAMES.get(prefix, "") + key.removeprefix(prefix)] = value.float()
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith("log_")}
     if model.lexical:
         known = terms_of(checkpoint, text, model.kind)
@@ -274,15 +273,6 @@ def terms_of(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> tup
         return Vocabulary.read(inside(checkpoint.folder, entry["terms"], where)).terms[: entry.get("unit_terms")]
     tokenizer = load_tokenizer(inside(checkpoint.folder, str(entry.get("model_id")), where))
     return token_columns(kind, tokenizer).vocabulary.terms
-
-
-def named_as_in_a_pair(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a checkpoint, float32, under the names of a pair."""
-    named = {}
-    for key, value in weights.items():
-        prefix = next((theirs for theirs in NAMES if key.startswith(theirs)), "")
-        named[NAMES.get(prefix, "") + key.removeprefix(prefix)] = value.float()
-    return named
 
 
 def with_rows(rows: Tensor, names: tuple[str, ...], known: Tensor, known_names: tuple[str, ...]) -> Tensor:

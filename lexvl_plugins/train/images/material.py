@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.batches import AnyBatches, TextStore, add_types
+from lexvl_plugins.train.common.batches import AnyBatches, TextStore, add_types, split_positions
 from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
 from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
@@ -46,8 +46,8 @@ from lexvl_plugins.train.model_settings import (
     ModelSettings,
     PretrainedImage,
 )
-from lexvl_plugins.train.objectives.encoded import keep_heaviest, weigh_bag
-from lexvl_plugins.train.recipe import Augmentation, Recipe, StageSettings
+from lexvl_plugins.train.objectives.encoded import keep_heaviest
+from lexvl_plugins.train.recipe import Augmentation, Recipe
 from lexvl_plugins.train.run_folder import WORDS
 from lexvl_plugins.train.splits import EXAMPLES, TRAINING, VALIDATION, Images, Sources
 
@@ -134,7 +134,8 @@ class Material:
         if isinstance(stream := self.data[TRAINING], StreamedImages):
             streamed = StreamedBatches(stream, recipe, number, self.reader, self.columns, self.prepare, device)
             return image_inputs(streamed, memory, images, captions)
-        taught = taught_by(stage, self, device)
+        teachers = [teacher_vectors(checkpoint, self, device) for checkpoint in stage.teachers]
+        taught = Taught.join(teachers) if teachers else None
         return image_inputs(drawn(recipe, number, stream, images, captions, taught), memory, images, captions)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
@@ -261,12 +262,6 @@ def standardise(pair: TowerPair, material: Material) -> None:
     side.standard.std.copy_(std)
 
 
-def taught_by(stage: StageSettings, material: Material, device: torch.device) -> Taught | None:
-    """The vectors of the teachers of a stage for the training split; None without a teacher."""
-    teachers = [teacher_vectors(checkpoint, material, device) for checkpoint in stage.teachers]
-    return Taught.of(teachers) if teachers else None
-
-
 def teacher_vectors(checkpoint: str, material: Material, device: torch.device) -> tuple[Tensor, Tensor]:
     """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
     teacher = load_encoder(TEACHER, checkpoint=checkpoint, device=str(device))
@@ -301,13 +296,24 @@ class Validation:
     @torch.inference_mode()
     def measure(self, pair: TowerPair, model: ImagePairSettings) -> dict[str, float]:
         """Hit rates in percent, text-to-image and image-to-text; of a lexical pair also those of the alpha mode."""
-        images = self._images(pair, model)
+
+        def prepare(vectors: Tensor, bag: Tensor | None, topk: int) -> Tensor:
+            encoded = drop_registers(vectors, model)
+            return keep_heaviest(encoded, bag, topk) if model.family.cut else encoded
+
+        pieces = (self.images.plain(chosen) for chosen in split_positions(len(self.images), BATCH))
+        images = torch.cat([prepare(pair.encoder_p(piece), None, model.topk) for piece in pieces])
         owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.first))).to(images.device)
-        texts, bags = self._texts(pair, model, len(owner))
-        figures = {f"t2i_R@{k}": rate for k, rate in hit_rates(texts @ images.T, owner).items()}
-        figures |= {f"i2t_R@{k}": rate for k, rate in backward_rates(images @ texts.T, owner).items()}
-        if bags is not None:
-            alpha = hit_rates(bags @ images.T, owner)
+        vectors, bags = [], []
+        for chosen in split_positions(len(owner), BATCH):
+            batch = self.captions.read_batch(chosen)
+            bags.append(batch.bag[:, model.registers :])
+            vectors.append(prepare(pair.encoder_q(batch), bags[-1], model.kept_of_texts))
+        texts = torch.cat(vectors)
+        figures = {f"t2i_R@{k}": rate for k, rate in compute_hit_rates(texts @ images.T, owner).items()}
+        figures |= {f"i2t_R@{k}": rate for k, rate in compute_backward_rates(images @ texts.T, owner).items()}
+        if model.lexical:
+            alpha = compute_hit_rates(torch.cat(bags).float() @ images.T, owner)
             figures |= {f"alpha_t2i_R@{k}": rate for k, rate in alpha.items()}
             figures["mean_text_terms"] = round(float((texts > 0).sum(dim=1).float().mean()), 1)
         return figures
@@ -316,50 +322,24 @@ class Validation:
         """The sum of R@1, R@5 and R@10 in both directions."""
         return round(sum(figures[f"{direction}_R@{k}"] for direction in ("t2i", "i2t") for k in CUTS), 2)
 
-    def _images(self, pair: TowerPair, model: ImagePairSettings) -> Tensor:
-        """Vectors of all images for search, [n, words] or [n, D]."""
-        vectors = []
-        for start in range(0, len(self.images), BATCH):
-            chosen = np.arange(start, min(start + BATCH, len(self.images)))
-            encoded = drop_registers(pair.encoder_p(self.images.plain(chosen)), model)
-            vectors.append(keep_heaviest(encoded, None, model.topk) if model.family.cut else encoded)
-        return torch.cat(vectors)
 
-    def _texts(self, pair: TowerPair, model: ImagePairSettings, count: int) -> tuple[Tensor, Tensor | None]:
-        """Vectors of all captions for search, [count, words] or [count, D]; of a lexical pair also the bags."""
-        vectors, bags = [], []
-        for start in range(0, count, BATCH):
-            chosen = np.arange(start, min(start + BATCH, count))
-            batch = self.captions.read_batch(chosen)
-            encoded, bag = drop_registers(pair.encoder_q(batch), model), batch.bag[:, model.registers :]
-            vectors.append(keep_heaviest(encoded, bag, model.kept_of_texts) if model.family.cut else encoded)
-            if model.lexical:
-                bags.append(weigh_bag(bag, normalised=False))
-        return torch.cat(vectors), torch.cat(bags) if bags else None
+def compute_hit_rates(scores: Tensor, place: Tensor) -> dict[int, float]:
+    """Share in percent of rows of scores [N, M] whose column `place` [N] is among the first k; equal scores keep order.
 
-
-def hit_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
-    """Share in percent of queries [N] whose document `owner` [N] is among the first k by scores [N, M]."""
-    return _shares(ranks(scores, owner))
-
-
-def backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
-    """Share in percent of images [M] that have one of their captions among the first k by scores [M, N]."""
-    owned = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
-    best = scores.masked_fill(~owned, -torch.inf).amax(dim=1, keepdim=True)
-    places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
-    first = places.masked_fill(~owned | (scores != best), scores.shape[1] - 1).amin(dim=1)
-    return _shares(ranks(scores, first))
-
-
-def ranks(scores: Tensor, place: Tensor) -> Tensor:
-    """The number of columns before column `place` [N] in each row of scores [N, M]; equal scores keep their order."""
+    Raises:
+        UsageError: a score is no number.
+    """
     if not torch.isfinite(scores).all():
         raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
     right = scores.gather(1, place[:, None])
     before = torch.arange(scores.shape[1], device=scores.device) < place[:, None]
-    return ((scores > right) | ((scores == right) & before)).sum(dim=1)
-
-
-def _shares(rank: Tensor) -> dict[int, float]:
+    rank = ((scores > right) | ((scores == right) & before)).sum(dim=1)
     return {k: round(100 * float((rank < k).float().mean()), 2) for k in CUTS}
+
+
+def compute_backward_rates(scores: Tensor, owner: Tensor) -> dict[int, float]:
+    """Share in percent of images [M] that have one of their captions among the first k by scores [M, N]."""
+    owned = owner[None, :] == torch.arange(len(scores), device=scores.device)[:, None]
+    best = scores.masked_fill(~owned, -torch.inf).amax(dim=1, keepdim=True)
+    places = torch.arange(scores.shape[1], device=scores.device).expand_as(scores)
+    return compute_hit_rates(scores, places.masked_fill(~owned | (scores != best), scores.shape[1] - 1).amin(dim=1))

@@ -153,9 +153,18 @@ def load_networks(model: ModelSettings, captions: Texts, folder: Path) -> Networ
     image = model.image
     if isinstance(model.text, BpeTextSettings):
         assert not isinstance(image, PretrainedImage)
-        return Networks(bpe_texts(model.text, model.codebook.width), fresh_patches(image, model.codebook.width))
+        # CLIP's tokens, which are no terms.
+        tokenizer = ClipBpe(merges_of(model.text), SPECIALS)
+        network = clip_texts(model.text, len(tokenizer), model.codebook.width)
+        texts = TextNetwork(None, "", network, tokenizer, no_columns(len(tokenizer)), {})
+        return Networks(texts, fresh_patches(image, model.codebook.width))
     assert not isinstance(image, SwinSettings)
-    images = load_image_backbone(image.checkpoint) if isinstance(image, PretrainedImage) else fresh_images(image)
+    if isinstance(image, PretrainedImage):
+        images = load_image_backbone(image.checkpoint)
+    else:
+        patches = PatchTransformer(**image.shape)
+        nn.init.normal_(patches.positional_embedding, std=INITIAL_STD)
+        images = fresh_image_backbone(patches, image.resolution)
     names = image.class_names if model.lexical and isinstance(image, PretrainedImage) else None
     if names and images.classifier is None:
         raise UsageError(f"class_names {names}: {images.reference} has no classifier of its states")
@@ -177,13 +186,6 @@ def pretrained_bert(settings: PretrainedText) -> Any:
     return bert_from_weights(read_config(checkpoint.folder), weights, where, torch.device("cpu"))
 
 
-def bpe_texts(settings: BpeTextSettings, joint: int) -> TextNetwork:
-    """CLIP's texts with random weights over the tokens of a merges file, which are no terms."""
-    tokenizer = ClipBpe(merges_of(settings), SPECIALS)
-    texts = clip_texts(settings, len(tokenizer), joint)
-    return TextNetwork(None, "", texts, tokenizer, no_columns(len(tokenizer)), {})
-
-
 def no_columns(tokens: int) -> TokenColumns:
     """The columns of a tokenizer whose tokens are no dimensions."""
     return TokenColumns(Vocabulary(()), np.full(tokens, -1, dtype=np.int64))
@@ -193,13 +195,6 @@ def fresh_patches(settings: ImageSettings | SwinSettings, joint: int) -> ImageBa
     """CLIP's images or a Swin transformer with random weights, up to the states that FDT reads."""
     network = PatchStates(patch_network(settings, joint))
     return ImageBackbone("", network, one_crop(settings.resolution), network.width, "")
-
-
-def fresh_images(settings: ImageSettings) -> ImageBackbone:
-    """A patch transformer with random weights."""
-    network = PatchTransformer(**settings.shape)
-    nn.init.normal_(network.positional_embedding, std=INITIAL_STD)
-    return fresh_image_backbone(network, settings.resolution)
 
 
 def stair_config(model: ModelSettings, tokens: int, stage: Stage = "single") -> StairConfig:

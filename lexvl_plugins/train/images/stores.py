@@ -20,7 +20,7 @@ from lexvl_anserini.data.pictures.images import read_images
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.pretrained import PIECE
 from lexvl_anserini.ground.files import atomic_write, disk_errors, reserve
-from lexvl_plugins.train.common.batches import ImageBatch, StateStore, TextStore
+from lexvl_plugins.train.common.batches import ImageBatch, StateStore, TextStore, split_positions
 from lexvl_plugins.train.recipe import Augmentation
 from lexvl_plugins.train.run_folder import STORED
 
@@ -221,8 +221,8 @@ def read_states(texts: TextStore, side: TextOver, cache: Cache, role: str, diges
     """The states of all captions of a split, computed once into a file."""
 
     def batches() -> Iterator[np.ndarray]:
-        for start in range(0, len(texts), TEXTS):
-            batch = texts.read_batch(np.arange(start, min(start + TEXTS, len(texts))))
+        for chosen in split_positions(len(texts), TEXTS):
+            batch = texts.read_batch(chosen)
             states: Any = side.network(batch.ids, batch.attention).last_hidden_state
             yield states.half().cpu().numpy()[batch.attention.cpu().numpy() == 1]
 

@@ -271,22 +271,20 @@ class ShardOrder:
         epoch, number = divmod(step, self.per_epoch)
         share = self.size // self.lanes
         offsets = np.arange(number * share, (number + 1) * share)
-        places = np.concatenate([lane * self.length + self._drawn(epoch, lane, offsets) for lane in range(self.lanes)])
+        windows = offsets // self.window
+        drawn = []
+        for lane in range(self.lanes):
+            for window in np.unique(windows).tolist():
+                first = window * self.window
+                filled = min(self.window, self.length - first)
+                order = np.random.default_rng((self.seed, 6, epoch, lane, window)).permutation(filled)
+                drawn.append(lane * self.length + first + order[offsets[windows == window] - first])
+        places = np.concatenate(drawn)
         shards = np.random.default_rng((self.seed, 0, epoch)).permutation(len(self.counts))
         ends = np.cumsum(self.counts[shards])
         row = np.searchsorted(ends, places, side="right")
         firsts = np.cumsum(self.counts) - self.counts
         return firsts[shards[row]] + places - (ends - self.counts[shards])[row]
-
-    def _drawn(self, epoch: int, lane: int, offsets: np.ndarray) -> np.ndarray:
-        """The places in a lane of the pairs that it gives at some offsets."""
-        places = []
-        for window in np.unique(offsets // self.window).tolist():
-            first = window * self.window
-            filled = min(self.window, self.length - first)
-            order = np.random.default_rng((self.seed, 6, epoch, lane, window)).permutation(filled)
-            places.append(first + order[offsets[offsets // self.window == window] - first])
-        return np.concatenate(places)
 
 
 class Loaded(NamedTuple):

@@ -89,7 +89,9 @@ def make_text_sides(
         checkpoint = tower_checkpoint(settings, data.texts, folder / role)
         both = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
         for side in both:
-            set_dropout(side, settings.dropout)
+            for module in side.modules():
+                if isinstance(module, nn.Dropout) and settings.dropout is not None:
+                    module.p = settings.dropout
             side.reader = replace(side.reader, padding=model.padding)
         sides.append(both)
     query, document = sides[0][0], sides[-1][1]
@@ -115,13 +117,6 @@ def tower_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoi
     with quietly():
         transformers.BertForMaskedLM(config).save_pretrained(str(folder))
     return find_checkpoint(str(folder))
-
-
-def set_dropout(side: TrainableText, dropout: float | None) -> None:
-    """Sets the dropout of every layer; None keeps the network's own."""
-    for module in side.modules():
-        if isinstance(module, nn.Dropout) and dropout is not None:
-            module.p = dropout
 
 
 def save_vdr(
@@ -188,7 +183,12 @@ def save_splade(
     for role, side in zip(ROLES, (query, document), strict=True):
         if isinstance(side, TrainableTable):
             parts[role] = [f"{role}_0_SparseStaticEmbedding"]
-            save_table(side, folder / parts[role][0], kind)
+            # The table as a SparseStaticEmbedding, whose tokens never add up, and the tokenizer.
+            inner = folder / parts[role][0]
+            inner.mkdir()
+            write_weights({"weight": side.table().detach()}, inner, kind)
+            write_json(inner / "config.json", {"frozen": False, **({ADDS: True} if side.adds else {})})
+            side.reader.tokenizer.save_pretrained(str(inner))
             continue
         parts[role] = [f"{role}_0_MLMTransformer", f"{role}_1_SpladePooling"]
         save_masked_lm(side, folder / parts[role][0], kind)
@@ -207,14 +207,6 @@ def save_masked_lm(side: TrainableSplade, folder: Path, kind: torch.dtype) -> No
         whole.model.save_pretrained(str(folder))
     side.reader.tokenizer.save_pretrained(str(folder))
     write_limits(folder, side.reader.max_length)
-
-
-def save_table(side: TrainableTable, folder: Path, kind: torch.dtype) -> None:
-    """The table as sentence-transformers' SparseStaticEmbedding, whose tokens never add up, and the tokenizer."""
-    folder.mkdir()
-    write_weights({"weight": side.table().detach()}, folder, kind)
-    write_json(folder / "config.json", {"frozen": False, **({ADDS: True} if side.adds else {})})
-    side.reader.tokenizer.save_pretrained(str(folder))
 
 
 def save_dpr(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train.common.batches import TextStore, Tokenised
+from lexvl_plugins.train.common.batches import TextStore, Tokenised, split_positions
 from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_examples, shorten
 from lexvl_plugins.train.common.tower_pair import TowerPair, sparsify
 from lexvl_plugins.train.model_settings import TextPairSettings
@@ -131,11 +131,14 @@ class TextValidation:
     def measure(self, pair: TowerPair, model: TextPairSettings) -> dict[str, float]:
         """nDCG@10 and recall; of a lexical pair also with bags of tokens as queries (alpha) or as passages (beta)."""
         query_topk, topk = model.kept
-        queries, bags = self._queries(pair, query_topk, model.lexical)
+        batches = [self.queries.read_batch(chosen) for chosen in split_positions(len(self.queries), BATCH)]
+        encoded = torch.cat([pair.encoder_q(batch).float() for batch in batches])
+        queries = sparsify(encoded, query_topk) if model.lexical else encoded
+        bags = torch.cat([batch.bag.float() for batch in batches])
         modes: dict[str, list[Tensor]] = {}
         terms = 0
-        for start in range(0, len(self.passages), BATCH):
-            batch = self.passages.read_batch(np.arange(start, min(start + BATCH, len(self.passages))))
+        for chosen in split_positions(len(self.passages), BATCH):
+            batch = self.passages.read_batch(chosen)
             vectors = pair.encoder_p(batch).float()
             if model.lexical:
                 vectors = sparsify(vectors, topk)
@@ -157,16 +160,6 @@ class TextValidation:
     def score(self, figures: Mapping[str, float]) -> float:
         """nDCG@10."""
         return figures[f"nDCG@{NDCG_CUT}"]
-
-    def _queries(self, pair: TowerPair, topk: int | None, lexical: bool) -> tuple[Tensor, Tensor]:
-        """Vectors of all queries for search, and their bags, [Q, V]."""
-        vectors, bags = [], []
-        for start in range(0, len(self.queries), BATCH):
-            batch = self.queries.read_batch(np.arange(start, min(start + BATCH, len(self.queries))))
-            encoded = pair.encoder_q(batch).float()
-            vectors.append(sparsify(encoded, topk) if lexical else encoded)
-            bags.append(batch.bag.float())
-        return torch.cat(vectors), torch.cat(bags)
 
     def figures(self, scores: Tensor) -> dict[str, float]:
         """Means over queries, from scores [Q, n]; equal scores in the order of the passages' ids.

@@ -52,17 +52,13 @@ class QueriesWithPassages:
 
     def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The queries of a batch with their positive and hard negatives, to look at."""
-        size = len(batch.items)
         assert batch.passages is not None
-        ids = [self.passages[place].doc_id for place in batch.passages]
-        each = (len(ids) - size) // size  # hard negatives of a query
-        rows = []
-        for row, item in enumerate(batch.items):
-            negatives = ids[size + row * each : size + (row + 1) * each]
-            rows.append(
-                {"id": self.ids[item], "query": self.queries[item], "positive": ids[row], "negatives": negatives}
-            )
-        return rows
+        ids, size = np.array([self.passages[place].doc_id for place in batch.passages]), len(batch.items)
+        rows = zip(batch.items, ids[:size].tolist(), ids[size:].reshape(size, -1).tolist(), strict=True)
+        return [
+            {"id": self.ids[item], "query": self.queries[item], "positive": positive, "negatives": negatives}
+            for item, positive, negatives in rows
+        ]
 
     def digest(self) -> str:
         """SHA-256 (hex) of all ids, texts and judgements, in order."""
@@ -78,15 +74,11 @@ class QueriesWithPassages:
 
     def at(self, positions: Sequence[int]) -> QueriesWithPassages:
         """The queries at some positions, with all passages."""
-        return replace(
-            self,
-            ids=[self.ids[number] for number in positions],
-            queries=[self.queries[number] for number in positions],
-            positives=[self.positives[number] for number in positions],
-            negatives=[self.negatives[number] for number in positions],
-            scores=[self.scores[number] for number in positions] if self.scores else (),
-            corpora=[self.corpora[number] for number in positions] if self.corpora else (),
-        )
+        rows = {
+            field: [getattr(self, field)[place] for place in positions] if getattr(self, field) else ()
+            for field in ("ids", "queries", "positives", "negatives", "scores", "corpora")
+        }
+        return replace(self, **rows)
 
 
 def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) -> QueriesWithPassages:
@@ -118,19 +110,12 @@ def read_query_passages(dataset: Dataset, others: int = 0, titles: bool = True) 
         positives.append({place[doc_id]: value for doc_id, value in judged.items() if value > 0})
         negatives.append([place[doc_id] for doc_id, value in judged.items() if value <= 0])
     ids = [topic.query_id for topic in topics]
-    scores = read_scores(dataset, ids, place)
+    taught: dict[str, dict[int, float]] = {query_id: {} for query_id in ids}
+    for query_id, doc_id, score in dataset.scores() if dataset.scores else ():
+        if query_id in taught:
+            taught[query_id][place[doc_id]] = score
+    scores = list(taught.values()) if any(taught.values()) else ()
     return QueriesWithPassages(ids, [topic.text or "" for topic in topics], positives, negatives, passages, scores)
-
-
-def read_scores(dataset: Dataset, ids: Sequence[str], place: Mapping[str, int]) -> Sequence[Mapping[int, float]]:
-    """A teacher's scores of the passages of each query, by their positions; empty where the files have none."""
-    if dataset.scores is None:
-        return ()
-    scores: dict[str, dict[int, float]] = {query_id: {} for query_id in ids}
-    for query_id, doc_id, score in dataset.scores():
-        if query_id in scores:
-            scores[query_id][place[doc_id]] = score
-    return list(scores.values()) if any(scores.values()) else ()
 
 
 def join(parts: Sequence[QueriesWithPassages]) -> QueriesWithPassages:
@@ -262,25 +247,21 @@ class QueryBatches:
                 chosen.append(place)
         return chosen
 
-    def _bucketed(self, drawn: Sequence[int], orders: Mapping[int, Sequence[int]]) -> Iterator[int]:
-        """The queries of an epoch; those of each bucket by the length of their first positive."""
-        lengths, width = self.passages.lengths, self.size * self.bucket if self.bucket > 1 else 1
-        for start in range(0, len(drawn), width):
-            yield from sorted(drawn[start : start + width], key=lambda query: lengths[orders[query][0]])
-
     def _draw_batches(self, epoch: int) -> list[np.ndarray]:
         """The batches of an epoch, each int64 [B, 2]: queries, ascending, and their positives."""
         draws = np.random.default_rng((self.seed, 3, epoch))
-        batches = [batch for part in self.parts for batch in self._batches_of(part, draws)]
+        batches = [batch for part in self.parts for batch in self._divide(part, draws)]
         if len(self.parts) > 1 or self.bucket > 1:  # corpora, and short and long batches, in turns
             batches = [batches[number] for number in draws.permutation(len(batches))]
         return batches
 
-    def _batches_of(self, part: np.ndarray, draws: np.random.Generator) -> Iterator[np.ndarray]:
-        """The batches of the queries of one corpus."""
+    def _divide(self, part: np.ndarray, draws: np.random.Generator) -> Iterator[np.ndarray]:
+        """The batches of the queries of one corpus; queries of a bucket by the length of their first positive."""
         drawn = [int(query) for query in draws.permutation(part)]
         orders = {query: draws.permutation(list(self.data.positives[query])).tolist() for query in drawn}
-        waiting = deque(self._bucketed(drawn, orders))
+        lengths, width = self.passages.lengths, self.size * self.bucket if self.bucket > 1 else 1
+        buckets = (drawn[start : start + width] for start in range(0, len(drawn), width))
+        waiting = deque(q for bucket in buckets for q in sorted(bucket, key=lambda query: lengths[orders[query][0]]))
         for _ in range(len(part) // self.size):
             chosen: dict[int, int] = {}  # positives by query
             passed: list[int] = []

@@ -300,14 +300,12 @@ class TrainableSentence(TrainableText):
 
     def read_queries(self, queries: Sequence[str]) -> list[Tokenised]:
         """Token ids of queries after their prompt."""
-        return self._read(queries, self.prompts[0])
+        return add_types(replace(self.reader, prompt=self.prompts[0])(queries))
 
     def read_passages(self, passages: Sequence[Document]) -> list[Tokenised]:
         """Token ids of documents after their prompt."""
-        return self._read([passage.contents for passage in passages], self.prompts[1])
-
-    def _read(self, texts: Sequence[str], prompt: str) -> list[Tokenised]:
-        return add_types(replace(self.reader, prompt=prompt)(texts))
+        texts = [passage.contents for passage in passages]
+        return add_types(replace(self.reader, prompt=self.prompts[1])(texts))
 
     def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors [B, D]."""

@@ -21,7 +21,7 @@ from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_plugins.train.common.batches import ImageBatch, TextBatch
 from lexvl_plugins.train.images.captioned import Taught, read_captioned
 from lexvl_plugins.train.images.checkpoints import LIKELY, SHARE, weigh, with_rows
-from lexvl_plugins.train.images.material import hit_rates
+from lexvl_plugins.train.images.material import compute_hit_rates
 from lexvl_plugins.train.images.sides import VdrImageOver, VdrTextOver
 from lexvl_plugins.train.images.stores import weights_digest
 from lexvl_plugins.train.loop import train
@@ -94,7 +94,9 @@ def test_the_loaded_encoder_is_the_pair_that_validated(trained: Path, corpus: st
     held_out = read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
     images, texts = model.document.weights(held_out.images), model.query.weights(held_out.texts)
     scores = torch.from_numpy((texts @ images.T).toarray())
-    found = {f"t2i_R@{k}": value for k, value in hit_rates(scores, torch.arange(4).repeat_interleave(2)).items()}
+    found = {
+        f"t2i_R@{k}": value for k, value in compute_hit_rates(scores, torch.arange(4).repeat_interleave(2)).items()
+    }
     measured = json.loads((trained / "training.json").read_text())["validation"]
     assert found == {key: measured[key] for key in found}
 
@@ -195,7 +197,7 @@ def test_the_mean_score_of_several_teachers_teaches() -> None:
     """Two teachers of one caption and two images: cosines 1 and 0 of the first, 0.6 and 0.8 of the second."""
     first = (torch.eye(2), torch.tensor([[1.0, 0.0]]))
     second = (torch.tensor([[0.6, 0.8, 0.0], [0.8, 0.6, 0.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
-    scores = Taught.of([first, second]).scores(np.array([0]), np.array([0, 1]))
+    scores = Taught.join([first, second]).scores(np.array([0]), np.array([0, 1]))
     np.testing.assert_allclose(scores.numpy(), [[0.8, 0.4]], rtol=1e-6)
 
 

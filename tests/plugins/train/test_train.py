@@ -17,7 +17,7 @@ from lexvl_plugins.train.command import planned
 from lexvl_plugins.train.common.batches import ImageBatch, TextStore, add_types
 from lexvl_plugins.train.common.learner import Temperatures, compute_objective, make_learning_rate
 from lexvl_plugins.train.images.captioned import Batches, CaptionTerms, read_captioned
-from lexvl_plugins.train.images.material import backward_rates, hit_rates
+from lexvl_plugins.train.images.material import compute_backward_rates, compute_hit_rates
 from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.images.stores import Cache, PixelStore, augment, read_pixels
 from lexvl_plugins.train.loop import train
@@ -117,7 +117,7 @@ def test_the_checkpoint_is_the_trained_pair(trained: Path, corpus: str, tmp_path
     assert images.shape == (4, len(model.document.vocabulary)) and (np.diff(images.indptr) == 8).all()
     scores = torch.from_numpy((texts @ images.T).toarray())
     owner = torch.arange(4).repeat_interleave(2)
-    found = {f"t2i_R@{k}": value for k, value in hit_rates(scores, owner).items()}
+    found = {f"t2i_R@{k}": value for k, value in compute_hit_rates(scores, owner).items()}
     measured = json.loads((trained / "training.json").read_text())["validation"]
     assert found == {key: measured[key] for key in found}
     assert "[CLS]" not in model.document.vocabulary.terms and "square" in model.document.vocabulary.terms
@@ -353,11 +353,14 @@ def test_the_learning_rate_warms_up_and_falls() -> None:
 
 def test_hit_rates_by_hand_and_equal_scores_by_position() -> None:
     scores, owner = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.4]]), torch.tensor([0, 1, 1])
-    assert (hit_rates(scores, owner)[1], backward_rates(scores.T, owner)[1]) == (pytest.approx(66.67), 100.0)
+    assert (compute_hit_rates(scores, owner)[1], compute_backward_rates(scores.T, owner)[1]) == (
+        pytest.approx(66.67),
+        100.0,
+    )
     flat = torch.zeros(4, 4)
-    assert hit_rates(flat, torch.arange(4))[1] == backward_rates(flat, torch.arange(4))[1] == 25.0
+    assert compute_hit_rates(flat, torch.arange(4))[1] == compute_backward_rates(flat, torch.arange(4))[1] == 25.0
     # Image 0 has captions 0 and 2, image 1 captions 1 and 3; caption 1 ties with image 0's best, which comes later.
     scores = torch.tensor([[0.1, 0.9, 0.9, 0.0], [0.5, 0.5, 0.1, 0.5]])
-    assert backward_rates(scores, torch.tensor([0, 1, 0, 1]))[1] == 0.0
+    assert compute_backward_rates(scores, torch.tensor([0, 1, 0, 1]))[1] == 0.0
     with pytest.raises(UsageError, match="scores that are no numbers"):
-        hit_rates(torch.full((2, 2), torch.nan), torch.arange(2))
+        compute_hit_rates(torch.full((2, 2), torch.nan), torch.arange(2))

@@ -15,7 +15,7 @@ from safetensors.torch import load_model
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train import curve
+from lexvl_plugins.train import watching as curve
 from lexvl_plugins.train.common import learner as loss
 from lexvl_plugins.train.common.batches import TextStore
 from lexvl_plugins.train.common.evaluation import find_collapses, measure_batch, measure_likeness
@@ -57,7 +57,7 @@ def test_the_panels_of_a_curve_by_hand() -> None:
         {"step": 1, "temperature": 1.0, "nDCG@10": 0.5, "mean_query_terms": 4.0, "score": 0.5},
         {"step": 2, "stopped": "early"},
     ]
-    assert curve.panels_of(rows) == {
+    assert curve.make_panels(rows) == {
         "losses": {"vdr": [(1, 2.0)], "loss": [(1, 3.0)]},
         "active terms": {"query_terms": [(1, 5.0)], "mean_query_terms": [(1, 4.0)]},
         "validation": {"nDCG@10": [(1, 0.5)]},
