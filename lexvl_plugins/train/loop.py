@@ -37,11 +37,11 @@ from lexvl_plugins.train.run_folder import (
     STATE,
     WORDS,
     TrainingState,
-    entries,
-    keep,
+    check_entries,
     reserve,
     resume,
     rewind,
+    save_state,
     tidy,
 )
 from lexvl_plugins.train.splits import TRAINING, Sources
@@ -105,7 +105,7 @@ def train(
         with disk_errors(folder):
             make_folder(folder)
     with processes.open_folder(output) as own, disk_errors(output), keep_random_numbers(chosen):
-        entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
+        check_entries(own)  # a wrong folder raises here, before the data are read, which may take a minute
         log.info("%s: reading %s", output, ", ".join(recipe.data.corpora))
         # Only the first of several processes writes into the cache.
         sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own, cache or output)
@@ -194,20 +194,20 @@ class Training:
         last = min(last, end)
         if progress.step >= last:
             return
-        inputs = self.material.stage_inputs(recipe, number, learner.pair)
+        inputs = self.material.make_stage_inputs(recipe, number, learner.pair)
         self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
         began = time.monotonic() - progress.seconds
-        with Watch.opened(recipe, number, first, self.own, self.terms, inputs) as watch:
+        with Watch.open(recipe, number, first, self.own, self.terms, inputs) as watch:
             for step in range(progress.step, last):
                 try:
                     taken = learner.take_step(recipe, stage, inputs.batches, step, step - first)
                 except NotFinite as error:
-                    raise watch.failed(error, learner, step, self.material.data[TRAINING].listed) from error
+                    raise watch.write_failure(error, learner, step, self.material.data[TRAINING].describe) from error
                 except DataError as error:  # of a stream: a shard has gone, or is not as it was
                     if not self.processes.first or not progress.step:
                         raise
-                    keep(learner.accelerator, self.output, progress)
+                    save_state(learner.accelerator, self.output, progress)
                     raise DataError(
                         f"{error}; {self.output} has the state of step {progress.step}: run again"
                     ) from error
@@ -216,17 +216,17 @@ class Training:
                         raise
                     raise explain_memory(step, stage.optimisation, error) from error
                 progress.record(taken.loss, taken.parts, time.monotonic() - began)
-                watch.after(taken, learner, progress)
+                watch.report_step(taken, learner, progress)
                 done = progress.step - first
-                if self.processes.agree(watch.ends_early(progress)):
-                    watch.end(progress)
+                if self.processes.agree(watch.shall_end(progress)):
+                    watch.end_early(progress)
                 stops = progress.step >= last or self.processes.agree(time.monotonic() >= deadline)
                 name = self.saving.name_due(number, done, inputs.batches.per_epoch, progress.step == end)
                 # Before the state: a run that resumes from a state has all checkpoints up to its step.
                 if name and self.processes.first:
                     self.saving.keep(learner.tested, name, first + done)
                 if self.processes.first and (progress.step % recipe.state_every == 0 or stops):
-                    keep(learner.accelerator, self.output, progress)
+                    save_state(learner.accelerator, self.output, progress)
                 if stops:
                     break
 

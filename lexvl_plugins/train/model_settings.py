@@ -30,7 +30,7 @@ class Settings(BaseModel):
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _heads_fit(side: TextSettings | BpeTextSettings | ImageSettings) -> None:
+def _check_heads(side: TextSettings | BpeTextSettings | ImageSettings) -> None:
     if side.width % side.heads:
         raise ValueError(f"width {side.width} is no multiple of heads {side.heads}")
 
@@ -65,12 +65,12 @@ class TextSettings(Settings):
         }
 
     @model_validator(mode="after")
-    def _fits(self) -> TextSettings:
+    def _check(self) -> TextSettings:
         if self.tokenizer is not None and self.words != TextSettings.model_fields["words"].default:
             raise ValueError(
                 f"words {self.words}: the tokenizer of {self.tokenizer} has its own tokens; leave words out"
             )
-        _heads_fit(self)
+        _check_heads(self)
         return self
 
 
@@ -90,8 +90,8 @@ class BpeTextSettings(Settings):
     dropout: ClassVar[float] = 0.0
 
     @model_validator(mode="after")
-    def _fits(self) -> BpeTextSettings:
-        _heads_fit(self)
+    def _check(self) -> BpeTextSettings:
+        _check_heads(self)
         return self
 
 
@@ -102,7 +102,7 @@ class StemSettings(Settings):
     blocks: tuple[NonNegativeInt, ...]
 
     @model_validator(mode="after")
-    def _fits(self) -> StemSettings:
+    def _check(self) -> StemSettings:
         if len(self.widths) != len(self.blocks):
             raise ValueError(f"{len(self.widths)} widths and {len(self.blocks)} blocks; expected one of each per stage")
         return self
@@ -129,10 +129,10 @@ class ImageSettings(Settings):
         return self.resolution // self.patch_size
 
     @model_validator(mode="after")
-    def _fits(self) -> ImageSettings:
+    def _check(self) -> ImageSettings:
         if self.resolution % self.patch_size:
             raise ValueError(f"resolution {self.resolution} is no multiple of patch_size {self.patch_size}")
-        _heads_fit(self)
+        _check_heads(self)
         if self.stem and (stride := 2 ** len(self.stem.widths)) != self.patch_size:
             raise ValueError(f"a stem of {len(self.stem.widths)} stages has stride {stride}, not {self.patch_size}")
         return self
@@ -163,7 +163,7 @@ class SwinSettings(Settings):
         return self.resolution // (self.patch_size << (len(self.depths) - 1))
 
     @model_validator(mode="after")
-    def _fits(self) -> SwinSettings:
+    def _check(self) -> SwinSettings:
         stages = len(self.depths)
         if len(self.heads) != stages:
             raise ValueError(f"{stages} depths and {len(self.heads)} heads; expected one of each per stage")
@@ -212,11 +212,11 @@ class PretrainedImage(Settings):
 
 # The names by which pydantic tells the settings of a side apart, each by a key that the side has; they are no part of a
 # key. A side with none of the keys is fresh.
-FRESH, PRETRAINED, OF_BPE, OF_SWIN, OF_TABLE = FORMS = ("(fresh)", "(pretrained)", "(bpe)", "(swin)", "(table)")
-TOLD_BY: Mapping[str, str] = {"checkpoint": PRETRAINED, "merges": OF_BPE, "depths": OF_SWIN, "table": OF_TABLE}
+FRESH, PRETRAINED, BPE, SWIN, TABLE = FORMS = ("(fresh)", "(pretrained)", "(bpe)", "(swin)", "(table)")
+TOLD_BY: Mapping[str, str] = {"checkpoint": PRETRAINED, "merges": BPE, "depths": SWIN, "table": TABLE}
 
 
-def _by(*keys: str) -> Discriminator:
+def _choose_by(*keys: str) -> Discriminator:
     def form_of(value: Any) -> str:
         for key in keys:
             if (value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)) is not None:
@@ -228,15 +228,15 @@ def _by(*keys: str) -> Discriminator:
 
 AnyText = Annotated[
     Annotated[TextSettings, Tag(FRESH)]
-    | Annotated[BpeTextSettings, Tag(OF_BPE)]
+    | Annotated[BpeTextSettings, Tag(BPE)]
     | Annotated[PretrainedText, Tag(PRETRAINED)],
-    _by("checkpoint", "merges"),
+    _choose_by("checkpoint", "merges"),
 ]
 AnyImage = Annotated[
     Annotated[ImageSettings, Tag(FRESH)]
-    | Annotated[SwinSettings, Tag(OF_SWIN)]
+    | Annotated[SwinSettings, Tag(SWIN)]
     | Annotated[PretrainedImage, Tag(PRETRAINED)],
-    _by("checkpoint", "depths"),
+    _choose_by("checkpoint", "depths"),
 ]
 
 
@@ -351,7 +351,7 @@ class ModelSettings(ImagePairSettings):
     codebook: CodebookSettings = CodebookSettings()
 
     @model_validator(mode="after")
-    def _fits(self) -> ModelSettings:
+    def _check(self) -> ModelSettings:
         texts, images = isinstance(self.text, PretrainedText), isinstance(self.image, PretrainedImage)
         if self.kind == "vdr-crossmodal" and texts and not images and not self.of_tokens:
             raise ValueError("a pretrained text beside a new image has the tokens of its tokenizer: text.terms: tokens")
@@ -413,7 +413,7 @@ class HeadSettings(ImagePairSettings):
     least: PositiveInt = 3
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> HeadSettings:
+    def _check(self) -> HeadSettings:
         if (self.pair is None) == (self.words is None):
             raise ValueError("expected either `pair` (images and captions) or `words` (stored vectors)")
         return self
@@ -451,18 +451,20 @@ class TableSettings(Settings):
     adds: bool = False
 
     @model_validator(mode="after")
-    def _fits(self) -> TableSettings:
+    def _check(self) -> TableSettings:
         if self.rank and self.table != "li_lsr":
             raise ValueError(f"rank {self.rank}: only li_lsr has A and B")
         return self
 
 
-AnyTower = Annotated[Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], _by("checkpoint")]
+AnyTower = Annotated[
+    Annotated[TextSettings, Tag(FRESH)] | Annotated[TowerSettings, Tag(PRETRAINED)], _choose_by("checkpoint")
+]
 AnyQueryTower = Annotated[
     Annotated[TextSettings, Tag(FRESH)]
     | Annotated[TowerSettings, Tag(PRETRAINED)]
-    | Annotated[TableSettings, Tag(OF_TABLE)],
-    _by("checkpoint", "table"),
+    | Annotated[TableSettings, Tag(TABLE)],
+    _choose_by("checkpoint", "table"),
 ]
 
 # Dimensions that a loaded encoder keeps of a text where the recipe says nothing; None for all positive ones.
@@ -498,7 +500,7 @@ class TextPairSettings(Settings):
     saved: Literal["whole", "changed"] = "whole"
 
     @model_validator(mode="after")
-    def _fits(self) -> TextPairSettings:
+    def _check(self) -> TextPairSettings:
         names = [tower.checkpoint if isinstance(tower, TowerSettings) else "" for tower in self.towers]
         if self.saved == "changed" and (self.kind not in ("vdr", "svdr") or not PACKAGED.keys() >= set(names)):
             raise ValueError("saved changed: only vdr and svdr over packaged networks (minilm) can leave these out")

@@ -93,7 +93,7 @@ class Objective(Settings):
     options: dict[str, Any] = {}
 
     @model_validator(mode="after")
-    def _limits_hold_the_temperature(self) -> Objective:
+    def _check_limits(self) -> Objective:
         if self.limits is not None and not self.limits[0] <= self.limits[1]:
             raise ValueError(f"limits {list(self.limits)}: expected the lowest temperature, then the highest")
         return self
@@ -267,7 +267,7 @@ class Recipe(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _validation(cls, content: Any) -> Any:
+    def _set_validation(cls, content: Any) -> Any:
         """Corpora of images have a split `val`; those of texts, and shards, validate where the recipe says on what."""
         model, data = (content.get(key) if isinstance(content, dict) else None for key in ("model", "data"))
         if not (isinstance(model, dict) and isinstance(data, dict)):
@@ -280,7 +280,7 @@ class Recipe(Settings):
         """The steps of all stages."""
         return sum(stage.optimisation.steps for stage in self.stages)
 
-    def until(self, step: int) -> Recipe:
+    def cut_at(self, step: int) -> Recipe:
         """The recipe of the stages that began before a step, as they decide how a checkpoint of this step is saved."""
         ends = accumulate(stage.optimisation.steps for stage in self.stages)
         begun = 1 + sum(end < step for end in ends)
@@ -312,10 +312,10 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
         raise UsageError(f"{path}: expected keys and values, found {type(content).__name__}")
     for key, value in (changes or {}).items():
         _put(content, key, value)
-    return checked(content, str(path))
+    return check_recipe(content, str(path))
 
 
-def changes_of(settings: Mapping[str, str]) -> dict[str, Any]:
+def parse_changes(settings: Mapping[str, str]) -> dict[str, Any]:
     """`{"optimisation.steps": "100"}` -> `{"optimisation.steps": 100}`: values as YAML, as `read_recipe` takes them.
 
     Raises:
@@ -327,7 +327,7 @@ def changes_of(settings: Mapping[str, str]) -> dict[str, Any]:
         raise UsageError(f"--set: a value is not YAML ({str(error).splitlines()[0]})") from error
 
 
-def checked(content: dict[str, Any], where: str) -> Recipe:
+def check_recipe(content: dict[str, Any], where: str) -> Recipe:
     """A recipe from its content.
 
     Raises:

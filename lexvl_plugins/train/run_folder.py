@@ -99,7 +99,7 @@ class TrainingState:
             self.parts.setdefault(name, []).append(part)
         self.seconds = seconds
 
-    def mean_losses(self) -> tuple[float, dict[str, float]]:
+    def take_means(self) -> tuple[float, dict[str, float]]:
         """The means of the losses and of their parts since the last call; clears them."""
         means = round(fmean(self.losses), 4), {name: float(f"{fmean(of):.4g}") for name, of in self.parts.items()}
         self.clear_losses()
@@ -110,7 +110,7 @@ class TrainingState:
         self.losses.clear()
         self.parts.clear()
 
-    def waited(self, first: int) -> int:
+    def count_waits(self, first: int) -> int:
         """The number of validations since the best one after the step `first`."""
         scores = [score for step, score in self.scores if step > first]
         return len(scores) - 1 - scores.index(max(scores)) if scores else 0
@@ -121,7 +121,7 @@ def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bo
 
     A run without a saved state has cost no time: another run replaces it.
     """
-    names, requested = entries(output), build_request(recipe, data)
+    names, requested = check_entries(output), build_request(recipe, data)
     earlier = None
     if names and not overwrite:
         try:
@@ -136,7 +136,7 @@ def reserve(output: Path, recipe: Recipe, data: Mapping[str, str], overwrite: bo
     write_json(output / DATA, data)
 
 
-def entries(output: Path) -> set[str]:
+def check_entries(output: Path) -> set[str]:
     """The names in the folder of a run; an empty set where no run has started."""
     names = {entry.name for entry in output.iterdir()} - {part_of(output / RECIPE).name}
     if names and RECIPE not in names:
@@ -159,9 +159,9 @@ def list_entries(output: Path, patterns: Sequence[str]) -> list[Path]:
     return [entry for entry in output.iterdir() if any(fnmatch(entry.name, pattern) for pattern in patterns)]
 
 
-def delete(entries: Iterable[Path]) -> None:
+def delete(check_entries: Iterable[Path]) -> None:
     """Deletes files, links and whole folders."""
-    for entry in entries:
+    for entry in check_entries:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
@@ -174,7 +174,7 @@ def tidy(output: Path) -> None:
     delete(output.glob(f"{KEPT}/*.part"))
 
 
-def keep(accelerator: Any, output: Path, progress: TrainingState) -> None:
+def save_state(accelerator: Any, output: Path, progress: TrainingState) -> None:
     """Writes a state whole; the state before it stays."""
     part, state, old = part_of(output / STATE), output / STATE, output / OLD_STATE
     with disk_errors(state):
@@ -261,12 +261,12 @@ def write_weights(state: Mapping[str, Tensor], folder: Path, kind: torch.dtype) 
     save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def step_of(state: Path) -> int:
+def read_step(state: Path) -> int:
     """The number of steps of a state."""
     return int(read_json(state / STATE_FILE, "training state")["step"])
 
 
-def best_of(output: Path) -> tuple[int, float]:
+def read_best(output: Path) -> tuple[int, float]:
     """The step and the score of the best weights; step 0 if there are none."""
     path = output / BEST_WEIGHTS
     if not path.is_file():

@@ -16,7 +16,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_plugins.train.common.evaluation import choose_examples
 from lexvl_plugins.train.common.learner import choose_optimiser
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
-from lexvl_plugins.train.images.networks import network_digests
+from lexvl_plugins.train.images.networks import compute_network_digests
 from lexvl_plugins.train.images.stores import Cache
 from lexvl_plugins.train.images.stream import StreamedImages
 from lexvl_plugins.train.model_settings import HeadSettings, TextPairSettings, TextSettings, TowerSettings
@@ -55,7 +55,7 @@ class Sources:
         else:
             data = read_splits(recipe, data_dir)
         check_batches(recipe, len(data[TRAINING]))
-        return cls(data, digests_of(recipe, data), Cache(cache))
+        return cls(data, compute_digests(recipe, data), Cache(cache))
 
     def keep(self) -> None:
         """Writes what is known of shards into the cache, for a run that resumes."""
@@ -78,7 +78,7 @@ def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
     choose_device(device)
     for stage in recipe.stages:
         choose_optimiser([{"params": [torch.zeros(1)]}], stage.optimisation)
-    for role, parts in datasets(recipe, data_dir).items():
+    for role, parts in load_datasets(recipe, data_dir).items():
         items = 0
         for dataset in parts:
             judged = (qrel for qrel in dataset.qrels() if qrel.relevance > 0)
@@ -91,7 +91,7 @@ def check(recipe: Recipe, data_dir: str | None, device: str) -> None:
             items = min(items, recipe.data.images or items)
             held_out = -(-items // recipe.data.held_out) if recipe.data.held_out else 0
             check_batches(recipe, items - held_out)
-    model_digests(recipe)
+    compute_model_digests(recipe)
 
 
 def check_batches(recipe: Recipe, items: int) -> None:
@@ -102,7 +102,7 @@ def check_batches(recipe: Recipe, items: int) -> None:
             raise UsageError(f"recipe {recipe.name}: batch_size {size} is more than the {items} training {what}")
 
 
-def datasets(recipe: Recipe, data_dir: str | None) -> dict[str, list[Dataset]]:
+def load_datasets(recipe: Recipe, data_dir: str | None) -> dict[str, list[Dataset]]:
     """By role, the datasets for training and, if there are some, for validation."""
     data, direction = recipe.data, "text-to-text" if recipe.model.of_texts else "text-to-image"
     splits = {TRAINING: data.split, VALIDATION: None if data.held_out else data.validation}
@@ -115,7 +115,7 @@ def datasets(recipe: Recipe, data_dir: str | None) -> dict[str, list[Dataset]]:
 
 def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
     """By role, the items; held-out items validate instead of a split of their own."""
-    by_role = datasets(recipe, data_dir)
+    by_role = load_datasets(recipe, data_dir)
     if recipe.model.of_texts:
         validates = bool(recipe.data.held_out)
         others = {TRAINING: recipe.data.others * validates, VALIDATION: recipe.data.others}
@@ -123,10 +123,10 @@ def read_splits(recipe: Recipe, data_dir: str | None) -> Splits:
             role: join([read_query_passages(dataset, others[role], recipe.data.titles) for dataset in parts])
             for role, parts in by_role.items()
         }
-        return held_apart(texts, recipe.data.held_out)
+        return hold_apart(texts, recipe.data.held_out)
     limits = {TRAINING: recipe.data.images}
     images = {role: read_captioned(part, limits.get(role)) for role, [part] in by_role.items()}
-    return held_apart(images, recipe.data.held_out)
+    return hold_apart(images, recipe.data.held_out)
 
 
 def read_stream(recipe: Recipe, folders: Iterable[Path]) -> dict[str, Images]:
@@ -135,24 +135,24 @@ def read_stream(recipe: Recipe, folders: Iterable[Path]) -> dict[str, Images]:
     load_dataset(corpus, data.validation or data.split, direction="text-to-image")  # shards have no split `val`
     stream = StreamedImages.read(corpus, data.images, folders)
     if not data.held_out:
-        return {TRAINING: stream, EXAMPLES: stream.at(choose_examples(len(stream)))}
-    trained, held = stream.apart(data.held_out)
+        return {TRAINING: stream, EXAMPLES: stream.select(choose_examples(len(stream)))}
+    trained, held = stream.split_off(data.held_out)
     return {TRAINING: trained, VALIDATION: held}
 
 
-def held_apart(data: dict[str, Items], every: int | None) -> dict[str, Items]:
+def hold_apart(data: dict[str, Items], every: int | None) -> dict[str, Items]:
     """The data, in which every n-th training item validates and does not train; None for no change."""
     if not every:
         return data
     whole = data[TRAINING]
     held = range(0, len(whole), every)
     rest = [number for number in range(len(whole)) if number not in held]
-    return {TRAINING: whole.at(rest), VALIDATION: whole.at(held)}
+    return {TRAINING: whole.select(rest), VALIDATION: whole.select(held)}
 
 
-def digests_of(recipe: Recipe, data: Splits) -> dict[str, str]:
+def compute_digests(recipe: Recipe, data: Splits) -> dict[str, str]:
     """Digests of all that decides a run besides its recipe: its items, networks, teachers."""
-    digests = {role: items.digest() for role, items in data.items()} | model_digests(recipe)
+    digests = {role: items.digest() for role, items in data.items()} | compute_model_digests(recipe)
     for number, stage in enumerate(recipe.stages):
         for teacher, checkpoint in enumerate(stage.teachers):
             which = f"teacher {teacher} of stage {number}" if teacher else f"the teacher of stage {number}"
@@ -160,7 +160,7 @@ def digests_of(recipe: Recipe, data: Splits) -> dict[str, str]:
     return digests
 
 
-def model_digests(recipe: Recipe) -> dict[str, str]:
+def compute_model_digests(recipe: Recipe) -> dict[str, str]:
     """Digests of the networks that a recipe starts from."""
     model = recipe.model
     if isinstance(model, TextPairSettings):
@@ -174,4 +174,4 @@ def model_digests(recipe: Recipe) -> dict[str, str]:
     if isinstance(model, HeadSettings):
         what, name = ("dense pair", model.pair) if model.pair else ("words", str(model.words))
         return {what: find_checkpoint(name).digest()}
-    return network_digests(model)
+    return compute_network_digests(model)

@@ -46,7 +46,7 @@ from lexvl_plugins.train.run_folder import (
     LOG,
     MODEL,
     TrainingState,
-    best_of,
+    read_best,
     tidy,
 )
 from lexvl_plugins.train.splits import TRAINING
@@ -85,14 +85,14 @@ class Watch:
 
     @classmethod
     @contextmanager
-    def opened(
+    def open(
         cls, recipe: Recipe, number: int, first: int, output: Path, terms: Sequence[str], inputs: StageInputs
     ) -> Iterator[Watch]:
         """A watch whose files are open; the arguments are its fields, and the number of the stage."""
         with open(output / LOG, "ab") as lines, open(output / EXAMPLES, "ab") as examples:
             yield cls(recipe, recipe.stages[number], first, output, terms, inputs, lines, examples)
 
-    def after(self, step: Step, learner: Learner, progress: TrainingState) -> None:
+    def report_step(self, step: Step, learner: Learner, progress: TrainingState) -> None:
         """Reports what is due after a step."""
         done, end = progress.step, self.first + self.stage.optimisation.steps
         if done % self.recipe.log_every == 0 or done == end:
@@ -103,7 +103,7 @@ class Watch:
     def log(self, step: Step, learner: Learner, progress: TrainingState) -> None:
         """A line with the mean losses since the last one, and what the vectors of this step's batch are like."""
         model, plan = self.recipe.model, self.stage.optimisation
-        loss, parts = progress.mean_losses()
+        loss, parts = progress.take_means()
         rate, seconds = learner.scheduler.get_last_lr()[0], round(progress.seconds, 1)
         row = {"step": progress.step, "loss": loss, "learning_rate": rate, "seconds": seconds, "losses": parts}
         figures = measure_batch(step.rounds[0], model)
@@ -135,24 +135,24 @@ class Watch:
         pair.train()
         learner.pair.train()
 
-    def ends_early(self, progress: TrainingState) -> bool:
+    def shall_end(self, progress: TrainingState) -> bool:
         """Whether validation has not improved for `patience` validations."""
         patience = self.stage.optimisation.patience
-        return patience > 0 and progress.waited(self.first) >= patience
+        return patience > 0 and progress.count_waits(self.first) >= patience
 
-    def end(self, progress: TrainingState) -> None:
+    def end_early(self, progress: TrainingState) -> None:
         """Ends the stage early: the progress becomes that of its end."""
         plan = self.stage.optimisation
         report(self.lines, {"step": progress.step, "stopped": f"{plan.patience} validations without a better score"})
         progress.step = self.first + plan.steps
         progress.clear_losses()  # those of the next stage have their own mean
 
-    def failed(
+    def write_failure(
         self, error: NotFinite, learner: Learner, step: int, listed: Callable[[TrainingBatch], Any]
     ) -> UsageError:
         """Writes the batch at which loss or gradients were not finite, and returns the error that names the file."""
         taken, path = error.step, self.output / FAILED
-        sides = {side: not_finite(taken.rounds, side) for side in ("query", "document")}
+        sides = {side: find_not_finite(taken.rounds, side) for side in ("query", "document")}
         content = {
             "step": step,
             "found": str(error),
@@ -168,7 +168,7 @@ class Watch:
         return UsageError(f"step {step}: {error}; {path} has the batch; lower the learning rate or the clip")
 
 
-def not_finite(rounds: Sequence[Encoded], side: str) -> list[int]:
+def find_not_finite(rounds: Sequence[Encoded], side: str) -> list[int]:
     """The rows of a side whose vectors are not finite in a round."""
     rows = torch.stack([~torch.isfinite(getattr(encoded, side)).all(dim=1) for encoded in rounds]).any(dim=0)
     return rows.nonzero().flatten().tolist()
@@ -185,7 +185,7 @@ def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:
 def keep_best(pair: TowerPair, output: Path, step: int, score: float) -> None:
     """Writes the weights of a pair unless those that are there validated as well."""
     path = output / BEST_WEIGHTS
-    if best_of(output)[1] >= score:
+    if read_best(output)[1] >= score:
         return
     part = part_of(path)
     with disk_errors(path):
@@ -235,7 +235,7 @@ class Saving:
         """Writes the last and the best checkpoint, deletes what was stored, and returns the folder of the last one."""
         measured = self.read_figures()
         draw_curve(self.output / LOG, self.output / CURVE)
-        best, _ = best_of(self.output)
+        best, _ = read_best(self.output)
         # The folder of the last checkpoint appears at the end: it says that the run is finished.
         with new_folder(self.output / MODEL) as part:
             self.write(pair, part, self.recipe.steps, measured.get(max(measured, default=0)))
@@ -265,7 +265,7 @@ class Saving:
 
     def write(self, pair: TowerPair, folder: Path, step: int, validation: Mapping[str, Any] | None) -> None:
         """Writes the checkpoint of a step into an empty folder, with the log so far and what it was trained on."""
-        self.material.save(self.recipe.until(step), pair, folder)
+        self.material.save(self.recipe.cut_at(step), pair, folder)
         shutil.copyfile(self.output / LOG, folder / LOG)
         content = {
             "recipe": self.recipe.model_dump(mode="json"),

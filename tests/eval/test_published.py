@@ -26,7 +26,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_plugins.bench.systems import SEARCHERS
 from lexvl_plugins.bench.vectors import SHAPES
 from lexvl_plugins.train.command import command as train_command
-from lexvl_plugins.train.recipe import changes_of, read_recipe
+from lexvl_plugins.train.recipe import parse_changes, read_recipe
 
 PAPER = """\
 paper: A et al., B, C 2024
@@ -431,7 +431,7 @@ def test_a_recipe_of_a_row_is_read_with_its_options():
         name, *options = shlex.split(text)
         parsed = typer.main.get_command(make_app(train_command)).make_context("train", ["--recipe", name, *options])
         recipe = read_recipe(
-            expected_folder().parent / "recipes" / name, changes_of(parse_settings(parsed.params["settings"] or ()))
+            expected_folder().parent / "recipes" / name, parse_changes(parse_settings(parsed.params["settings"] or ()))
         )
         assert recipe.model.kind == encoder
 

@@ -44,7 +44,8 @@ SCORE = "score"
 
 # A passage with its score, and streams of passages and of queries, each of which begins anew.
 Scored = tuple[Document, float | None]
-Documents, Topics = Callable[[], Iterator[Document]], Callable[[], Iterator[Topic]]
+Documents = Callable[[], Iterator[Document]]
+Topics = Callable[[], Iterator[Topic]]
 
 
 class Example(NamedTuple):

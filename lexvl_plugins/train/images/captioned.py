@@ -58,7 +58,7 @@ class CaptionedImages:
         """Where the captions of each image begin among all: those of image i are first[i] to first[i + 1] - 1."""
         return np.cumsum([0, *map(len, self.captions)], dtype=np.int64)
 
-    def at(self, positions: Sequence[int]) -> CaptionedImages:
+    def select(self, positions: Sequence[int]) -> CaptionedImages:
         """The images at some positions."""
         return CaptionedImages(
             [self.ids[number] for number in positions],
@@ -66,7 +66,7 @@ class CaptionedImages:
             [self.captions[number] for number in positions],
         )
 
-    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+    def describe(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The images of a batch with the captions that were drawn, to look at."""
         texts = self.texts
         return [
@@ -139,7 +139,7 @@ class Expansion:
     epochs: int = 1
 
     @classmethod
-    def of(cls, recipe: Recipe, number: int, items: int) -> Expansion:
+    def plan(cls, recipe: Recipe, number: int, items: int) -> Expansion:
         """That of a stage with so many training items."""
         plan = recipe.stages[number].optimisation
         first, per_epoch = sum(stage.optimisation.steps for stage in recipe.stages[:number]), items // plan.batch_size
@@ -168,7 +168,7 @@ class CaptionTerms:
     frequency: Tensor
 
     @classmethod
-    def of(cls, texts: TextStore, first: np.ndarray) -> CaptionTerms:
+    def count(cls, texts: TextStore, first: np.ndarray) -> CaptionTerms:
         """The terms of all captions of a split; image i has the captions first[i] to first[i + 1] - 1."""
         counts, terms = np.diff(first), texts.columns.of_token[texts.ids]
         caption = np.repeat(np.arange(len(texts)), texts.lengths)[terms >= 0]
@@ -179,7 +179,7 @@ class CaptionTerms:
         mean = np.asarray(shares.mean(axis=0), dtype=np.float32)[0]
         return cls(shares, torch.from_numpy(mean).to(texts.device))
 
-    def named(self, images: np.ndarray) -> Tensor:
+    def get_shares(self, images: np.ndarray) -> Tensor:
         """The shares of the images at some positions [B], float32 [B, V]."""
         return torch.from_numpy(self.shares[images].toarray()).to(self.frequency.device)
 
@@ -198,7 +198,7 @@ class Taught:
         images, captions = (torch.cat(side, dim=1) / len(teachers) ** 0.5 for side in zip(*teachers, strict=True))
         return cls(images, captions)
 
-    def scores(self, captions: np.ndarray, images: np.ndarray) -> Tensor:
+    def score(self, captions: np.ndarray, images: np.ndarray) -> Tensor:
         """The scores of some captions [N] and images [M], float32 [N, M]."""
         return self.captions[torch.from_numpy(captions)] @ self.images[torch.from_numpy(images)].T
 
@@ -237,7 +237,7 @@ class Batches:
         epoch, number = divmod(step, self.per_epoch)
         chosen = np.sort(self._order(epoch)[number * self.size : (number + 1) * self.size])
         draws = np.random.default_rng((self.seed, 1, step))
-        inputs = self.images.views(chosen, draws)
+        inputs = self.images.draw_views(chosen, draws)
         first, counts = self.first[chosen], self.first[chosen + 1] - self.first[chosen]
         # Distinct captions of an image where it has enough of them.
         offsets = [draws.permutation(count)[np.arange(self.rounds) % count] for count in counts]
@@ -247,8 +247,8 @@ class Batches:
             documents=inputs,
             texts=captions,
             rounds=tuple(self.captions.read_batch(row) for row in captions),
-            taught=tuple(self.taught.scores(row, chosen) for row in captions) if self.taught else None,
-            named=self.terms.named(chosen) if self.terms else None,
+            taught=tuple(self.taught.score(row, chosen) for row in captions) if self.taught else None,
+            named=self.terms.get_shares(chosen) if self.terms else None,
             frequency=self.terms.frequency if self.terms else None,
             expanded=self.expansion(step),
         )

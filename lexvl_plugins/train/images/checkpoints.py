@@ -39,7 +39,13 @@ from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_plugins.train.common.batches import TextStore
 from lexvl_plugins.train.common.tower_pair import TowerPair, project_max
-from lexvl_plugins.train.images.networks import Networks, cells_settings, merges_of, stair_config, token_columns
+from lexvl_plugins.train.images.networks import (
+    Networks,
+    choose_cells,
+    choose_columns,
+    find_merges_file,
+    make_stair_config,
+)
 from lexvl_plugins.train.images.sides import FdtImage, VdrImageOver, VdrTextOver
 from lexvl_plugins.train.images.stores import ImageStore
 from lexvl_plugins.train.model_settings import (
@@ -51,12 +57,12 @@ from lexvl_plugins.train.model_settings import (
 )
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import TEXT_FOLDER, write_weights
-from lexvl_plugins.train.words import FIRST_WORD_ID, terms_and_class_words
+from lexvl_plugins.train.words import FIRST_WORD_ID, join_terms
 
 # Names in the folder of a checkpoint: the terms, the class words, and networks that no package installs.
 TERMS, CLASSES, TEXT_NETWORK, IMAGE_NETWORK = "terms.txt", "classes.json", "text_network", "image_network"
 # Parts of a pair that no encoder reads.
-OF_TRAINING = ("log_", "parts.", "encoder_p.codebook.done")
+TRAINING_ONLY = ("log_", "parts.", "encoder_p.codebook.done")
 
 
 class ClassWordWeights(NamedTuple):
@@ -96,20 +102,20 @@ def save_pair(
     tokenizer.save_pretrained(str(folder / TEXT_FOLDER))
     config: Any = pair.encoder_q.config
     config.save_pretrained(str(folder / TEXT_FOLDER))
-    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}
-    text = text_entry(recipe, model, networks, columns, folder)
-    image = image_entry(pair, model, networks, folder)
+    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(TRAINING_ONLY)}
+    text = describe_text(recipe, model, networks, columns, folder)
+    image = describe_image(pair, model, networks, folder)
     if networks is not None:
-        state = added_or_changed(state, networks)
+        state = find_changes(state, networks)
     elif model.lexical:
         state["encoder_p.proj"] = state["encoder_p.proj"][model.registers :]
     if networks is not None and model.lexical and not model.of_tokens:
         classes = networks.text.classes if class_words else {}
-        terms = terms_and_class_words(networks.text.columns.vocabulary.terms, classes)
+        terms = join_terms(networks.text.columns.vocabulary.terms, classes)
         Vocabulary(terms, "the terms of the captions and the classes").write(folder / TERMS)
         if class_words is not None:
             write_json(folder / CLASSES, dict(networks.text.classes))
-            state = with_class_words(state, class_words)
+            state = add_class_words(state, class_words)
             text["unit_terms"] = len(networks.text.columns.vocabulary)
             image |= {"classes": CLASSES, "unit_terms": text["unit_terms"]}
     if model.family.cut:
@@ -121,24 +127,24 @@ def save_pair(
 def save_new_stair(pair: TowerPair, recipe: Recipe, model: ModelSettings, tokenizer: Any, folder: Path) -> None:
     """Writes a STAIR whose networks began with random weights into an empty folder."""
     stages: tuple[Stage, ...] = ("single", "2", "3")
-    stage: Stage = "1" if masks_texts(recipe) else stages[min(len(recipe.stages), 3) - 1]
-    stair = Stair(stair_config(model, len(tokenizer), stage))
+    stage: Stage = "1" if trained_on_masks(recipe) else stages[min(len(recipe.stages), 3) - 1]
+    stair = Stair(make_stair_config(model, len(tokenizer), stage))
     names = {"encoder_q.network": "text", "encoder_q.head": "text_head"}
     names |= {"encoder_p.network": "image", "encoder_p.head": "image_head"}
-    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(OF_TRAINING)}
+    state = {key: value for key, value in pair.state_dict().items() if not key.startswith(TRAINING_ONLY)}
     parts = {key: key.split(".", 2) for key in state}
     named = {f"{names[f'{side}.{part}']}.{key}": state[whole] for whole, (side, part, key) in parts.items()}
     load_strictly(stair, named, "the trained pair")
     save_stair(stair.to(getattr(torch, recipe.weights)), tokenizer, folder)
 
 
-def masks_texts(recipe: Recipe) -> bool:
+def trained_on_masks(recipe: Recipe) -> bool:
     """Whether the last stage trained only masked texts, so that the encoder masks too."""
     options = recipe.stages[-1].objective.options
     return bool(options.get("masked")) or options.get("queries", "vectors") != "vectors"
 
 
-def text_entry(
+def describe_text(
     recipe: Recipe, model: ModelSettings, networks: Networks | None, columns: TokenColumns, folder: Path
 ) -> dict[str, Any]:
     """The entry of the texts in config.json; copies a network that no package installs."""
@@ -149,23 +155,23 @@ def text_entry(
     if networks is not None and networks.text.checkpoint is not None:
         name = networks.text.checkpoint.reference
         if name not in PACKAGED:
-            name = copied(networks.text.checkpoint.folder, folder / TEXT_NETWORK)
+            name = copy_network(networks.text.checkpoint.folder, folder / TEXT_NETWORK)
         entry["backbone"] = {"checkpoint": name, "digest": networks.text.digest}
     if model.lexical:
         if model.kind == "vdr-crossmodal" and (model.of_tokens or model.whole):
             entry["first_word_id"] = int(columns.tokens[0]) if model.of_tokens else FIRST_WORD_ID
         else:
             entry |= {"vocabulary": TOKENS} if model.of_tokens else {"terms": TERMS}
-    if model.kind == "stair" and masks_texts(recipe):
+    if model.kind == "stair" and trained_on_masks(recipe):
         entry["text_mask"] = "own"
     return entry
 
 
-def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
+def describe_image(pair: TowerPair, model: ModelSettings, networks: Networks | None, folder: Path) -> dict[str, Any]:
     """The entry of the images in config.json; copies a network that no package installs."""
     entry: dict[str, Any] = {"type": types_of(model.kind)[IMAGE]}
     if networks is not None:
-        entry["grid"] = cells_settings(model.image).grid
+        entry["grid"] = choose_cells(model.image).grid
     if isinstance(model.image, ImageSettings):
         entry |= model.image.shape
     else:
@@ -174,7 +180,7 @@ def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None
         name = backbone.reference
         if name not in PUBLISHED:
             assert backbone.folder is not None
-            name = copied(backbone.folder, folder / IMAGE_NETWORK)
+            name = copy_network(backbone.folder, folder / IMAGE_NETWORK)
         entry["backbone"] = {"checkpoint": name, "digest": backbone.digest}
     if isinstance(pair.encoder_p, FdtImage):
         codebook = pair.encoder_p.codebook
@@ -182,7 +188,7 @@ def image_entry(pair: TowerPair, model: ModelSettings, networks: Networks | None
     return entry
 
 
-def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dict[str, Tensor]:
+def add_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> dict[str, Tensor]:
     """The weights of a pair with class words after the terms of the captions; their rows are zeros."""
     rows, bias = state["encoder_p.proj"], state["encoder_p.bias"] + words.moved
     return {
@@ -194,7 +200,7 @@ def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> di
     }
 
 
-def copied(network: Path, target: Path) -> str:
+def copy_network(network: Path, target: Path) -> str:
     """Copies the files of a network and returns the name of the copy."""
     for name in model_files(names_in(network)):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -202,7 +208,7 @@ def copied(network: Path, target: Path) -> str:
     return target.name
 
 
-def added_or_changed(state: Mapping[str, Tensor], networks: Networks) -> dict[str, Tensor]:
+def find_changes(state: Mapping[str, Tensor], networks: Networks) -> dict[str, Tensor]:
     """The weights of a pretrained pair that its networks do not have, under the names of the checkpoint.
 
     Rows after those of the pretrained input embeddings have the ending `ADDED`.
@@ -227,7 +233,7 @@ def added_or_changed(state: Mapping[str, Tensor], networks: Networks) -> dict[st
 
 
 # Weights with a row for each term, by the name of the pair: the rows, and each side's biases.
-OF_TERMS = ("encoder_?.proj", "encoder_?.bias", "encoder_?.head.bias")
+TERM_WEIGHTS = ("encoder_?.proj", "encoder_?.bias", "encoder_?.head.bias")
 
 # What the names of a checkpoint's weights are in a pair.
 NAMES = {"encoder_q.bert_model.": "encoder_q.network.", "encoder_p.backbone.": "encoder_p.network."}
@@ -255,27 +261,27 @@ def begin_with(pair: TowerPair, reference: str, model: ModelSettings, networks: 
         weights[NAMES.get(prefix, "") + key.removeprefix(prefix)] = value.float()
     state = {key: value for key, value in pair.state_dict().items() if not key.startswith("log_")}
     if model.lexical:
-        known = terms_of(checkpoint, text, model.kind)
-        for key in (key for key in weights if any(fnmatch(key, pattern) for pattern in OF_TERMS)):
-            weights[key] = with_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
+        known = find_terms(checkpoint, text, model.kind)
+        for key in (key for key in weights if any(fnmatch(key, pattern) for pattern in TERM_WEIGHTS)):
+            weights[key] = match_rows(state[key], networks.text.columns.vocabulary.terms, weights[key], known)
         weights.pop(f"encoder_p.{CLASS_SCALE}", None)
     if (added := weights.pop(EMBEDDINGS + ADDED, None)) is not None:
-        weights[EMBEDDINGS] = with_rows(
-            state[EMBEDDINGS], tokens_of(tokenizer), added, added_tokens(checkpoint, text, added)
+        weights[EMBEDDINGS] = match_rows(
+            state[EMBEDDINGS], list_tokens(tokenizer), added, find_added_tokens(checkpoint, text, added)
         )
     load_strictly(pair, {**pair.state_dict(), **weights}, f"start {reference}")
 
 
-def terms_of(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> tuple[str, ...]:
+def find_terms(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> tuple[str, ...]:
     """The terms of a lexical pair over networks, but for class words; `entry` is that of its texts."""
     where = f"{checkpoint.folder}/config.json"
     if "terms" in entry:
         return Vocabulary.read(inside(checkpoint.folder, entry["terms"], where)).terms[: entry.get("unit_terms")]
     tokenizer = load_tokenizer(inside(checkpoint.folder, str(entry.get("model_id")), where))
-    return token_columns(kind, tokenizer).vocabulary.terms
+    return choose_columns(kind, tokenizer).vocabulary.terms
 
 
-def with_rows(rows: Tensor, names: tuple[str, ...], known: Tensor, known_names: tuple[str, ...]) -> Tensor:
+def match_rows(rows: Tensor, names: tuple[str, ...], known: Tensor, known_names: tuple[str, ...]) -> Tensor:
     """A copy of `rows`, in which a row has the values of the row of `known` with the same name."""
     place = {name: number for number, name in enumerate(known_names)}
     shared = [(number, place[name]) for number, name in enumerate(names) if name in place]
@@ -286,15 +292,15 @@ def with_rows(rows: Tensor, names: tuple[str, ...], known: Tensor, known_names: 
     return copy
 
 
-def tokens_of(tokenizer: Any) -> tuple[str, ...]:
+def list_tokens(tokenizer: Any) -> tuple[str, ...]:
     """All tokens in the order of their ids."""
     return tuple(tokenizer.convert_ids_to_tokens(range(len(tokenizer))))
 
 
-def added_tokens(checkpoint: Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
+def find_added_tokens(checkpoint: Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
     """The tokens of a checkpoint's added rows, which are its last ones."""
     folder = inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
-    return tokens_of(load_tokenizer(folder))[-len(rows) :]
+    return list_tokens(load_tokenizer(folder))[-len(rows) :]
 
 
 # The name of the merges in a checkpoint.
@@ -320,15 +326,15 @@ def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path
     if not swin:
         state["visual.proj"] = state["visual.proj"].T  # it multiplies from the left
     write_weights(state, folder, getattr(torch, recipe.weights))
-    content = merges_of(model.text).read_bytes()
+    content = find_merges_file(model.text).read_bytes()
     # Without compression, as other texts that belong to a model.
     (folder / MERGES_FILE).write_bytes(gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content)
     write_json(
-        folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": kwargs_of(model, codebook.temperature)}}
+        folder / "config.json", {"model": {"type": "clip_fdt", "kwargs": describe_run(model, codebook.temperature)}}
     )
 
 
-def kwargs_of(model: ModelSettings, temperature: float) -> dict[str, Any]:
+def describe_run(model: ModelSettings, temperature: float) -> dict[str, Any]:
     """The entries of config.json, with the temperature T that the published code computes from its iteration."""
     assert isinstance(model.text, BpeTextSettings) and not isinstance(model.image, PretrainedImage)
     text, image, codebook = model.text, model.image, model.codebook
@@ -394,8 +400,8 @@ def weigh(
     known = torch.tensor([word in terms for word in words])
     classes = ClassLogits(classifier, image.standard, list(words.values()), known).to(image.proj.device)
     heaviest, logs = [], []
-    for chosen in pieces(np.arange(len(images))):
-        states = image.states(images.plain(chosen))
+    for chosen in split_batches(np.arange(len(images))):
+        states = image.compute_states(images.get_plain(chosen))
         logits = project_max(image.head(states), image.proj) + image.bias
         heaviest.append(logits.topk(min(RANK, logits.shape[1]), dim=1).values)
         logs.append(classes(states).amax(dim=1)[:, known])
@@ -406,20 +412,20 @@ def weigh(
     dims = [terms[word] for word in words if word in terms]
     moved[dims] = -SHARE * slope * torch.cat(logs).mean(dim=0)
     count = int((~known).sum())
-    own = own_logit(text, texts, image.proj)
+    own = measure_own_logit(text, texts, image.proj)
     return ClassWordWeights(scale, moved, levels[0].repeat(count), own.repeat(count))
 
 
-def own_logit(text: VdrTextOver, texts: TextStore, rows: Tensor) -> Tensor:
+def measure_own_logit(text: VdrTextOver, texts: TextStore, rows: Tensor) -> Tensor:
     """The mean logit of the terms that texts contain, a scalar."""
     total, count = rows.new_zeros(()), 0
-    for chosen in pieces(np.arange(0, len(texts), -(-len(texts) // TEXTS))):
+    for chosen in split_batches(np.arange(0, len(texts), -(-len(texts) // TEXTS))):
         batch = texts.read_batch(chosen)
-        logits = project_max(text.head(text.states(batch)), rows, batch.attention == 0) + text.bias
+        logits = project_max(text.head(text.compute_states(batch)), rows, batch.attention == 0) + text.bias
         total, count = total + logits[batch.bag].sum(), count + int(batch.bag.sum())
     return total / max(count, 1)
 
 
-def pieces(positions: np.ndarray) -> Sequence[np.ndarray]:
+def split_batches(positions: np.ndarray) -> Sequence[np.ndarray]:
     """Positions in parts of at most `BATCH`."""
     return np.array_split(positions, -(-len(positions) // BATCH))

@@ -52,8 +52,8 @@ from lexvl_plugins.train.common.batches import Details, ImageBatch, StateStore, 
 from lexvl_plugins.train.common.evaluation import StageInputs
 from lexvl_plugins.train.common.tower_pair import DetailedSide, TowerPair
 from lexvl_plugins.train.images.captioned import CaptionedImages
-from lexvl_plugins.train.images.checkpoints import TERMS, copied
-from lexvl_plugins.train.images.material import drawn, image_inputs, tokenised
+from lexvl_plugins.train.images.checkpoints import TERMS, copy_network
+from lexvl_plugins.train.images.material import make_batches, make_inputs, tokenise
 from lexvl_plugins.train.images.stores import FeatureStore
 from lexvl_plugins.train.model_settings import HeadSettings
 from lexvl_plugins.train.recipe import Recipe
@@ -122,7 +122,7 @@ class PairBase:
         width = size if self.reads is projection_of else hidden
         return Start(width, word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
 
-    def features(self, device: torch.device) -> TextAndImage:
+    def make_features(self, device: torch.device) -> TextAndImage:
         """What the pair computes of texts and images."""
         return tokenizer_and_features(Source(self.checkpoint, device), self.checkpoint, self.reads, self.start.width)[1]
 
@@ -130,7 +130,7 @@ class PairBase:
         """Writes the terms and, unless it is a packaged one, the pair; returns entries of config.json."""
         name = self.checkpoint.reference
         if name not in PACKAGED:
-            name = copied(self.checkpoint.folder, folder / DENSE)
+            name = copy_network(self.checkpoint.folder, folder / DENSE)
         self.columns.vocabulary.write(folder / TERMS)
         return {"backbone": {"checkpoint": name, "digest": self.checkpoint.digest()}, "terms": TERMS}
 
@@ -189,7 +189,7 @@ class VectorBase:
             start = Start(width, embeddings.float(), bias, values)
         return cls(words, tokenizer, columns_of_head(tokenizer, len(embeddings), specials=True), start)
 
-    def features(self, device: torch.device) -> TextAndImage:
+    def make_features(self, device: torch.device) -> TextAndImage:
         """What the tables have of texts and images."""
         return TextAndImage(stored(self.start.width, device), stored(self.start.width, device))
 
@@ -286,7 +286,7 @@ class HeadMaterial:
             base = PairBase.read(model.pair, reads, model.least, images[TRAINING].texts)
         else:
             base = VectorBase.read(model.kind, str(model.words), images[TRAINING])
-        captions = tokenised(images, TextReader(base.tokenizer, MASK_LENGTH), base.columns)
+        captions = tokenise(images, TextReader(base.tokenizer, MASK_LENGTH), base.columns)
         return cls(model, images, base, captions, sources)
 
     @property
@@ -299,16 +299,16 @@ class HeadMaterial:
         torch.manual_seed(recipe.seed)
         start = self.base.start
         if self.model.head == "random":
-            drawn = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
-            start = start._replace(embeddings=drawn, bias=None, norm=None)
+            make_batches = nn.init.xavier_uniform_(torch.empty_like(start.embeddings))
+            start = start._replace(embeddings=make_batches, bias=None, norm=None)
         make, _ = DENSE_HEADS[self.model.kind]
         head = make(start)
         return TowerPair(head, head, recipe.stages[0].objective.temperature).to(device)
 
-    def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
         """The inputs of a stage; the first computes what the head reads of all images and captions."""
         device = pair.log_temperature.device
-        sides, width = self.base.features(device), self.base.start.width
+        sides, width = self.base.make_features(device), self.base.start.width
         captions, images = {}, {}
         for role, data in self.data.items():
             made_of = [self.sources.digests[role], self.base.checkpoint.digest(), self.model.kind]
@@ -317,7 +317,9 @@ class HeadMaterial:
             captions[role] = replace(self.captions[role], device=device, states=states)
             numbers = self.compute_numbers(sides.image, width, f"images-{role}", data.images, made_of)
             images[role] = FeatureStore(numbers[:, None, None], device)
-        return image_inputs(drawn(recipe, number, self.data[TRAINING], images, captions), self.data, images, captions)
+        return make_inputs(
+            make_batches(recipe, number, self.data[TRAINING], images, captions), self.data, images, captions
+        )
 
     def compute_numbers(
         self, side: Features, width: int, what: str, inputs: Sequence[str], made_of: Sequence[str]
@@ -326,7 +328,7 @@ class HeadMaterial:
         tower = DenseTower(side.items, side.embed, width, normalise=False)
         starts = range(0, len(inputs), PIECE)
         pieces = (tower.features(inputs[start : start + PIECE], PIECE) for start in starts)
-        return self.sources.cache.array(what, made_of, (len(inputs), width), np.dtype(np.float32), pieces)
+        return self.sources.cache.store_array(what, made_of, (len(inputs), width), np.dtype(np.float32), pieces)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the head in the layout of its reference, with what its encoder needs beside it."""

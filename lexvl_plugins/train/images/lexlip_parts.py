@@ -73,17 +73,17 @@ class MaskedWords(TrainingPart):
     def compute_fields(self, pair: Any, batch: TrainingBatch, documents: Details) -> list[dict[str, Any]]:
         """Three predictions for each round."""
         assert documents.logits is not None, "lexical images keep their logits"
-        return [{"predicted": self.predictions(pair.encoder_q, texts, documents.logits)} for texts in batch.rounds]
+        return [{"predicted": self.predict(pair.encoder_q, texts, documents.logits)} for texts in batch.rounds]
 
-    def predictions(self, side: LexicalText, texts: TextBatch, images: Tensor) -> tuple[Predicted, ...]:
+    def predict(self, side: LexicalText, texts: TextBatch, images: Tensor) -> tuple[Predicted, ...]:
         """Predictions of the encoder, of the decoder after the text, and of the decoder after the image."""
         padding: Tensor = texts.attention == 0
         network: Any = side.network
         generator = torch.Generator().manual_seed(int(torch.randint(2**31, ())))
-        ids, labels = self.masked(texts, ENCODER_SHARE, generator)
+        ids, labels = self.mask(texts, ENCODER_SHARE, generator)
         states = network(input_ids=ids, attention_mask=texts.attention).last_hidden_state
         logits = side.logits(states)  # [B, L, V]
-        weak_ids, weak_labels = self.masked(texts, DECODER_SHARE, generator)
+        weak_ids, weak_labels = self.mask(texts, DECODER_SHARE, generator)
         embedded = network.embeddings(input_ids=weak_ids)  # [B, L, D]
         words = network.get_input_embeddings().weight[self.terms]
         predicted = [Predicted(logits, labels)]
@@ -93,7 +93,7 @@ class MaskedWords(TrainingPart):
             predicted.append(Predicted(side.logits(decoded), weak_labels))
         return tuple(predicted)
 
-    def masked(self, texts: TextBatch, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def mask(self, texts: TextBatch, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Token ids with masked words, and the term of each masked position, both int64 [B, L]."""
         special = self.special[texts.ids] | (texts.attention == 0)
         begins = ~self.continues[texts.ids] & ~special
@@ -166,7 +166,7 @@ class MomentumKeys(TrainingPart):
         self.latest = None
 
 
-def parts_of(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, TrainingPart]:
+def make_parts(pair: Any, stages: Sequence[StageSettings], text: TextNetwork) -> dict[str, TrainingPart]:
     """The parts that the stages need, by the name of their objective."""
     makers: Mapping[str, Callable[[], TrainingPart]] = {
         "masked_words": lambda: MaskedWords(text),

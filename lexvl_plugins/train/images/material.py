@@ -26,18 +26,18 @@ from lexvl_plugins.train.common.evaluation import Examples, StageInputs, choose_
 from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import Batches, CaptionedImages, CaptionTerms, Expansion, Taught
 from lexvl_plugins.train.images.checkpoints import ClassWordWeights, begin_with, save_new_stair, save_pair, weigh
-from lexvl_plugins.train.images.lexlip_parts import parts_of
-from lexvl_plugins.train.images.networks import Networks, load_networks, tokens_and_columns
+from lexvl_plugins.train.images.lexlip_parts import make_parts
+from lexvl_plugins.train.images.networks import Networks, load_networks, prepare_tokens
 from lexvl_plugins.train.images.sides import SIDES, ImageOver, TextOver, VdrImageOver, VdrTextOver
 from lexvl_plugins.train.images.stores import (
     FeatureStore,
     ImageStore,
     PixelStore,
-    normalised,
+    digest_weights,
     read_features,
+    read_normalised,
     read_pixels,
     read_states,
-    weights_digest,
 )
 from lexvl_plugins.train.images.stream import StreamedBatches, StreamedImages
 from lexvl_plugins.train.model_settings import (
@@ -100,14 +100,14 @@ class Material:
         networks = None
         if model.whole:
             assert isinstance(image, ImageSettings)
-            tokenizer, columns = tokens_and_columns(model, captions, output / WORDS)
+            tokenizer, columns = prepare_tokens(model, captions, output / WORDS)
             prepare = Pixels(image.resolution)
         else:
             torch.manual_seed(recipe.seed)  # of networks with random weights
             networks = load_networks(model, captions, output / WORDS)
             tokenizer, columns, prepare = networks.text.tokenizer, networks.text.columns, networks.image.pixels
         reader = TextReader(tokenizer, text.max_length)
-        stores = tokenised(sources.images, reader, columns)
+        stores = tokenise(sources.images, reader, columns)
         return cls(model, data, reader, columns, stores, prepare, networks, sources)
 
     def make_pair(self, recipe: Recipe, device: torch.device) -> TowerPair:
@@ -117,7 +117,7 @@ class Material:
         sides = SIDES[self.model.kind](self.model, self.columns, self.networks)
         pair = TowerPair(*sides, recipe.stages[0].objective.temperature, of_bags)
         if self.networks is not None:
-            pair.parts.update(parts_of(pair, recipe.stages, self.networks.text))
+            pair.parts.update(make_parts(pair, recipe.stages, self.networks.text))
         pair.to(device)
         if self.model.start and self.networks:
             begin_with(pair, self.model.start, self.model, self.networks, self.tokenizer)
@@ -125,36 +125,36 @@ class Material:
             standardise(pair, self)
         return pair
 
-    def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
         """The inputs of a stage; decodes its images and computes what its frozen networks make of them."""
         stage, device = recipe.stages[number], pair.log_temperature.device
         memory = self.sources.images
-        captions = {role: captions_of(role, self, pair) for role in memory}
-        images = {role: images_of(role, recipe, number, self, pair) for role in memory}
+        captions = {role: prepare_captions(role, self, pair) for role in memory}
+        images = {role: prepare_images(role, recipe, number, self, pair) for role in memory}
         if isinstance(stream := self.data[TRAINING], StreamedImages):
             streamed = StreamedBatches(stream, recipe, number, self.reader, self.columns, self.prepare, device)
-            return image_inputs(streamed, memory, images, captions)
-        teachers = [teacher_vectors(checkpoint, self, device) for checkpoint in stage.teachers]
+            return make_inputs(streamed, memory, images, captions)
+        teachers = [compute_teacher_vectors(checkpoint, self, device) for checkpoint in stage.teachers]
         taught = Taught.join(teachers) if teachers else None
-        return image_inputs(drawn(recipe, number, stream, images, captions, taught), memory, images, captions)
+        return make_inputs(make_batches(recipe, number, stream, images, captions, taught), memory, images, captions)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
         """Writes the pair in the layout of its encoder."""
         if self.model.kind == "stair" and self.model.whole:
             save_new_stair(pair, recipe, self.model, self.tokenizer, folder)
             return
-        words = class_words_of(recipe, self, pair)
+        words = weigh_class_words(recipe, self, pair)
         save_pair(pair, recipe, self.model, self.tokenizer, self.columns, folder, self.networks, words)
 
 
-def tokenised(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:
+def tokenise(data: Mapping[str, CaptionedImages], reader: TextReader, columns: TokenColumns) -> dict[str, TextStore]:
     """All captions by role, tokenised once."""
     return {
         role: TextStore.make(add_types(reader(images.texts)), columns, reader.pad_id) for role, images in data.items()
     }
 
 
-def drawn(
+def make_batches(
     recipe: Recipe,
     number: int,
     data: CaptionedImages,
@@ -173,13 +173,13 @@ def drawn(
         plan.batch_size,
         plan.captions_per_image,
         recipe.seed,
-        Expansion.of(recipe, number, len(images[TRAINING])),
-        CaptionTerms.of(captions[TRAINING], first) if names else None,
+        Expansion.plan(recipe, number, len(images[TRAINING])),
+        CaptionTerms.count(captions[TRAINING], first) if names else None,
         taught,
     )
 
 
-def image_inputs(
+def make_inputs(
     batches: AnyBatches,
     data: Mapping[str, CaptionedImages],
     images: Mapping[str, ImageStore],
@@ -190,18 +190,18 @@ def image_inputs(
     validation = None
     if VALIDATION in data:
         validation = Validation(images[VALIDATION], captions[VALIDATION], data[VALIDATION].first)
-    return StageInputs(batches, validation, examples_of(data[shown], images[shown], captions[shown]))
+    return StageInputs(batches, validation, pick_examples(data[shown], images[shown], captions[shown]))
 
 
-def examples_of(data: CaptionedImages, images: ImageStore, captions: TextStore) -> Examples:
+def pick_examples(data: CaptionedImages, images: ImageStore, captions: TextStore) -> Examples:
     """Some images, each with its first caption as query."""
     chosen = choose_examples(len(data))
     texts = [shorten(data.captions[place][0]) for place in chosen]
     queries = captions.read_batch(data.first[chosen])
-    return Examples(queries, images.plain(chosen), texts, [data.ids[place] for place in chosen])
+    return Examples(queries, images.get_plain(chosen), texts, [data.ids[place] for place in chosen])
 
 
-def captions_of(role: str, material: Material, pair: TowerPair) -> TextStore:
+def prepare_captions(role: str, material: Material, pair: TowerPair) -> TextStore:
     """The captions of a split, with the states of a frozen network where the texts have one."""
     texts, side = replace(material.captions[role], device=pair.log_temperature.device), pair.encoder_q
     if isinstance(side, TextOver) and not any(p.requires_grad for p in side.network.parameters()):
@@ -210,7 +210,7 @@ def captions_of(role: str, material: Material, pair: TowerPair) -> TextStore:
     return texts
 
 
-def images_of(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
+def prepare_images(role: str, recipe: Recipe, number: int, material: Material, pair: TowerPair) -> ImageStore:
     """The images of a split: stored views of a frozen network, or pixels."""
     stage, side, images = recipe.stages[number], pair.encoder_p, material.sources.images[role].images
     device, stored = pair.log_temperature.device, (material.sources.cache, role, material.sources.digests[role])
@@ -225,7 +225,7 @@ def images_of(role: str, recipe: Recipe, number: int, material: Material, pair: 
     return FeatureStore(features, device)
 
 
-def class_words_of(recipe: Recipe, material: Material, pair: TowerPair) -> ClassWordWeights | None:
+def weigh_class_words(recipe: Recipe, material: Material, pair: TowerPair) -> ClassWordWeights | None:
     """The weights of class words over the training split of the last stage; None where the pair has none."""
     networks, image, text = material.networks, pair.encoder_p, pair.encoder_q
     if networks is None or not networks.text.classes:
@@ -234,8 +234,8 @@ def class_words_of(recipe: Recipe, material: Material, pair: TowerPair) -> Class
     log.info("weights of %d class words", len(networks.text.classes))
     pair.eval()
     last = len(recipe.stages) - 1
-    texts = captions_of(TRAINING, material, pair)
-    images = images_of(TRAINING, recipe, last, material, pair)
+    texts = prepare_captions(TRAINING, material, pair)
+    images = prepare_images(TRAINING, recipe, last, material, pair)
     terms = material.columns.vocabulary.dimension
     return weigh(text, image, texts, images, networks.image.classifier, networks.text.classes, terms)
 
@@ -246,23 +246,23 @@ def standardise(pair: TowerPair, material: Material) -> None:
     side, data = pair.encoder_p, material.data[TRAINING]
     if not isinstance(side, ImageOver) or not isinstance(material.model.image, PretrainedImage):
         return
-    device, network = next(side.parameters()).device, side.frozen()
+    device, network = next(side.parameters()).device, side.copy_frozen()
 
     def computed() -> Iterator[np.ndarray]:
-        some = data.at(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
-        cells = [network(pixels) for pixels in normalised(some, material.prepare, device)]
+        some = data.select(range(0, len(data), -(-len(data) // STANDARD_IMAGES))).images
+        cells = [network(pixels) for pixels in read_normalised(some, material.prepare, device)]
         states = torch.cat(cells).flatten(0, 1)
         yield torch.stack([states.mean(dim=0), states.std(dim=0) + LEAST_STD]).cpu().numpy()
 
-    made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, repr(material.prepare), weights_digest(network)]
+    made_of = [material.sources.digests[TRAINING], STANDARD_IMAGES, repr(material.prepare), digest_weights(network)]
     shape = (2, len(side.standard.mean))
-    standard = material.sources.cache.array("standard", made_of, shape, np.dtype(np.float32), computed())
+    standard = material.sources.cache.store_array("standard", made_of, shape, np.dtype(np.float32), computed())
     mean, std = torch.from_numpy(np.array(standard)).to(device)
     side.standard.mean.copy_(mean)
     side.standard.std.copy_(std)
 
 
-def teacher_vectors(checkpoint: str, material: Material, device: torch.device) -> tuple[Tensor, Tensor]:
+def compute_teacher_vectors(checkpoint: str, material: Material, device: torch.device) -> tuple[Tensor, Tensor]:
     """The vectors of a dense pair for the training split: images [n, D], captions [m, D]."""
     teacher = load_encoder(TEACHER, checkpoint=checkpoint, device=str(device))
     data = material.sources.images[TRAINING]
@@ -270,7 +270,7 @@ def teacher_vectors(checkpoint: str, material: Material, device: torch.device) -
 
     def vectors(what: str, tower: DenseSide, inputs: Sequence[str]) -> Tensor:
         shape, kind = (len(inputs), tower.vectors(inputs[:1]).shape[1]), np.dtype(np.float32)
-        array = material.sources.cache.array(f"teacher-{what}", made_of, shape, kind, computed(tower, inputs))
+        array = material.sources.cache.store_array(f"teacher-{what}", made_of, shape, kind, computed(tower, inputs))
         return torch.from_numpy(np.array(array)).to(device)
 
     def computed(tower: DenseSide, inputs: Sequence[str]) -> Iterator[np.ndarray]:
@@ -301,7 +301,7 @@ class Validation:
             encoded = drop_registers(vectors, model)
             return keep_heaviest(encoded, bag, topk) if model.family.cut else encoded
 
-        pieces = (self.images.plain(chosen) for chosen in split_positions(len(self.images), BATCH))
+        pieces = (self.images.get_plain(chosen) for chosen in split_positions(len(self.images), BATCH))
         images = torch.cat([prepare(pair.encoder_p(piece), None, model.topk) for piece in pieces])
         owner = torch.from_numpy(np.repeat(np.arange(len(self.images)), np.diff(self.first))).to(images.device)
         vectors, bags = [], []

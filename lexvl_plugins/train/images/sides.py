@@ -40,10 +40,10 @@ from lexvl_plugins.train.images.networks import (
     INITIAL_STD,
     Networks,
     TextNetwork,
-    cells_settings,
-    new_bert,
-    new_stair,
-    pretrained_bert,
+    choose_cells,
+    load_bert,
+    make_bert,
+    make_stair,
 )
 from lexvl_plugins.train.model_settings import (
     BpeTextSettings,
@@ -64,13 +64,13 @@ class OwnText(nn.Module):
         self.config, self.bert_model, self.dropout = bert.config, bert, dropout
 
     @classmethod
-    def bert(cls, text: TextSettings | PretrainedText, tokens: int) -> tuple[Any, float]:
+    def start_bert(cls, text: TextSettings | PretrainedText, tokens: int) -> tuple[Any, float]:
         """The BERT of such a side, over so many tokens, and the dropout of its states."""
         if isinstance(text, PretrainedText):
-            return pretrained_bert(text), text.dropout
-        return new_bert(text, tokens), 0.0
+            return load_bert(text), text.dropout
+        return make_bert(text, tokens), 0.0
 
-    def states(self, batch: TextBatch) -> Tensor:
+    def compute_states(self, batch: TextBatch) -> Tensor:
         """Last hidden states [B, L, D]."""
         states = self.bert_model(input_ids=batch.ids, attention_mask=batch.attention).last_hidden_state
         return dropout(states, self.dropout, self.training)
@@ -84,7 +84,7 @@ class OwnImage(PatchTransformer):
         self.proj = nn.Parameter(torch.randn(rows, settings.width) * std)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
 
-    def states(self, batch: ImageBatch) -> Tensor:
+    def compute_states(self, batch: ImageBatch) -> Tensor:
         """Patch states [B, P, D]."""
         return PatchTransformer.forward(self, batch.values)
 
@@ -108,7 +108,7 @@ class TextOver(OverNetwork):
         super().__init__()
         self.network, self.config, self.dropout = text.bert, text.bert.config, dropout
 
-    def states(self, batch: TextBatch) -> Tensor:
+    def compute_states(self, batch: TextBatch) -> Tensor:
         """Last hidden states [B, L, D], with dropout in training."""
         states = batch.states
         if states is None:
@@ -124,17 +124,17 @@ class ImageOver(OverNetwork):
         self.network, self.settings = backbone.network, settings
         self.standard = Standard(backbone.width)
 
-    def frozen(self) -> CellsOf:
+    def copy_frozen(self) -> CellsOf:
         """A copy of the network that gives the cells, not standardised, as fast as it can."""
         network = folded(deepcopy(self.network)).eval()
         return CellsOf(network, self.settings.grid, Standard(len(self.standard.mean))).to(self.standard.mean.device)
 
-    def states(self, batch: ImageBatch) -> Tensor:
+    def compute_states(self, batch: ImageBatch) -> Tensor:
         """Standardised cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
         cells = batch.values if batch.computed else all_cells(layers_of(self.network, batch.values), self.settings.grid)
         return dropout(self.standard(cells), self.settings.dropout, self.training)
 
-    def left_out(self, states: Tensor) -> Tensor | None:
+    def drop_cells(self, states: Tensor) -> Tensor | None:
         """The cells that a step of training leaves out, bool [B, 1 + grid^2]; None for none."""
         if not (self.training and self.settings.cells):
             return None
@@ -143,7 +143,7 @@ class ImageOver(OverNetwork):
         return left_out
 
 
-def vdr_weights(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
+def compute_vdr_weights(head: Head, states: Tensor, left_out: Tensor | None = None) -> Tensor:
     """Weights [B, V] of VDR before the sparsifier, w = elu1p(max_i <f(h_i), E_v> + b_v), of unit length."""
     return normalize(elu1p(compute_logits(head, states, left_out)), dim=1)
 
@@ -154,14 +154,14 @@ class VdrText(OwnText):
     tokens: Tensor
 
     def __init__(self, text: TextSettings | PretrainedText, columns: TokenColumns):
-        super().__init__(*self.bert(text, len(columns.of_token)))
+        super().__init__(*self.start_bert(text, len(columns.of_token)))
         self.ln = nn.LayerNorm(self.config.hidden_size, eps=VDR_EPS)
         self.register_buffer("tokens", torch.from_numpy(columns.tokens), persistent=False)
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
         embeddings = self.bert_model.embeddings.word_embeddings.weight[self.tokens]
-        return vdr_weights(Head(self.ln, embeddings), self.states(batch), batch.attention == 0)
+        return compute_vdr_weights(Head(self.ln, embeddings), self.compute_states(batch), batch.attention == 0)
 
 
 class VdrTextOver(TextOver):
@@ -176,7 +176,9 @@ class VdrTextOver(TextOver):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
-        return vdr_weights(Head(self.head, self.rows[0], self.bias), self.states(batch), batch.attention == 0)
+        return compute_vdr_weights(
+            Head(self.head, self.rows[0], self.bias), self.compute_states(batch), batch.attention == 0
+        )
 
 
 class VdrImage(OwnImage):
@@ -184,7 +186,7 @@ class VdrImage(OwnImage):
 
     def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
         """Weights before the sparsifier, [B, V]."""
-        return vdr_weights(Head(nn.Identity(), self.proj), self.states(batch))
+        return compute_vdr_weights(Head(nn.Identity(), self.proj), self.compute_states(batch))
 
 
 class VdrImageOver(ImageOver):
@@ -198,20 +200,20 @@ class VdrImageOver(ImageOver):
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
-        states = self.states(batch)
-        return vdr_weights(Head(self.head, self.proj, self.bias), states, self.left_out(states))
+        states = self.compute_states(batch)
+        return compute_vdr_weights(Head(self.head, self.proj, self.bias), states, self.drop_cells(states))
 
 
 class DenseText(OwnText):
     """v = W mean_i h_i over the tokens of a text, of unit length."""
 
     def __init__(self, settings: TextSettings, columns: TokenColumns, dimensions: int):
-        super().__init__(*self.bert(settings, len(columns.of_token)))
+        super().__init__(*self.start_bert(settings, len(columns.of_token)))
         self.proj = nn.Parameter(torch.randn(dimensions, settings.width) * settings.width**-0.5)
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(mean_state(self.states(batch), batch.attention) @ self.proj.T, dim=1)
+        return normalize(mean_state(self.compute_states(batch), batch.attention) @ self.proj.T, dim=1)
 
 
 class DenseTextOver(TextOver):
@@ -223,7 +225,7 @@ class DenseTextOver(TextOver):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(self.head(mean_state(self.states(batch), batch.attention)), dim=1)
+        return normalize(self.head(mean_state(self.compute_states(batch), batch.attention)), dim=1)
 
 
 class DenseImage(OwnImage):
@@ -231,7 +233,7 @@ class DenseImage(OwnImage):
 
     def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
         """Vectors [B, D]."""
-        return normalize(self.states(batch).mean(dim=1) @ self.proj.T, dim=1)
+        return normalize(self.compute_states(batch).mean(dim=1) @ self.proj.T, dim=1)
 
 
 class DenseImageOver(ImageOver):
@@ -243,10 +245,10 @@ class DenseImageOver(ImageOver):
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(self.head(self.states(batch)[:, 0]), dim=1)
+        return normalize(self.head(self.compute_states(batch)[:, 0]), dim=1)
 
 
-def lexical_details(head: Head, states: Tensor, left_out: Tensor | None) -> Details:
+def compute_lexical_details(head: Head, states: Tensor, left_out: Tensor | None) -> Details:
     """Weights [B, V] of STAIR and LexLIP, w = log(1 + relu(max_i <TRANSFORM(h_i), e_v> + b_v)), and their logits."""
     logits = compute_logits(head, states, left_out)
     return Details(log1p_relu(logits), logits)
@@ -263,7 +265,7 @@ class StairText(DetailedSide):
         """Weights and logits, [B, V]."""
         states = dropout(self.network(batch.ids, batch.attention), self.dropout, self.training)
         head = Head(self.head, self.network.token_embedding.weight, self.head.bias)
-        return lexical_details(head, states, batch.attention == 0)
+        return compute_lexical_details(head, states, batch.attention == 0)
 
 
 class StairImage(DetailedSide):
@@ -277,7 +279,7 @@ class StairImage(DetailedSide):
     def compute(self, batch: ImageBatch) -> Details:
         """Weights and logits, [B, V]."""
         head = Head(self.head, self.shared[0], self.head.bias)
-        return lexical_details(head, self.network(batch.values), None)
+        return compute_lexical_details(head, self.network(batch.values), None)
 
 
 class LexicalText(DetailedSide, TextOver):
@@ -302,7 +304,9 @@ class LexicalText(DetailedSide, TextOver):
 
     def compute(self, batch: TextBatch) -> Details:
         """Weights and logits, [B, V]."""
-        return lexical_details(Head(self.head, self.rows, self.head.bias), self.states(batch), batch.attention == 0)
+        return compute_lexical_details(
+            Head(self.head, self.rows, self.head.bias), self.compute_states(batch), batch.attention == 0
+        )
 
 
 class LexicalImage(DetailedSide, ImageOver):
@@ -315,8 +319,8 @@ class LexicalImage(DetailedSide, ImageOver):
 
     def compute(self, batch: ImageBatch) -> Details:
         """Weights and logits, [B, V]."""
-        states = self.states(batch)
-        return lexical_details(Head(self.head, self.proj, self.head.bias), states, self.left_out(states))
+        states = self.compute_states(batch)
+        return compute_lexical_details(Head(self.head, self.proj, self.head.bias), states, self.drop_cells(states))
 
 
 class Codebook(nn.Module):
@@ -366,7 +370,7 @@ class FdtText(TextOver):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights [B, K]."""
-        weights: Tensor = self.shared[0](self.head, self.states(batch), batch.attention == 0)
+        weights: Tensor = self.shared[0](self.head, self.compute_states(batch), batch.attention == 0)
         return weights
 
 
@@ -380,8 +384,8 @@ class FdtImage(ImageOver):
 
     def forward(self, batch: ImageBatch) -> Tensor:
         """Weights [B, K]."""
-        states = self.states(batch)
-        weights: Tensor = self.codebook(self.head, states, self.left_out(states))
+        states = self.compute_states(batch)
+        weights: Tensor = self.codebook(self.head, states, self.drop_cells(states))
         return weights
 
 
@@ -394,7 +398,7 @@ class BpeFdtText(FdtText):
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights [B, K]."""
         padded = batch.attention.sum(dim=1) < self.config.max_position_embeddings
-        weights: Tensor = self.shared[0](self.head, self.states(batch), batch.attention == 0, padded)
+        weights: Tensor = self.shared[0](self.head, self.compute_states(batch), batch.attention == 0, padded)
         return weights
 
 
@@ -406,7 +410,7 @@ class PatchFdtImage(FdtImage):
         nn.Module.train(self, mode)
         return self
 
-    def states(self, batch: ImageBatch) -> Tensor:
+    def compute_states(self, batch: ImageBatch) -> Tensor:
         """Patch states [B, P, D]."""
         states: Tensor = self.network(batch.values)
         return states
@@ -416,54 +420,54 @@ class PatchFdtImage(FdtImage):
 Sides = tuple[nn.Module, nn.Module]
 
 
-def vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR: over networks, the sides share the rows of the vocabulary."""
     if networks is None:
         assert isinstance(model.image, ImageSettings) and not isinstance(model.text, BpeTextSettings)
         return VdrText(model.text, columns), VdrImage(model.image, len(columns.vocabulary), INITIAL_STD)
-    images = VdrImageOver(networks.image, cells_settings(model.image), word_embeddings(networks.text))
+    images = VdrImageOver(networks.image, choose_cells(model.image), get_word_embeddings(networks.text))
     return VdrTextOver(networks.text, model.text.dropout, images.proj), images
 
 
-def dense_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_dense_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """VDR's dense twin."""
     if networks is None:
         text, image = model.text, model.image
         assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
         return DenseText(text, columns, model.dimensions), DenseImage(image, model.dimensions, image.width**-0.5)
     texts = DenseTextOver(networks.text, model.text.dropout, model)
-    return texts, DenseImageOver(networks.image, cells_settings(model.image), model)
+    return texts, DenseImageOver(networks.image, choose_cells(model.image), model)
 
 
-def lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_lexical_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """STAIR, whose sides share the rows of the vocabulary, or LexLIP, whose two matrices begin equal."""
     if networks is None:
-        stair = new_stair(model, len(columns.of_token))
+        stair = make_stair(model, len(columns.of_token))
         return StairText(stair, model.text.dropout), StairImage(stair)
-    images = LexicalImage(networks.image, cells_settings(model.image), word_embeddings(networks.text))
+    images = LexicalImage(networks.image, choose_cells(model.image), get_word_embeddings(networks.text))
     return LexicalText(networks.text, model.text.dropout, images.proj, shared=model.kind == "stair"), images
 
 
-def fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
+def make_fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networks | None) -> Sides:
     """FDT: one codebook for both sides."""
     assert networks is not None
-    codebook, cells = Codebook(model.codebook), cells_settings(model.image)
+    codebook, cells = Codebook(model.codebook), choose_cells(model.image)
     if isinstance(model.text, BpeTextSettings):
         return BpeFdtText(networks.text, codebook), PatchFdtImage(networks.image, cells, codebook)
     texts = FdtText(networks.text, model.text.dropout, codebook)
     return texts, FdtImage(networks.image, cells, codebook)
 
 
-def word_embeddings(text: TextNetwork) -> Tensor:
+def get_word_embeddings(text: TextNetwork) -> Tensor:
     """The input embeddings of the terms, [V, D]."""
     embeddings: Tensor = text.bert.get_input_embeddings().weight.detach()[text.columns.tokens]
     return embeddings
 
 
 SIDES: Mapping[str, Callable[[ModelSettings, TokenColumns, Networks | None], Sides]] = {
-    "vdr-crossmodal": vdr_sides,
-    "dense-crossmodal": dense_sides,
-    "stair": lexical_sides,
-    "lexlip": lexical_sides,
-    "fdt": fdt_sides,
+    "vdr-crossmodal": make_vdr_sides,
+    "dense-crossmodal": make_dense_sides,
+    "stair": make_lexical_sides,
+    "lexlip": make_lexical_sides,
+    "fdt": make_fdt_sides,
 }

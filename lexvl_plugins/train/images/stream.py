@@ -38,7 +38,7 @@ from lexvl_plugins.train.images.captioned import CaptionedImages
 from lexvl_plugins.train.images.stores import augment
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import STORED
-from lexvl_plugins.train.words import Texts, word_counts
+from lexvl_plugins.train.words import Texts, count_words
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class OpenShard(NamedTuple):
     pairs: Sequence[ShardImage]
 
     @classmethod
-    def of(cls, name: str, path: Path, left_out: LeftOut) -> OpenShard:
+    def read(cls, name: str, path: Path, left_out: LeftOut) -> OpenShard:
         """Indexes a shard and reads its texts."""
         whole = index_archive(path, state_of(path))
         pairs = [image for image in read_shard(whole, name, left_out, escape_ids=True) if image.text is not None]
@@ -77,7 +77,7 @@ class Survey(NamedTuple):
     words: Mapping[str, int]
 
     @classmethod
-    def of(cls, shards: Mapping[str, Path], limit: int | None) -> Survey:
+    def take(cls, shards: Mapping[str, Path], limit: int | None) -> Survey:
         """Indexes the shards one after the other, up to that which has the last of `limit` pairs.
 
         Raises:
@@ -89,12 +89,12 @@ class Survey(NamedTuple):
         with progress_bar("count pairs", len(shards), "shards") as advance:
             for name, path in shards.items():
                 try:
-                    shard = OpenShard.of(name, path, left_out)
+                    shard = OpenShard.read(name, path, left_out)
                 except DataError as problem:
                     problems.append(str(problem))
                     continue
                 room = None if limit is None else limit - sum(counts)
-                words.update(word_counts(pair.text or "" for pair in shard.pairs[:room]))
+                words.update(count_words(pair.text or "" for pair in shard.pairs[:room]))
                 if len(words) > MOST_WORDS:
                     words = Counter({word: count for word, count in words.items() if count > 1})
                 counts.append(len(shard.pairs))
@@ -135,7 +135,7 @@ class StreamedImages:
         digest = sha256(orjson.dumps([states, limit])).hexdigest()[:16]
         file = STORED.replace("*", f"shards-{digest}.json")
         known = next((path for folder in folders if (path := folder / file).is_file()), None)
-        survey = Survey(**read_json(known, "survey of shards")) if known else Survey.of(shards, limit)
+        survey = Survey(**read_json(known, "survey of shards")) if known else Survey.take(shards, limit)
         total = sum(survey.counts)
         if not total:
             raise DataError(f"{corpus}: no image with a text in {len(shards)} shards; expected NAME.jpg with NAME.txt")
@@ -154,10 +154,10 @@ class StreamedImages:
         """What a vocabulary is learned from."""
         return self.words
 
-    def apart(self, every: int) -> tuple[StreamedImages, CaptionedImages]:
+    def split_off(self, every: int) -> tuple[StreamedImages, CaptionedImages]:
         """Splits off the first of the pairs, one of `every`, for validation; the first ones are in few shards."""
-        held = self.at(range(-(-len(self) // every)))
-        words = self.words - word_counts(held.texts)
+        held = self.select(range(-(-len(self) // every)))
+        words = self.words - count_words(held.texts)
         start = self.start + len(held)
         return StreamedImages(self.shards, self.survey, start, self.stop, self.file, words), held
 
@@ -178,7 +178,7 @@ class StreamedImages:
         before = np.cumsum(self.survey.counts, dtype=np.int64) - self.survey.counts
         return (self.start - before).clip(0, self.survey.counts)
 
-    def places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find_places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The shards [B] of positions [B], and the places of the pairs among the training pairs of each, int64."""
         shards = np.searchsorted(np.cumsum(self.used), positions, side="right")
         return shards, positions - self.firsts[shards]
@@ -190,7 +190,7 @@ class StreamedImages:
             DataError: it is not there, damaged, or has other pairs than its survey.
         """
         name, path = list(self.shards.items())[number]
-        shard = OpenShard.of(name, path, LeftOut())
+        shard = OpenShard.read(name, path, LeftOut())
         if shard.digest() != self.survey.digests[number]:
             raise DataError(
                 f"{path}: has other pairs than when the training began ({len(shard.pairs):,}, expected "
@@ -199,9 +199,9 @@ class StreamedImages:
         skipped = int(self.skipped[number])
         return shard._replace(pairs=shard.pairs[skipped : skipped + int(self.used[number])])
 
-    def at(self, positions: Sequence[int] | np.ndarray) -> CaptionedImages:
+    def select(self, positions: Sequence[int] | np.ndarray) -> CaptionedImages:
         """The images at some positions, with their texts in memory."""
-        shards, places = self.places(np.asarray(positions, dtype=np.int64))
+        shards, places = self.find_places(np.asarray(positions, dtype=np.int64))
         rows: dict[int, tuple[str, str, list[str]]] = {}
         for number in np.unique(shards).tolist():
             shard = self.open(number)
@@ -211,9 +211,9 @@ class StreamedImages:
         ids, images, texts = zip(*(rows[row] for row in range(len(rows))), strict=True)
         return CaptionedImages(ids, images, texts)
 
-    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+    def describe(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The images of a batch with their texts, to look at."""
-        some = self.at(batch.items)
+        some = self.select(batch.items)
         rows = zip(some.ids, some.images, some.captions, strict=True)
         return [{"id": pair_id, "image": image, "captions": texts} for pair_id, image, texts in rows]
 
@@ -355,7 +355,7 @@ class StreamedBatches:
     def __getitem__(self, step: int) -> TrainingBatch:
         """The batch of a step, counted from 0 over all stages; images of this process alone, texts of all."""
         items = self.order(step)
-        loaded = self._loaded(step)
+        loaded = self._take_loaded(step)
         crops = torch.from_numpy(np.stack([pair.pixels for pair in loaded])).to(self.device)
         draws = np.random.default_rng((self.seed, 1, step))
         rows, pixels = find_own_rows(len(items)), self.prepare.normalise(crops)
@@ -366,7 +366,7 @@ class StreamedBatches:
         batch = store.read_batch(np.arange(len(items)))
         return TrainingBatch(items, OwnImages(views), np.tile(items, (rounds, 1)), (batch,) * rounds)
 
-    def _loaded(self, step: int) -> list[Loaded]:
+    def _take_loaded(self, step: int) -> list[Loaded]:
         """The pairs of this process, which are read ahead unless the last step was another."""
         ahead = self.ahead[1] if self.ahead and self.ahead[0] == step else self.reading.submit(self._load, step)
         self.ahead = (step + 1, self.reading.submit(self._load, step + 1)) if step + 1 < self.end else None
@@ -380,7 +380,7 @@ class StreamedBatches:
 
     def _load(self, step: int) -> list[Loaded]:
         items = self.order(step)
-        shards, places = self.stream.places(items[find_own_rows(len(items))])
+        shards, places = self.stream.find_places(items[find_own_rows(len(items))])
         opened = {number: self._open(number) for number in dict.fromkeys(shards.tolist())}
         tasks = zip(shards.tolist(), places.tolist(), strict=True)
         return list(self.decoding.map(lambda task: load(opened[task[0]], task[1], self.prepare), tasks))

@@ -47,9 +47,9 @@ from lexvl_plugins.train.texts.sides import (
     load_sentence_sides,
     load_splade_sides,
     load_vdr_sides,
-    table_side,
+    make_table_side,
 )
-from lexvl_plugins.train.words import fresh_tokenizer
+from lexvl_plugins.train.words import make_tokenizer
 
 # The roles of the two sides; DPR's folders, and the routes of a SPLADE folder with two networks, have these names.
 ROLES = ("query", "document")
@@ -86,7 +86,7 @@ def make_text_sides(
     for role, settings in zip(ROLES, model.towers, strict=False):
         if isinstance(settings, TableSettings):
             continue
-        checkpoint = tower_checkpoint(settings, data.texts, folder / role)
+        checkpoint = prepare_checkpoint(settings, data.texts, folder / role)
         both = load(Source(checkpoint, torch.device("cpu")), settings.max_length)
         for side in both:
             for module in side.modules():
@@ -97,7 +97,7 @@ def make_text_sides(
     query, document = sides[0][0], sides[-1][1]
     if isinstance(model.query, TableSettings):
         assert isinstance(document, TrainableSplade), "the settings refuse other kinds"
-        query = table_side(model.query, document, data.passages)
+        query = make_table_side(model.query, document, data.passages)
     if model.projection == "own":
         assert isinstance(document, TrainableVdr), "the settings refuse other kinds"
         document.untie()
@@ -106,13 +106,13 @@ def make_text_sides(
     return query, document
 
 
-def tower_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoint:
+def prepare_checkpoint(settings: AnyTower, texts: Texts, folder: Path) -> Checkpoint:
     """The checkpoint of a tower; a fresh network is written into a folder first, with random weights."""
     if not isinstance(settings, TextSettings):
         return find_checkpoint(settings.checkpoint)
     import transformers
 
-    tokenizer = fresh_tokenizer(settings.tokenizer, texts(), settings.words, folder, settings.max_length)
+    tokenizer = make_tokenizer(settings.tokenizer, texts(), settings.words, folder, settings.max_length)
     config = transformers.BertConfig(**settings.shape(len(tokenizer)))
     with quietly():
         transformers.BertForMaskedLM(config).save_pretrained(str(folder))
@@ -141,7 +141,7 @@ def save_vdr(
             "topk": topk,
         }
         if not (shared and state):
-            weights, entry = changed(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
+            weights, entry = find_changes(side, model, prefix) if model.saved == "changed" else (side.state_dict(), {})
             config[prefix] |= entry
             state |= {f"{prefix}.{key}": value for key, value in weights.items()}
     write_weights(state, folder, kind)
@@ -149,7 +149,7 @@ def save_vdr(
     write_json(folder / "config.json", {"shared_encoder": shared, **cut, **config})
 
 
-def changed(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def find_changes(side: TrainableVdr, model: TextPairSettings, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The weights of a side that its packaged network does not have, and the entry that names the network."""
     tower = model.towers[0 if prefix == SIDES[0] else -1]
     assert isinstance(tower, TowerSettings), "the settings refuse a fresh network"

@@ -75,7 +75,7 @@ class TextMaterial:
         of_bags = any(stage.objective.learn_bag_temperature for stage in recipe.stages)
         return TowerPair(self.query, self.document, recipe.stages[0].objective.temperature, of_bags).to(device)
 
-    def stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
+    def make_stage_inputs(self, recipe: Recipe, number: int, pair: TowerPair) -> StageInputs:
         """The batches of a stage, and the queries that validate."""
         plan, device = recipe.stages[number].optimisation, pair.log_temperature.device
         queries, passages = (
@@ -90,7 +90,7 @@ class TextMaterial:
         if VALIDATION in self.data:
             validation = TextValidation(self.data[VALIDATION], queries[VALIDATION], passages[VALIDATION])
         shown = VALIDATION if VALIDATION in self.data else TRAINING
-        examples = examples_of(self.data[shown], queries[shown], passages[shown])
+        examples = pick_examples(self.data[shown], queries[shown], passages[shown])
         return StageInputs(batches, validation, examples)
 
     def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
@@ -101,7 +101,7 @@ class TextMaterial:
         FAMILIES[model.kind].save(query, document, model, folder, getattr(torch, recipe.weights))
 
 
-def examples_of(data: QueriesWithPassages, queries: TextStore, passages: TextStore) -> Examples:
+def pick_examples(data: QueriesWithPassages, queries: TextStore, passages: TextStore) -> Examples:
     """Some queries, each with its first positive."""
     chosen = choose_examples(len(data))
     positives = np.array([min(data.positives[place]) for place in chosen], dtype=np.int64)
@@ -148,7 +148,7 @@ class TextValidation:
             modes.setdefault("", []).append((queries @ vectors.T).cpu())
         figures_by_name: dict[str, float] = {}
         for mode in sorted(modes):
-            figures = self.figures(torch.cat(modes[mode], dim=1))
+            figures = self.compute_figures(torch.cat(modes[mode], dim=1))
             figures_by_name |= {
                 f"{mode}{name}": value for name, value in figures.items() if not mode or name.startswith("nDCG")
             }
@@ -161,7 +161,7 @@ class TextValidation:
         """nDCG@10."""
         return figures[f"nDCG@{NDCG_CUT}"]
 
-    def figures(self, scores: Tensor) -> dict[str, float]:
+    def compute_figures(self, scores: Tensor) -> dict[str, float]:
         """Means over queries, from scores [Q, n]; equal scores in the order of the passages' ids.
 
         A passage whose id is the query's does not count, as in BEIR.
@@ -174,13 +174,15 @@ class TextValidation:
             if query_id in place:
                 row = row.index_fill(0, torch.tensor([place[query_id]]), -torch.inf)
             ranked = torch.argsort(row, descending=True, stable=True)[: max(NDCG_CUT, *RECALL_CUTS)].tolist()
-            values[f"nDCG@{NDCG_CUT}"].append(ndcg([relevant.get(number, 0) for number in ranked], relevant.values()))
+            values[f"nDCG@{NDCG_CUT}"].append(
+                compute_ndcg([relevant.get(number, 0) for number in ranked], relevant.values())
+            )
             for k in RECALL_CUTS:
                 values[f"Recall@{k}"].append(sum(number in relevant for number in ranked[:k]) / len(relevant))
         return {name: round(float(np.mean(of_queries)), 4) for name, of_queries in values.items()}
 
 
-def ndcg(gains: Iterable[int], relevant: Iterable[int]) -> float:
+def compute_ndcg(gains: Iterable[int], relevant: Iterable[int]) -> float:
     """nDCG@10 with the relevance as gain, from the gains in rank order and the relevances of all relevant passages.
 
     >>> round(ndcg([0, 2, 1], [2, 1]), 4)

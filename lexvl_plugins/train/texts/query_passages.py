@@ -50,7 +50,7 @@ class QueriesWithPassages:
         yield from self.queries
         yield from (passage.contents for passage in self.passages)
 
-    def listed(self, batch: TrainingBatch) -> list[dict[str, Any]]:
+    def describe(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The queries of a batch with their positive and hard negatives, to look at."""
         assert batch.passages is not None
         ids, size = np.array([self.passages[place].doc_id for place in batch.passages]), len(batch.items)
@@ -72,7 +72,7 @@ class QueriesWithPassages:
             whole.update(orjson.dumps([sorted(of_query.items()) for of_query in self.scores]))
         return whole.hexdigest()
 
-    def at(self, positions: Sequence[int]) -> QueriesWithPassages:
+    def select(self, positions: Sequence[int]) -> QueriesWithPassages:
         """The queries at some positions, with all passages."""
         rows = {
             field: [getattr(self, field)[place] for place in positions] if getattr(self, field) else ()
@@ -217,13 +217,13 @@ class QueryBatches:
         chosen, positives = pairs[:, 0], pairs[:, 1]
         draws = np.random.default_rng((self.seed, 4, step))
         relevant = {place for query in chosen for place in self.data.positives[query]}
-        rows = [self._negatives(query, relevant, draws) for query in chosen]
+        rows = [self._draw_negatives(query, relevant, draws) for query in chosen]
         documents = np.concatenate([positives, *rows]).astype(np.int64)
         queries, passages = self.queries.read_batch(chosen), self.passages.read_batch(documents)
-        taught = self._taught(chosen, documents)
+        taught = self._score(chosen, documents)
         return TrainingBatch(chosen, passages, chosen[None], (queries,), documents, taught)
 
-    def _taught(self, chosen: np.ndarray, documents: np.ndarray) -> tuple[torch.Tensor] | None:
+    def _score(self, chosen: np.ndarray, documents: np.ndarray) -> tuple[torch.Tensor] | None:
         """A teacher's scores of the passages for each query, one [B, B (1 + K)].
 
         A passage that the teacher did not list gets 0, the score without a shared term, or the least one below it.
@@ -234,7 +234,7 @@ class QueryBatches:
         scores = [[known.get(place, min([0.0, *known.values()])) for place in documents] for known in listed]
         return (torch.tensor(scores, dtype=torch.float32, device=self.passages.device),)
 
-    def _negatives(self, query: int, relevant: set[int], draws: np.random.Generator) -> list[int]:
+    def _draw_negatives(self, query: int, relevant: set[int], draws: np.random.Generator) -> list[int]:
         """Hard negatives of a query; those relevant to another query of the batch last, then random passages."""
         if not self.negatives:
             return []

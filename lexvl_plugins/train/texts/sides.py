@@ -92,10 +92,10 @@ class TrainableText(nn.Module):
             place, longest = piece.to(batch.ids.device), max(1, max(lengths[row] for row in piece.tolist()))
             ids, attention = (part[place, :longest] for part in (batch.ids, batch.attention))
             types = torch.zeros_like(ids) if batch.types is None else batch.types[place, :longest]
-            vectors.append(self.vectors(ids, attention, types))
+            vectors.append(self.compute_vectors(ids, attention, types))
         return torch.cat(vectors)[torch.argsort(torch.cat(pieces)).to(batch.ids.device)]
 
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors before the sparsifier, from token ids, attention and token types, all int64 [B, L]."""
         raise NotImplementedError
 
@@ -129,7 +129,7 @@ class TrainableVdr(TrainableText):
         embeddings: Tensor = self.bert_model.get_input_embeddings().weight[self.tokens]
         return embeddings
 
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
         whole = self.reader.padding == "max_length"
         if whole:
@@ -174,7 +174,7 @@ class TrainableSplade(TrainableText):
         """The matrix [V, D] and the bias [V] of the head."""
         return self.decoders[0]
 
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Weights before the sparsifier, [B, V]."""
         states = self.model(input_ids=ids, attention_mask=attention).logits
         bias, count = self.decoder.bias, len(self.columns.vocabulary)  # rows without a token are not dimensions
@@ -196,7 +196,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
         misshaped=misshapen(info),
     )
     if head:
-        new_head(model, folder)
+        reset_head(model, folder)
     tokenizer = load_tokenizer(source.tokenizer_folder())
     rows = len(model.get_output_embeddings().weight)
     if not fits(rows, tokenizer):
@@ -207,7 +207,7 @@ def load_splade_sides(source: Source, max_length: int | None) -> tuple[Trainable
 
 
 @torch.no_grad()
-def new_head(model: Any, folder: Path) -> None:
+def reset_head(model: Any, folder: Path) -> None:
     """Gives a BERT a masked-LM head whose transform begins as the identity before its GELU and LayerNorm."""
     log.info("%s: has no masked-LM head; a new one over its input embeddings is trained", folder)
     predictions = model.cls.predictions
@@ -233,7 +233,7 @@ class TrainableTable(TrainableText):
         return (counts if self.adds else (counts > 0)) * table
 
 
-def table_side(settings: TableSettings, document: TrainableSplade, passages: Sequence[Document]) -> TrainableTable:
+def make_table_side(settings: TableSettings, document: TrainableSplade, passages: Sequence[Document]) -> TrainableTable:
     """Queries that look their tokens up, beside a network of documents; Li-LSR begins with ones."""
     tokenizer, count = document.reader.tokenizer, len(document.columns.vocabulary)
     if settings.table == "li_lsr":
@@ -261,7 +261,7 @@ class TrainableDpr(TrainableText):
         pairs = PassageReader(self.reader)
         return [pairs.tokens(read_passage(passage)) for passage in passages]
 
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors [B, D]."""
         states = self.bert_model(input_ids=ids, attention_mask=attention, token_type_ids=types).last_hidden_state
         vectors: Tensor = self.projection(states[:, 0])
@@ -307,7 +307,7 @@ class TrainableSentence(TrainableText):
         texts = [passage.contents for passage in passages]
         return add_types(replace(self.reader, prompt=self.prompts[1])(texts))
 
-    def vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
+    def compute_vectors(self, ids: Tensor, attention: Tensor, types: Tensor) -> Tensor:
         """Vectors [B, D]."""
         vectors: Tensor = self.model({"input_ids": ids, "attention_mask": attention})["sentence_embedding"]
         return normalize(vectors, dim=1) if self.cosine else vectors

@@ -23,7 +23,7 @@ from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
 from lexvl_plugins.train.images.material import Validation
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
 from tests.plugins.train.tiny_training import losses_of, same_weights, weights_of, write_squares
 
 # The objective of each family over networks, and its options.
@@ -77,7 +77,7 @@ def recipe_of(corpus: str, kind: str, networks: dict[str, Any], **changes: Any) 
         "log_every": 1,
         **changes,
     }
-    return checked(content, "tiny.yaml")
+    return check_recipe(content, "tiny.yaml")
 
 
 def vectors_of(side: Any, inputs: list[str]) -> np.ndarray:
@@ -94,7 +94,7 @@ def validated(recipe: Recipe, output: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def measure(self: Validation, pair: TowerPair, model: Any) -> dict[str, float]:
         pair.eval()
         with torch.no_grad():
-            images = self.images.plain(np.arange(len(self.images)))
+            images = self.images.get_plain(np.arange(len(self.images)))
             seen["images"] = drop_registers(pair.encoder_p(images), model).numpy()
             seen["texts"] = drop_registers(pair.encoder_q(self.captions.read_batch(np.arange(8))), model).numpy()
         pair.train()
@@ -187,7 +187,7 @@ def test_the_checkpoint_of_each_stage_of_stair_is_loaded_as_that_of_its_stage(co
     masks = ({"masked": True}, {}, {})
     stages = [{"objective": {"name": "stair", "options": options}, "optimisation": ONE_STEP} for options in masks]
     content = recipe_of(corpus, "stair", FRESH).model_dump(mode="json")
-    model = train(checked({**content, "stages": stages}, "tiny.yaml"), tmp_path, device="cpu", keep_every="stage")
+    model = train(check_recipe({**content, "stages": stages}, "tiny.yaml"), tmp_path, device="cpu", keep_every="stage")
     folders = [*(tmp_path / "kept" / f"stage-{number}" for number in (1, 2, 3)), model]
     assert [json.loads((folder / "config.json").read_text())["stage"] for folder in folders] == ["1", "2", "3", "3"]
     names = [type(load_encoder("stair", str(folder), device="cpu").query).__name__ for folder in folders]
@@ -297,7 +297,7 @@ def staged(corpus: str, kind: str, pretrained: dict[str, Any]) -> Recipe:
         "state_every": 1,
         "log_every": 1,
     }
-    return checked(content, "staged.yaml")
+    return check_recipe(content, "staged.yaml")
 
 
 @pytest.mark.parametrize("kind", sorted(STAGED))

@@ -20,11 +20,11 @@ from lexvl_plugins.train.common.batches import TextBatch
 from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
 from lexvl_plugins.train.images.captioned import read_captioned
 from lexvl_plugins.train.images.material import Validation
-from lexvl_plugins.train.images.networks import TextNetwork, clip_texts, load_networks
+from lexvl_plugins.train.images.networks import TextNetwork, load_networks, make_clip_texts
 from lexvl_plugins.train.images.sides import SIDES, BpeFdtText, Codebook
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import BpeTextSettings, CodebookSettings, ModelSettings
-from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
 from tests.plugins.train.tiny_training import losses_of, same_weights, weights_of, write_squares
 
 # The sizes of the networks.
@@ -73,7 +73,7 @@ def recipe_of(corpus: str, merges: Path | str, image: dict[str, Any], **changes:
         "log_every": 1,
         **changes,
     }
-    return checked(content, "tiny.yaml")
+    return check_recipe(content, "tiny.yaml")
 
 
 @pytest.mark.parametrize("image", [VIT, SWIN], ids=["vit", "swin"])
@@ -85,7 +85,7 @@ def test_the_loaded_encoder_gives_the_weights_of_the_trained_pair(
     def measure(self: Validation, pair: Any, model: Any) -> dict[str, float]:
         pair.eval()
         with torch.no_grad():
-            seen["images"] = drop_registers(pair.encoder_p(self.images.plain(np.arange(4))), model).numpy()
+            seen["images"] = drop_registers(pair.encoder_p(self.images.get_plain(np.arange(4))), model).numpy()
             seen["texts"] = drop_registers(pair.encoder_q(self.captions.read_batch(np.arange(8))), model).numpy()
         return {}
 
@@ -170,7 +170,7 @@ def test_padding_has_the_relevance_0(merges: Path) -> None:
     """All relevances of a text are below 0: those of a padded text become 0, those of a full one stay."""
     torch.manual_seed(0)
     settings = BpeTextSettings(merges=str(merges), max_length=3, width=4, layers=1, heads=1)
-    network = clip_texts(settings, 517, 2)
+    network = make_clip_texts(settings, 517, 2)
     codebook = Codebook(CodebookSettings(terms=2, width=2, attention="softmax", temperature=1.0))
     side = BpeFdtText(TextNetwork(None, "", network, None, None, {}), codebook).eval()  # type: ignore[arg-type]
     with torch.no_grad():
@@ -204,7 +204,7 @@ def test_settings_without_meaning_are_one_line(corpus: str, merges: Path, change
     content = recipe_of(corpus, merges, VIT).model_dump(mode="json")
     content["model"] |= changes
     with pytest.raises(UsageError, match=message) as raised:
-        checked(content, "tiny.yaml")
+        check_recipe(content, "tiny.yaml")
     assert "\n" not in str(raised.value)
 
 

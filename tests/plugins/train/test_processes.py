@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common.processes import Processes
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
 from tests.plugins.train.test_pieces import assert_same, gradients, image_recipe, of_texts
 from tests.plugins.train.tiny_training import rows_of
 
@@ -134,7 +134,7 @@ def of_lexlip(name: str, **plan: Any) -> Recipe:
     content = read_recipe(LEXLIP).model_dump(mode="json")
     [stage] = [stage for stage in content["stages"] if name in json.dumps(stage)]
     stage["optimisation"].update(plan)
-    return checked({**content, "stages": [stage]}, "lexlip.yaml")
+    return check_recipe({**content, "stages": [stage]}, "lexlip.yaml")
 
 
 @pytest.mark.parametrize("name", OF_WHOLE)

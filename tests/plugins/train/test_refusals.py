@@ -19,7 +19,7 @@ from lexvl_plugins.train.common.learner import choose_optimiser
 from lexvl_plugins.train.common.processes import lacks_memory
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.encoded import Encoded
-from lexvl_plugins.train.recipe import Optimisation, Recipe, checked
+from lexvl_plugins.train.recipe import Optimisation, Recipe, check_recipe
 from lexvl_plugins.train.splits import check
 from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
 from tests.plugins.train.test_texts import recipe_of, weights
@@ -42,7 +42,7 @@ def in_stages(corpus: str) -> Recipe:
         },
     ]
     content = recipe_of(corpus, "vdr", {"query": FRESH, "document": FRESH}).model_dump(mode="json")
-    return checked({**content, "stages": stages, "validate_every": 1, "log_every": 2}, "tiny.yaml")
+    return check_recipe({**content, "stages": stages, "validate_every": 1, "log_every": 2}, "tiny.yaml")
 
 
 def test_a_run_that_stops_after_every_step_ends_the_same(texts: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_plugins.train.common.processes import make_accelerator
 from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, checked
+from lexvl_plugins.train.recipe import Recipe, check_recipe
 from lexvl_plugins.train.run_folder import OURS, clear, reserve, tidy
 from lexvl_plugins.train.splits import check
 from tests.plugins.train.tiny_training import rows_of, same_weights, write_plain_squares
@@ -46,7 +46,7 @@ def recipe_of(corpus: str, **changes: Any) -> Recipe:
         "log_every": 4,
         "validate_every": 6,
     }
-    return checked({**content, **changes}, "tiny.yaml")
+    return check_recipe({**content, **changes}, "tiny.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -24,9 +24,9 @@ from lexvl_anserini.ground.records import Document
 from lexvl_plugins.train.common.batches import TextStore
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import TEXT_KINDS
-from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
 from lexvl_plugins.train.splits import Sources, check, read_splits
-from lexvl_plugins.train.texts.material import TextMaterial, TextValidation, ndcg
+from lexvl_plugins.train.texts.material import TextMaterial, TextValidation, compute_ndcg
 from lexvl_plugins.train.texts.query_passages import QueriesWithPassages, QueryBatches, join, read_query_passages
 from lexvl_plugins.train.texts.sides import load_vdr_sides
 from tests.plugins.train.tiny_training import losses_of
@@ -50,7 +50,7 @@ def recipe_of(corpus: str, kind: str, model: Mapping[str, Any] | None = None, **
         "validate_every": 4,
         "log_every": 1,
     }
-    return checked({**content, **changes}, "tiny.yaml")
+    return check_recipe({**content, **changes}, "tiny.yaml")
 
 
 def loaded(kind: str, folder: Path) -> Any:
@@ -341,7 +341,7 @@ def test_a_teachers_scores_follow_the_passages_of_a_batch(texts: str) -> None:
     data = replace(data_of([{0: 1}, {1: 1}], [[2], [3]], 4), scores=[{0: 7.0, 3: -1.0}, {1: 5.0, 3: 2.0}])
     batch = batches_of(data, 2, 1, texts)[0]
     assert batch.taught is not None and batch.taught[0].tolist() == [[7, -1, -1, -1], [0, 5, 0, 2]]
-    assert data.at([1]).scores == [{1: 5.0, 3: 2.0}] and data.digest() != replace(data, scores=()).digest()
+    assert data.select([1]).scores == [{1: 5.0, 3: 2.0}] and data.digest() != replace(data, scores=()).digest()
 
 
 @pytest.mark.parametrize("name", ["splade_margin_mse", "splade_kl"])
@@ -414,10 +414,10 @@ def test_relevance_and_hard_negatives_of_a_dataset(tmp_path: Path) -> None:
 
 def test_ndcg_and_recall_by_hand() -> None:
     """Passages tie in the order of ids; the passage with the id of the query does not count."""
-    assert ndcg([2, 0, 1], [2, 1]) == pytest.approx((2 + 1 / 2) / (2 + 1 / np.log2(3)))
+    assert compute_ndcg([2, 0, 1], [2, 1]) == pytest.approx((2 + 1 / 2) / (2 + 1 / np.log2(3)))
     data = QueriesWithPassages(["q", "b"], ["", ""], [{1: 1}, {2: 1, 0: 1}], [[], []], [Document(i) for i in "abc"])
     validation = TextValidation(data, None, None)  # type: ignore[arg-type]
-    figures = validation.figures(torch.tensor([[1.0, 1.0, 0.0], [0.0, 9.0, 1.0]]))
+    figures = validation.compute_figures(torch.tensor([[1.0, 1.0, 0.0], [0.0, 9.0, 1.0]]))
     assert figures["nDCG@10"] == pytest.approx((1 / np.log2(3) + 1) / 2, abs=1e-4)
     assert figures["Recall@10"] == 1
 

@@ -13,7 +13,7 @@ import torch
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_plugins.train.command import planned
+from lexvl_plugins.train.command import describe_plan
 from lexvl_plugins.train.common.batches import ImageBatch, TextStore, add_types
 from lexvl_plugins.train.common.learner import Temperatures, compute_objective, make_learning_rate
 from lexvl_plugins.train.images.captioned import Batches, CaptionTerms, read_captioned
@@ -22,7 +22,7 @@ from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.images.stores import Cache, PixelStore, augment, read_pixels
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.encoded import Encoded
-from lexvl_plugins.train.recipe import Augmentation, ModelSettings, Recipe, changes_of, checked, read_recipe
+from lexvl_plugins.train.recipe import Augmentation, ModelSettings, Recipe, check_recipe, parse_changes, read_recipe
 from lexvl_plugins.train.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 from tests.plugins.train.tiny_training import COLOURS, weights_of, write_squares
 
@@ -62,7 +62,7 @@ def recipe_of(corpus: str, **changes: Any) -> Recipe:
         "state_every": 2,
         "log_every": 1,
     }
-    return checked({**content, **changes}, "tiny.yaml")
+    return check_recipe({**content, **changes}, "tiny.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +165,11 @@ def test_the_objective_keeps_as_many_dimensions_as_the_model() -> None:
 
 
 def test_a_dry_run_counts_what_is_read() -> None:
-    assert planned(recipe_of("demo", optimisation={"steps": 3, "batch_size": 4}), Path("out"))["images_seen"] == 12
+    assert (
+        describe_plan(recipe_of("demo", optimisation={"steps": 3, "batch_size": 4}), Path("out"))["images_seen"] == 12
+    )
     texts = read_recipe(RECIPES / "vdr-text-paper.yaml", {"optimisation.steps": 2, "optimisation.negatives": 3})
-    rows = planned(texts, Path("out"))
+    rows = describe_plan(texts, Path("out"))
     assert (rows["queries_seen"], rows["passages_seen"]) == (512, 2048)
 
 
@@ -243,15 +245,15 @@ def test_files_and_changes_that_are_no_recipe(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text("- a\n")
     with pytest.raises(UsageError, match="expected keys and values, found list"):
         read_recipe(tmp_path / "list.yaml")
-    assert changes_of({"optimisation.betas": "[0.8, 0.9]"}) == {"optimisation.betas": [0.8, 0.9]}
+    assert parse_changes({"optimisation.betas": "[0.8, 0.9]"}) == {"optimisation.betas": [0.8, 0.9]}
     with pytest.raises(UsageError, match="--set: a value is not YAML"):
-        changes_of({"optimisation.betas": "[0.8"})
+        parse_changes({"optimisation.betas": "[0.8"})
 
 
 @pytest.mark.parametrize("name", ["demo-dense", "demo-vdr", "photos-dense", "photos-vdr", "lexvl-mini"])
 def test_what_the_package_contains_was_trained_by_the_recipe(name: str) -> None:
     about, recipe = json.loads((ASSETS / name / "training.json").read_text()), {"lexvl-mini": "vdr-text-small"}
-    assert checked(about["recipe"], name) == read_recipe(RECIPES / f"{recipe.get(name, name)}.yaml")
+    assert check_recipe(about["recipe"], name) == read_recipe(RECIPES / f"{recipe.get(name, name)}.yaml")
     assert (ASSETS / name / "log.jsonl").is_file()
 
 
@@ -327,9 +329,9 @@ def test_a_bag_has_the_words_and_no_padding() -> None:
 
 def test_the_share_of_an_image_s_captions_that_hold_a_term() -> None:
     # Image 0: "a b b" and "b"; image 1: "a". A repeated word counts once.
-    terms = CaptionTerms.of(store_of([2, 4, 5, 5, 3], [2, 5, 3], [2, 4, 3]), np.array([0, 2, 3]))
+    terms = CaptionTerms.count(store_of([2, 4, 5, 5, 3], [2, 5, 3], [2, 4, 3]), np.array([0, 2, 3]))
     assert terms.shares.toarray().tolist() == [[0.5, 1, 0], [1, 0, 0]]
-    assert terms.named(np.array([1])).tolist() == [[1, 0, 0]] and terms.frequency.tolist() == [0.75, 0.5, 0]
+    assert terms.get_shares(np.array([1])).tolist() == [[1, 0, 0]] and terms.frequency.tolist() == [0.75, 0.5, 0]
 
 
 def test_augmentation_moves_without_turning() -> None:

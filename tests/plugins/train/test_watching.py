@@ -21,8 +21,8 @@ from lexvl_plugins.train.common.batches import TextStore
 from lexvl_plugins.train.common.evaluation import find_collapses, measure_batch, measure_likeness
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.encoded import Encoded
-from lexvl_plugins.train.recipe import checked
-from lexvl_plugins.train.run_folder import best_of
+from lexvl_plugins.train.recipe import check_recipe
+from lexvl_plugins.train.run_folder import read_best
 from lexvl_plugins.train.splits import Sources
 from lexvl_plugins.train.texts.material import TextMaterial, TextValidation
 from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
@@ -92,7 +92,7 @@ def test_the_best_checkpoint_is_that_of_the_best_validation(scores: list[float],
     recipe = regularised(texts)
     scores[:] = [0.1, 0.4, 0.4]
     train(recipe, tmp_path, device="cpu", stop_after=3)
-    assert best_of(tmp_path) == (2, 0.4)
+    assert read_best(tmp_path) == (2, 0.4)
     material = TextMaterial.read(recipe, tmp_path / "made", Sources.read(recipe, None, tmp_path))
     pair = material.make_pair(recipe, torch.device("cpu"))
     load_model(pair, str(tmp_path / "best.safetensors"))
@@ -120,7 +120,7 @@ def test_a_stage_ends_where_validation_does_not_improve(
     plan = {"steps": 4, "batch_size": 3, "patience": 2}
     stage = {"objective": {"name": "info_nce"}, "optimisation": plan}
     content = recipe_of(texts, "dpr").model_dump(mode="json") | {"validate_every": 1, "stages": [stage, stage]}
-    recipe = checked(content, "tiny.yaml")
+    recipe = check_recipe(content, "tiny.yaml")
     scores[:] = [0.5, 0.4, 0.5, 0.1, 0.2, 0.3, 0.4]
     if stop:
         train(recipe, tmp_path, device="cpu", stop_after=stop)

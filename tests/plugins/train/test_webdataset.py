@@ -9,7 +9,7 @@ import pytest
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_plugins.train.corpora.webdataset import expanded, find_shards
+from lexvl_plugins.train.corpora.webdataset import expand_pattern, find_shards
 from tests.plugins.train.pair_shards import pairs, picture, write_shards, write_tar
 
 PNG, TEXT = picture(0)
@@ -26,7 +26,7 @@ PNG, TEXT = picture(0)
     ],
 )
 def test_patterns(pattern: str, names: list[str]) -> None:
-    assert expanded(pattern) == names
+    assert expand_pattern(pattern) == names
 
 
 def test_pairs_are_documents_and_topics(tmp_path: Path) -> None:
