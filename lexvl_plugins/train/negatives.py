@@ -52,9 +52,6 @@ def mine(dataset: Dataset, run: Path, mining: Mining) -> list[Mined]:
 
     Documents that are judged relevant are no negatives, nor is one whose id is the topic's where the dataset does not
     count it.
-
-    Raises:
-        DataError: the run cannot be read, or no topic of the dataset has a list and a relevant document.
     """
     relevant: dict[str, set[str]] = {}
     for qrel in dataset.qrels():
@@ -89,11 +86,7 @@ def draw_negatives(query_id: str, ranked: Sequence[ScoredDoc], left_out: Iterabl
 
 
 def write_dpr(path: Path, mined: Sequence[Mined], dataset: Dataset) -> None:
-    """Writes queries with their passages as JSON lines in DPR's format; a name in `.gz` is compressed.
-
-    Raises:
-        DataError: a document of the run, or a judged one, is not in the corpus.
-    """
+    """Writes queries with their passages as JSON lines in DPR's format; a name in `.gz` is compressed."""
     needed = {doc_id for query in mined for doc_id in (*query.positives, *query.negatives)}
     texts = {document.doc_id: document for document in dataset.documents() if document.doc_id in needed}
     if missing := sorted(needed - texts.keys()):

@@ -316,11 +316,7 @@ def read_recipe(path: Path, changes: dict[str, Any] | None = None) -> Recipe:
 
 
 def parse_changes(settings: Mapping[str, str]) -> dict[str, Any]:
-    """`{"optimisation.steps": "100"}` -> `{"optimisation.steps": 100}`: values as YAML, as `read_recipe` takes them.
-
-    Raises:
-        UsageError: a value is not YAML.
-    """
+    """`{"optimisation.steps": "100"}` -> `{"optimisation.steps": 100}`: values as YAML, as `read_recipe` takes them."""
     try:
         return {key: yaml.safe_load(value) for key, value in settings.items()}
     except yaml.YAMLError as error:
@@ -328,11 +324,7 @@ def parse_changes(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def check_recipe(content: dict[str, Any], where: str) -> Recipe:
-    """A recipe from its content.
-
-    Raises:
-        UsageError: lists every key that does not fit.
-    """
+    """A recipe from its content."""
     one_stage = "stages" not in content
     if one_stage:
         only = {key: content[key] for key in STAGE_KEYS if key in content}

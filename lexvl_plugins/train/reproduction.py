@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 def measure_trained(part: RowPart, place: Workplace) -> Finding:
-    """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished.
-
-    Raises:
-        ArtefactError: the folder has the training of another recipe or of other data.
-        MissingExtra: a package or a network that the recipe names is not installed.
-    """
+    """Trains the weights of a part, unless the user gives some, then runs its line; finds what is finished."""
     assert part.system is not None and part.system.trained_on, "`way_of` looked"
     weights, model = weights_of(part, part.system, place), trained_model(part, place)
     if weights is not None and weights.reference == str(model):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import orjson
 import torch
@@ -62,12 +62,8 @@ class Watch:
     """The reports of one stage.
 
     Attributes:
-        recipe: of the run.
-        stage: of the recipe.
         first: steps before the stage.
-        output: the folder of the run.
         terms: of the dimensions that search uses.
-        inputs: of the stage.
         lines: log.jsonl.
         examples: examples.jsonl.
         collapsed: what was wrong with the vectors of the last line.
@@ -200,34 +196,18 @@ log = logging.getLogger(__name__)
 PERIODS = EPOCH, STAGE = "epoch", "stage"
 
 
-class Saves(Protocol):
-    """The data of a run that saving its pair reads."""
-
-    @property
-    def data(self) -> Mapping[str, Sized]:
-        """The items by role."""
-        ...
-
-    def save(self, recipe: Recipe, pair: TowerPair, folder: Path) -> None:
-        """Writes a pair into an empty folder, in the layout of its encoder."""
-        ...
-
-
 @dataclass(frozen=True)
 class Saving:
     """Writes checkpoints into the folder of a run.
 
     Attributes:
-        recipe: of the run.
-        output: the folder of the run.
-        material: writes a pair in the layout of its encoder.
-        digests: of the data.
+        material: what the run reads; its `save` writes a pair in the layout of its encoder.
         keep_every: what ends with a checkpoint of its own; None for the last and the best checkpoint alone.
     """
 
     recipe: Recipe
     output: Path
-    material: Saves
+    material: Any
     digests: Mapping[str, str]
     keep_every: str | None = None
 

@@ -153,9 +153,6 @@ class TextStore:
         ids: int32 [tokens of all texts].
         first: int64 [n + 1]: text i has the ids first[i] to first[i + 1] - 1.
         types: int8 [tokens of all texts], 1 in the second part of a pair.
-        columns: the dimension of each token.
-        pad_id: of the tokenizer.
-        device: of the batches.
         states: of a frozen network; None where it computes them at each step.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,18 +24,6 @@ HEAVIEST = 10
 DENSE, ALIKE = 0.5, {True: 0.9, False: 0.99}
 # The number of examples, and of the characters of a text that names one.
 COUNT, NAME = 4, 60
-
-
-class AnyValidation(Protocol):
-    """What validates during a run."""
-
-    def measure(self, pair: TowerPair, model: Any) -> dict[str, float]:
-        """Figures by name, of a pair with the settings of its model."""
-        ...
-
-    def score(self, figures: Mapping[str, float]) -> float:
-        """The one figure by which checkpoints are compared; more is better."""
-        ...
 
 
 class Examples(NamedTuple):
@@ -72,13 +60,13 @@ class StageInputs:
     """What a stage reads.
 
     Attributes:
-        batches: of the training split.
-        validation: None where the recipe has no validation split.
+        validation: has `measure`, from a pair and its settings to figures by name, and `score`, their one figure by
+            which checkpoints are compared; None where the recipe has no validation split.
         examples: of the validation split, or of the training split where there is none.
     """
 
     batches: AnyBatches
-    validation: AnyValidation | None
+    validation: Any
     examples: Examples
 
 

@@ -85,11 +85,7 @@ class TowerPair(nn.Module):
         return super().__getattr__("encoder_q" if name == "encoder_p" and name not in self._modules else name)
 
     def start(self, stage: StageSettings) -> None:
-        """Lets the weights change that a stage names, and no others.
-
-        Raises:
-            UsageError: the patterns of the stage name no weight.
-        """
+        """Lets the weights change that a stage names, and no others."""
         names = [name for name, _ in self.named_parameters()]
         changed = {name for name in names if any(fnmatch(name, pattern) for pattern in stage.trained)}
         if stage.trained and not changed:

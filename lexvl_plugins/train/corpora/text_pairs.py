@@ -250,11 +250,7 @@ def read_triples(path: Path, escape_ids: bool = False) -> Iterator[Qrel]:
 
 
 def read_table(path: Path, expected: str) -> Iterator[tuple[str, list[str]]]:
-    """The lines of a file with two or more columns between tabs, each with its place.
-
-    Raises:
-        DataError: a line has fewer columns or another number than the first, or an empty one; or there is no line.
-    """
+    """The lines of a file with two or more columns between tabs, each with its place."""
     width = 0
     for line in read_lines(path):
         columns = [column.strip() for column in decode(line).split("\t")]

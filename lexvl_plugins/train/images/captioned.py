@@ -126,10 +126,8 @@ class Expansion:
 
     Attributes:
         rule: always, never, or controlled: rarely in the first epochs of a stage, always in its last.
-        seed: of the draws.
         first: steps before the stage.
         per_epoch: steps of an epoch.
-        epochs: of the stage.
     """
 
     rule: Literal["always", "never", "controlled"] = "always"

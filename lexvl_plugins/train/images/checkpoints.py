@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from functools import partial
 from math import log
@@ -37,7 +37,7 @@ from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_plugins.train.common.batches import TextStore
+from lexvl_plugins.train.common.batches import TextStore, split_positions
 from lexvl_plugins.train.common.tower_pair import TowerPair, project_max
 from lexvl_plugins.train.images.networks import (
     Networks,
@@ -400,7 +400,7 @@ def weigh(
     known = torch.tensor([word in terms for word in words])
     classes = ClassLogits(classifier, image.standard, list(words.values()), known).to(image.proj.device)
     heaviest, logs = [], []
-    for chosen in split_batches(np.arange(len(images))):
+    for chosen in split_positions(len(images), BATCH):
         states = image.compute_states(images.get_plain(chosen))
         logits = project_max(image.head(states), image.proj) + image.bias
         heaviest.append(logits.topk(min(RANK, logits.shape[1]), dim=1).values)
@@ -419,13 +419,9 @@ def weigh(
 def measure_own_logit(text: VdrTextOver, texts: TextStore, rows: Tensor) -> Tensor:
     """The mean logit of the terms that texts contain, a scalar."""
     total, count = rows.new_zeros(()), 0
-    for chosen in split_batches(np.arange(0, len(texts), -(-len(texts) // TEXTS))):
-        batch = texts.read_batch(chosen)
+    some = np.arange(0, len(texts), -(-len(texts) // TEXTS))
+    for chosen in split_positions(len(some), BATCH):
+        batch = texts.read_batch(some[chosen])
         logits = project_max(text.head(text.compute_states(batch)), rows, batch.attention == 0) + text.bias
         total, count = total + logits[batch.bag].sum(), count + int(batch.bag.sum())
     return total / max(count, 1)
-
-
-def split_batches(positions: np.ndarray) -> Sequence[np.ndarray]:
-    """Positions in parts of at most `BATCH`."""
-    return np.array_split(positions, -(-len(positions) // BATCH))

@@ -93,9 +93,7 @@ class PairBase:
     """A trained dense pair, over which a head is trained.
 
     Attributes:
-        checkpoint: of the pair.
         reads: what of it the head reads.
-        columns: the terms.
     """
 
     checkpoint: Checkpoint
@@ -148,7 +146,6 @@ class VectorBase:
 
     Attributes:
         checkpoint: a DistilBERT or BERT for D2S; a BLIP or ALBEF, which has the last layers too, for Joint.
-        start: see `Start`.
     """
 
     checkpoint: Checkpoint
@@ -262,11 +259,9 @@ class HeadMaterial:
     """What all stages of a run share.
 
     Attributes:
-        model: of the recipe.
         data: images and captions by role.
         base: what the head is trained over.
         captions: tokenised, by role.
-        sources: which `data` is of.
     """
 
     model: HeadSettings

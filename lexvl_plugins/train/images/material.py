@@ -65,14 +65,10 @@ class Material:
     """What all stages of a run share.
 
     Attributes:
-        model: of the recipe.
         data: images and captions by role.
-        reader: of the texts.
-        columns: the dimension of each token.
         captions: of the images in memory, tokenised, by role.
         prepare: how an image becomes pixels.
         networks: of a pair over networks; None where its checkpoint is whole.
-        sources: which `data` is of.
     """
 
     model: ModelSettings
@@ -324,11 +320,7 @@ class Validation:
 
 
 def compute_hit_rates(scores: Tensor, place: Tensor) -> dict[int, float]:
-    """Share in percent of rows of scores [N, M] whose column `place` [N] is among the first k; equal scores keep order.
-
-    Raises:
-        UsageError: a score is no number.
-    """
+    """Share in percent of rows of scores [N, M] whose column `place` [N] is among the first k; equal scores keep order."""
     if not torch.isfinite(scores).all():
         raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
     right = scores.gather(1, place[:, None])

@@ -67,7 +67,6 @@ class TextNetwork(NamedTuple):
         digest: SHA-256 (hex) of its weights.
         bert: the network, with a row of its input embeddings for each new token: the mean of its pieces' rows.
         tokenizer: with the new tokens.
-        columns: the dimension of each token.
         classes: the classes of each class word; those that are no terms of the captions come first, and are tokens too.
     """
 
@@ -173,7 +172,9 @@ def make_bert(settings: TextSettings, tokens: int) -> Any:
     """A BERT with random weights, without pooler."""
     import transformers
 
-    return transformers.BertModel(make_bert_config(settings, tokens), add_pooling_layer=False)
+    dropouts: Any = {f"{part}_dropout_prob": settings.dropout for part in ("hidden", "attention_probs")}
+    config = transformers.BertConfig(**settings.shape(tokens), **dropouts)
+    return transformers.BertModel(config, add_pooling_layer=False)
 
 
 def load_bert(settings: PretrainedText) -> Any:
@@ -218,17 +219,6 @@ def make_stair(model: ModelSettings, tokens: int) -> Stair:
     return stair
 
 
-def make_bert_config(settings: TextSettings, tokens: int) -> Any:
-    """The configuration of a BERT with random weights."""
-    import transformers
-
-    return transformers.BertConfig(
-        **settings.shape(tokens),
-        hidden_dropout_prob=settings.dropout,
-        attention_probs_dropout_prob=settings.dropout,
-    )
-
-
 def compute_network_digests(model: ModelSettings) -> dict[str, str]:
     """The digests of the networks that a model names, for the request of a run."""
     digests = {}
@@ -253,11 +243,7 @@ ACTIVATION = "quick_gelu"
 
 
 def find_merges_file(settings: BpeTextSettings) -> Path:
-    """The file of the merges.
-
-    Raises:
-        CheckpointError: it is not there.
-    """
+    """The file of the merges."""
     path = find_merges(settings.merges, Path(), {})
     assert path is not None, "it is named"
     return path

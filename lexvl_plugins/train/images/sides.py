@@ -77,16 +77,17 @@ class OwnText(nn.Module):
 
 
 class OwnImage(PatchTransformer):
-    """A patch transformer with random weights and `rows` rows of a projection; subclasses add the equation."""
+    """A patch transformer with random weights, and the rows of a projection with the equation that reads them."""
 
-    def __init__(self, settings: ImageSettings, rows: int, std: float):
+    def __init__(self, settings: ImageSettings, rows: int, std: float, equation: Callable[[Tensor, Tensor], Tensor]):
         super().__init__(**settings.shape)
         self.proj = nn.Parameter(torch.randn(rows, settings.width) * std)
         nn.init.normal_(self.positional_embedding, std=INITIAL_STD)
+        self.equation = equation
 
-    def compute_states(self, batch: ImageBatch) -> Tensor:
-        """Patch states [B, P, D]."""
-        return PatchTransformer.forward(self, batch.values)
+    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
+        """Vectors before the sparsifier, [B, V] or [B, D]."""
+        return self.equation(self.proj, super().forward(batch.values))
 
 
 class OverNetwork(nn.Module):
@@ -181,14 +182,6 @@ class VdrTextOver(TextOver):
         )
 
 
-class VdrImage(OwnImage):
-    """`vdr_weights` over the patches, whose states have no transform."""
-
-    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
-        """Weights before the sparsifier, [B, V]."""
-        return compute_vdr_weights(Head(nn.Identity(), self.proj), self.compute_states(batch))
-
-
 class VdrImageOver(ImageOver):
     """`vdr_weights` with f(s) = ln(W s) over the cells; E begins as the words' input embeddings."""
 
@@ -226,14 +219,6 @@ class DenseTextOver(TextOver):
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
         return normalize(self.head(mean_state(self.compute_states(batch), batch.attention)), dim=1)
-
-
-class DenseImage(OwnImage):
-    """v = W mean_p h_p over the patches, of unit length."""
-
-    def forward(self, batch: ImageBatch) -> Tensor:  # type: ignore[override]
-        """Vectors [B, D]."""
-        return normalize(self.compute_states(batch).mean(dim=1) @ self.proj.T, dim=1)
 
 
 class DenseImageOver(ImageOver):
@@ -361,16 +346,21 @@ class Codebook(nn.Module):
 
 
 class FdtText(TextOver):
-    """The weights of `Codebook` over the tokens of a text; padding does not count."""
+    """The weights of `Codebook` over the tokens of a text.
 
-    def __init__(self, text: TextNetwork, dropout: float, codebook: Codebook):
+    Padding does not count; with `floors`, it has the relevance 0, as in the published code (the paper has none).
+    """
+
+    def __init__(self, text: TextNetwork, dropout: float, codebook: Codebook, floors: bool = False):
         super().__init__(text, dropout)
         self.head = QueryMap(self.config.hidden_size, codebook.settings.width)
         self.shared = (codebook,)  # in a tuple, so that it is a part of the image side alone
+        self.floors = floors
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Weights [B, K]."""
-        weights: Tensor = self.shared[0](self.head, self.compute_states(batch), batch.attention == 0)
+        floored = batch.attention.sum(dim=1) < self.config.max_position_embeddings if self.floors else None
+        weights: Tensor = self.shared[0](self.head, self.compute_states(batch), batch.attention == 0, floored)
         return weights
 
 
@@ -386,19 +376,6 @@ class FdtImage(ImageOver):
         """Weights [B, K]."""
         states = self.compute_states(batch)
         weights: Tensor = self.codebook(self.head, states, self.drop_cells(states))
-        return weights
-
-
-class BpeFdtText(FdtText):
-    """`FdtText` over CLIP's texts, whose padding has the relevance 0, as in the published code; the paper has none."""
-
-    def __init__(self, text: TextNetwork, codebook: Codebook):
-        super().__init__(text, 0.0, codebook)
-
-    def forward(self, batch: TextBatch) -> Tensor:
-        """Weights [B, K]."""
-        padded = batch.attention.sum(dim=1) < self.config.max_position_embeddings
-        weights: Tensor = self.shared[0](self.head, self.compute_states(batch), batch.attention == 0, padded)
         return weights
 
 
@@ -424,7 +401,11 @@ def make_vdr_sides(model: ModelSettings, columns: TokenColumns, networks: Networ
     """VDR: over networks, the sides share the rows of the vocabulary."""
     if networks is None:
         assert isinstance(model.image, ImageSettings) and not isinstance(model.text, BpeTextSettings)
-        return VdrText(model.text, columns), VdrImage(model.image, len(columns.vocabulary), INITIAL_STD)
+
+        def weigh(rows: Tensor, states: Tensor) -> Tensor:
+            return compute_vdr_weights(Head(nn.Identity(), rows), states)
+
+        return VdrText(model.text, columns), OwnImage(model.image, len(columns.vocabulary), INITIAL_STD, weigh)
     images = VdrImageOver(networks.image, choose_cells(model.image), get_word_embeddings(networks.text))
     return VdrTextOver(networks.text, model.text.dropout, images.proj), images
 
@@ -434,7 +415,12 @@ def make_dense_sides(model: ModelSettings, columns: TokenColumns, networks: Netw
     if networks is None:
         text, image = model.text, model.image
         assert isinstance(text, TextSettings) and isinstance(image, ImageSettings)
-        return DenseText(text, columns, model.dimensions), DenseImage(image, model.dimensions, image.width**-0.5)
+
+        def project(rows: Tensor, states: Tensor) -> Tensor:
+            return normalize(states.mean(dim=1) @ rows.T, dim=1)
+
+        images = OwnImage(image, model.dimensions, image.width**-0.5, project)
+        return DenseText(text, columns, model.dimensions), images
     texts = DenseTextOver(networks.text, model.text.dropout, model)
     return texts, DenseImageOver(networks.image, choose_cells(model.image), model)
 
@@ -453,7 +439,7 @@ def make_fdt_sides(model: ModelSettings, columns: TokenColumns, networks: Networ
     assert networks is not None
     codebook, cells = Codebook(model.codebook), choose_cells(model.image)
     if isinstance(model.text, BpeTextSettings):
-        return BpeFdtText(networks.text, codebook), PatchFdtImage(networks.image, cells, codebook)
+        return FdtText(networks.text, 0.0, codebook, True), PatchFdtImage(networks.image, cells, codebook)
     texts = FdtText(networks.text, model.text.dropout, codebook)
     return texts, FdtImage(networks.image, cells, codebook)
 

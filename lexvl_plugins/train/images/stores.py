@@ -113,9 +113,6 @@ class PixelStore:
 
     Attributes:
         pixels: uint8 [n, R, R, 3].
-        prepare: normalises pixels.
-        augmentation: of the views.
-        device: of the batches.
     """
 
     pixels: np.ndarray
@@ -142,7 +139,6 @@ class FeatureStore:
 
     Attributes:
         features: float16 (or float32) [n, views, cells, D].
-        device: of the batches.
     """
 
     features: np.ndarray

@@ -78,11 +78,7 @@ class Survey(NamedTuple):
 
     @classmethod
     def take(cls, shards: Mapping[str, Path], limit: int | None) -> Survey:
-        """Indexes the shards one after the other, up to that which has the last of `limit` pairs.
-
-        Raises:
-            DataError: names all shards that are damaged.
-        """
+        """Indexes the shards one after the other, up to that which has the last of `limit` pairs."""
         left_out, words, problems = LeftOut(), Counter[str](), list[str]()
         counts: list[int] = []
         digests: list[str] = []
@@ -238,7 +234,6 @@ class ShardOrder:
         counts: pairs of each shard, int64 [S].
         size: pairs of a batch.
         buffer: pairs that are shuffled together, over all lanes.
-        seed: of the draws.
     """
 
     counts: np.ndarray
@@ -296,11 +291,7 @@ class Loaded(NamedTuple):
 
 
 def load(shard: OpenShard, place: int, prepare: Pixels) -> Loaded:
-    """The pair at a place of a shard, or the next one whose image can be decoded.
-
-    Raises:
-        DataError: no image of the shard can be decoded, or the shard cannot be read.
-    """
+    """The pair at a place of a shard, or the next one whose image can be decoded."""
     problems: list[str] = []
     for number in range(place, place + len(shard.pairs)):
         pair = shard.pairs[number % len(shard.pairs)]

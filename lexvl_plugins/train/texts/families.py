@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,18 +61,6 @@ POOLER = "bert_model.pooler."
 Texts = Callable[[], Iterable[str]]
 
 
-class Family(NamedTuple):
-    """One family.
-
-    Attributes:
-        load: from a source and the largest number of tokens: the sides of queries and of documents, which may be one.
-        save: the two sides into an empty folder, as weights of a type.
-    """
-
-    load: Callable[[Source, int | None], tuple[TrainableText, TrainableText]]
-    save: Callable[[Any, Any, TextPairSettings, Path, torch.dtype], None]
-
-
 def make_text_sides(
     model: TextPairSettings, data: QueriesWithPassages, folder: Path
 ) -> tuple[TrainableText, TrainableText]:
@@ -81,7 +69,7 @@ def make_text_sides(
     New weights are drawn from the random state of torch, the vocabulary of a fresh network is learned from the training
     data, and `folder` gets fresh networks before they are trained.
     """
-    load = FAMILIES[model.kind].load
+    load, _ = FAMILIES[model.kind]
     sides = []
     for role, settings in zip(ROLES, model.towers, strict=False):
         if isinstance(settings, TableSettings):
@@ -237,11 +225,14 @@ def save_sentence(
         deepcopy(document.model).to(kind).save(str(folder), create_model_card=False)
 
 
-_VDR = Family(load_vdr_sides, save_vdr)
-FAMILIES: Mapping[str, Family] = {
-    "vdr": _VDR,
-    "svdr": _VDR,
-    "splade": Family(load_splade_sides, save_splade),
-    "dpr": Family(load_dpr_sides, save_dpr),
-    "sentence": Family(load_sentence_sides, save_sentence),
+# From a source and the largest number of tokens to the sides of queries and of documents, which may be one; and the two
+# sides into an empty folder, as weights of a type.
+Load = Callable[[Source, int | None], tuple[TrainableText, TrainableText]]
+Save = Callable[[Any, Any, TextPairSettings, Path, torch.dtype], None]
+FAMILIES: Mapping[str, tuple[Load, Save]] = {
+    "vdr": (load_vdr_sides, save_vdr),
+    "svdr": (load_vdr_sides, save_vdr),
+    "splade": (load_splade_sides, save_splade),
+    "dpr": (load_dpr_sides, save_dpr),
+    "sentence": (load_sentence_sides, save_sentence),
 }

@@ -98,7 +98,8 @@ class TextMaterial:
         model = recipe.model
         assert isinstance(model, TextPairSettings)
         query, document = pair.encoder_q.cpu().eval(), pair.encoder_p.cpu().eval()
-        FAMILIES[model.kind].save(query, document, model, folder, getattr(torch, recipe.weights))
+        _, save = FAMILIES[model.kind]
+        save(query, document, model, folder, getattr(torch, recipe.weights))
 
 
 def pick_examples(data: QueriesWithPassages, queries: TextStore, passages: TextStore) -> Examples:

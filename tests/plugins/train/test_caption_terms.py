@@ -57,22 +57,6 @@ def test_only_terms_of_the_caption_are_raised():
     assert weights.grad is None and caption.grad is None
 
 
-def test_the_gate_equals_its_equation_as_loops():
-    generator = torch.Generator().manual_seed(9)
-    weights, caption, logits = (torch.rand(3, 5, generator=generator, dtype=torch.float64) for _ in range(3))
-    caption = caption * (caption > 0.4)
-    encoded = Encoded(torch.ones(2, 5), weights, caption=caption[:2], logits=logits[:2])  # the third is a negative
-    encoded = encoded._replace(document=torch.cat([weights[:2], weights[2:].expand(2, 5)]))
-    total = 0.0
-    for i in range(2):
-        mean = sum(weights[i].tolist()) / 5
-        overlap = [(weights[i, v].item() + 0.7 * mean) * caption[i, v].item() for v in range(5)]
-        for v in range(5):
-            probability = 1 / (1 + math.exp(-logits[i, v].item()))
-            total -= overlap[v] / (sum(overlap) + 1e-8) * math.log(probability) / 2
-    assert caption_gated(encoded, alpha=0.7).item() == pytest.approx(total)
-
-
 def test_gradients():
     generator = torch.Generator().manual_seed(5)
     weights, caption, logits = (torch.rand(2, 4, generator=generator, dtype=torch.float64) for _ in range(3))
@@ -96,27 +80,6 @@ def test_naming_by_hand() -> None:
     whole = math.e / 2 + 0.5
     expected = -(2 * math.log(math.e / 2 / whole) + math.log(0.25 / whole)) / 3
     assert naming(encoded, temperature=2.0).item() == pytest.approx(expected)
-
-
-def test_naming_is_least_where_weights_are_the_mutual_information_of_term_and_image() -> None:
-    named = torch.tensor([[1.0, 0.5, 0.0, 0.5], [1.0, 0.0, 1.0, 0.25]])
-    frequency = named.mean(dim=0)
-    weights = torch.zeros(2, 4, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weights], max_iter=200, tolerance_grad=1e-9, tolerance_change=1e-12)
-
-    def loss() -> torch.Tensor:
-        optimiser.zero_grad()
-        value = naming(Encoded(weights, weights, named=named, frequency=frequency), temperature=1.0)
-        value.backward()
-        return value
-
-    optimiser.step(loss)  # type: ignore[arg-type]
-    information = (named / frequency).log()  # up to a constant per image
-    there = named > 0
-    for row, expected, held in zip(weights.detach(), information, there, strict=True):
-        difference = (row - expected)[held]
-        torch.testing.assert_close(difference, difference.mean().expand_as(difference), atol=1e-3, rtol=0)
-        assert row[~held].max() < row[held].min()
 
 
 def test_a_smaller_prior_asks_more_of_common_terms() -> None:

@@ -56,7 +56,7 @@ def encoded_of(arrays: dict[str, np.ndarray]) -> Encoded:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_losses_and_gradient_norms_equal_the_reference(variant: str, arrays: dict[str, np.ndarray]) -> None:
+def test_losses_and_gradients_equal_the_reference(variant: str, arrays: dict[str, np.ndarray]) -> None:
     expected = json.loads((GOLDEN / "loss.json").read_text())[variant]
     function, options = VARIANTS[variant]
     encoded = encoded_of(arrays)
@@ -66,16 +66,8 @@ def test_losses_and_gradient_norms_equal_the_reference(variant: str, arrays: dic
     for leaf, name in ((encoded.query, "grad_q_norm"), (encoded.document, "grad_p_norm")):
         assert leaf.grad is not None
         assert leaf.grad.norm().item() == pytest.approx(expected[name], rel=1e-5)
-
-
-@pytest.mark.parametrize("variant", ["vdr", "svdr_cts"])
-def test_gradients_equal_the_reference(variant: str, arrays: dict[str, np.ndarray]) -> None:
-    function, options = VARIANTS[variant]
-    encoded = encoded_of(arrays)
-    function(encoded, **options).backward()
-    for leaf, name in ((encoded.query, "q"), (encoded.document, "p")):
-        assert leaf.grad is not None
-        torch.testing.assert_close(leaf.grad, torch.from_numpy(arrays[f"{variant}_grad_{name}"]), atol=1e-6, rtol=1e-4)
+        if (whole := arrays.get(f"{variant}_{name.removesuffix('_norm')}")) is not None:
+            torch.testing.assert_close(leaf.grad, torch.from_numpy(whole), atol=1e-6, rtol=1e-4)
 
 
 def test_the_contrastive_mask_equals_the_reference(arrays: dict[str, np.ndarray]) -> None:

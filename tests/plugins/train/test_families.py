@@ -105,6 +105,14 @@ def validated(recipe: Recipe, output: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return train(recipe, output, device="cpu"), seen
 
 
+def assert_loaded(kind: str, folder: Path, corpus: str, seen: dict[str, np.ndarray]) -> Any:
+    """The encoder of a folder, whose vectors are those of the pair that was validated."""
+    model, data = load_encoder(kind, str(folder), device="cpu"), held_out(corpus)
+    np.testing.assert_allclose(vectors_of(model.document, list(data.images)), seen["images"], atol=1e-5)
+    np.testing.assert_allclose(vectors_of(model.query, data.texts), seen["texts"], atol=1e-5)
+    return model
+
+
 @pytest.mark.parametrize("source", ["fresh", "pretrained"])
 @pytest.mark.parametrize("kind", sorted(OBJECTIVES))
 def test_the_loaded_encoder_gives_the_vectors_of_the_trained_pair(
@@ -112,10 +120,7 @@ def test_the_loaded_encoder_gives_the_vectors_of_the_trained_pair(
 ) -> None:
     recipe = recipe_of(corpus, kind, pretrained if source == "pretrained" else FRESH)
     folder, seen = validated(recipe, tmp_path, monkeypatch)
-    model = load_encoder(kind, str(folder), device="cpu")
-    data = held_out(corpus)
-    np.testing.assert_allclose(vectors_of(model.document, list(data.images)), seen["images"], atol=1e-5)
-    np.testing.assert_allclose(vectors_of(model.query, data.texts), seen["texts"], atol=1e-5)
+    assert_loaded(kind, folder, corpus, seen)
 
 
 def text_of(source: str, golden: Path) -> dict[str, Any]:
@@ -151,10 +156,8 @@ def test_the_dimensions_are_the_tokens_of_a_tokenizer(
     images = pretrained if image == "pretrained" else FRESH
     recipe = recipe_of(corpus, kind, {"text": text_of(text, golden), "image": images["image"]})
     folder, seen = validated(recipe, tmp_path, monkeypatch)
-    model, data = load_encoder(kind, str(folder), device="cpu"), held_out(corpus)
+    model = assert_loaded(kind, folder, corpus, seen)
     assert len(as_lexical(model.query).vocabulary) == size
-    np.testing.assert_allclose(vectors_of(model.document, list(data.images)), seen["images"], atol=1e-5)
-    np.testing.assert_allclose(vectors_of(model.query, data.texts), seen["texts"], atol=1e-5)
     own = load_encoder(kind, str(folder), device="cpu", text_mask="own") if kind == "stair" else None
     for [term, _] in own.decode(own.query.weights(["a red square"]))[0] if own else ():
         assert term not in ("[CLS]", "[SEP]")
@@ -237,9 +240,7 @@ def test_a_head_over_a_dense_pair_is_loaded_with_the_pair(
 ) -> None:
     recipe = recipe_of(corpus, kind, {"pair": dense, "least": 1})
     folder, seen = validated(recipe, tmp_path, monkeypatch)
-    model, data = load_encoder(kind, str(folder), device="cpu"), held_out(corpus)
-    np.testing.assert_allclose(vectors_of(model.document, list(data.images)), seen["images"], atol=1e-5)
-    np.testing.assert_allclose(vectors_of(model.query, data.texts), seen["texts"], atol=1e-5)
+    model = assert_loaded(kind, folder, corpus, seen)
     assert "squareling" in as_lexical(model.query).vocabulary.terms
     with pytest.raises(UsageError, match="backbone_checkpoint: .* names its own dense pair"):
         load_encoder(kind, str(folder), device="cpu", backbone_checkpoint=dense)

@@ -7,24 +7,21 @@ from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_plugins.train.common.batches import TextBatch
-from lexvl_plugins.train.common.tower_pair import TowerPair, drop_registers
-from lexvl_plugins.train.images.captioned import read_captioned
-from lexvl_plugins.train.images.material import Validation
+from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.networks import TextNetwork, load_networks, make_clip_texts
-from lexvl_plugins.train.images.sides import SIDES, BpeFdtText, Codebook
+from lexvl_plugins.train.images.sides import SIDES, Codebook, FdtText
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import BpeTextSettings, CodebookSettings, ModelSettings
 from lexvl_plugins.train.recipe import Recipe, check_recipe, read_recipe
+from tests.plugins.train.test_families import assert_loaded, validated
 from tests.plugins.train.tiny_training import losses_of, same_weights, weights_of, write_squares
 
 # The sizes of the networks.
@@ -80,22 +77,8 @@ def recipe_of(corpus: str, merges: Path | str, image: dict[str, Any], **changes:
 def test_the_loaded_encoder_gives_the_weights_of_the_trained_pair(
     image: dict[str, Any], corpus: str, merges: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: dict[str, np.ndarray] = {}
-
-    def measure(self: Validation, pair: Any, model: Any) -> dict[str, float]:
-        pair.eval()
-        with torch.no_grad():
-            seen["images"] = drop_registers(pair.encoder_p(self.images.get_plain(np.arange(4))), model).numpy()
-            seen["texts"] = drop_registers(pair.encoder_q(self.captions.read_batch(np.arange(8))), model).numpy()
-        return {}
-
-    monkeypatch.setattr(Validation, "measure", measure)
-    monkeypatch.setattr(Validation, "score", lambda self, figures: 0.0)
-    folder = train(recipe_of(corpus, merges, image), tmp_path / "run", device="cpu")
-    model = load_encoder("fdt", str(folder), device="cpu")
-    data = read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
-    np.testing.assert_allclose(as_lexical(model.query).dense_weights(data.texts), seen["texts"], atol=1e-6)
-    np.testing.assert_allclose(as_lexical(model.document).dense_weights(list(data.images)), seen["images"], atol=1e-6)
+    folder, seen = validated(recipe_of(corpus, merges, image), tmp_path / "run", monkeypatch)
+    model = assert_loaded("fdt", folder, corpus, seen)
     assert len(as_lexical(model.query).vocabulary) == 32
 
 
@@ -172,7 +155,7 @@ def test_padding_has_the_relevance_0(merges: Path) -> None:
     settings = BpeTextSettings(merges=str(merges), max_length=3, width=4, layers=1, heads=1)
     network = make_clip_texts(settings, 517, 2)
     codebook = Codebook(CodebookSettings(terms=2, width=2, attention="softmax", temperature=1.0))
-    side = BpeFdtText(TextNetwork(None, "", network, None, None, {}), codebook).eval()  # type: ignore[arg-type]
+    side = FdtText(TextNetwork(None, "", network, None, None, {}), 0.0, codebook, True).eval()  # type: ignore[arg-type]
     with torch.no_grad():
         side.head.q_map[-1].weight.zero_()
         side.head.q_map[-1].bias.copy_(torch.tensor([1.0, 0.0]))

@@ -179,17 +179,10 @@ def test_one_way_distillation_teaches_the_lexical_scores_alone():
     assert texts.abs().max() > 0 and images.abs().max() > 0 and dense == [None, None]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"distillation": "none", "transposed": True}, "distillation none has no teacher; leave transposed"),
-        ({"distillation": "none", "stop_gradient": True}, "distillation none has no teacher"),
-    ],
-)
-def test_options_of_joint_without_meaning_are_refused(options, message):
-    inputs = [torch.rand(2, 3) for _ in range(4)]
-    with pytest.raises(ValueError, match=message):
-        joint(batch(*inputs), 0.07, "blip-coco", **options)
+@pytest.mark.parametrize("option", ["transposed", "stop_gradient"])
+def test_options_of_joint_without_meaning_are_refused(option):
+    with pytest.raises(ValueError, match="distillation none has no teacher"):
+        joint(batch(*torch.rand(4, 2, 3)), 0.07, "blip-coco", distillation="none", **{option: True})
 
 
 def test_mask_probability():

@@ -100,13 +100,6 @@ def test_recipes_may_name_every_objective_whose_batch_exists(name: str) -> None:
     assert query.grad is not None and document.grad is not None and torch.isfinite(loss)
 
 
-def test_an_objective_over_hard_negatives_needs_some() -> None:
-    recipe = recipe_of(objective={"name": "splade_in_batch", "temperature": 1.0}, auxiliaries=[])
-    batch = Encoded(torch.eye(2), torch.eye(2))
-    with pytest.raises(UsageError, match="objective splade_in_batch: 0 hard negatives of 2 queries, expected as many"):
-        compute_objective(recipe.stages[0], recipe.model, [batch], Temperatures(torch.tensor(1.0)))
-
-
 PAIRS = Encoded(torch.eye(2), torch.eye(2))
 
 

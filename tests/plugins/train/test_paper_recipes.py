@@ -223,14 +223,6 @@ def test_hyper_parameters_are_the_papers(name: str) -> None:
         assert [*contained(optimisation, stage.optimisation)] == []
 
 
-def tiny_stair() -> TowerPair:
-    """A new STAIR over 9 tokens."""
-    sizes = {"width": 8, "layers": 1, "heads": 2}
-    model = ModelSettings(kind="stair", text=TextSettings(**sizes), image=ImageSettings(**sizes))
-    columns = TokenColumns(Vocabulary("abcdefghi"), np.arange(9))
-    return TowerPair(*SIDES["stair"](model, columns, None), temperature=0.07)
-
-
 def test_options_of_texts_and_heads() -> None:
     """VDR's repository trains DPR in both directions; D2S controls expansion, and Joint's published runs do not."""
     assert {name: recipe_of(name).stages[0].objective.options for name in ("dpr", "dpr-msmarco")} == {
@@ -269,7 +261,10 @@ def test_stages_of_stair_and_lexlip() -> None:
     stages = recipe_of("stair").stages
     assert [stage.objective.options.get("masked", False) for stage in stages] == [True, False, False]
     assert [bool(stage.trained) for stage in stages] == [False, True, False]
-    pair = tiny_stair()
+    sizes = {"width": 8, "layers": 1, "heads": 2}
+    model = ModelSettings(kind="stair", text=TextSettings(**sizes), image=ImageSettings(**sizes))
+    columns = TokenColumns(Vocabulary("abcdefghi"), np.arange(9))
+    pair = TowerPair(*SIDES["stair"](model, columns, None), temperature=0.07)
     pair.start(stages[1])
     frozen = {name for name, weights in pair.named_parameters() if not weights.requires_grad}
     assert {name for name in frozen if name.startswith("encoder_q")} == {"encoder_q.network.token_embedding.weight"}

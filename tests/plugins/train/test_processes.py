@@ -28,7 +28,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from tests.plugins.train.test_pieces import gradients
 from lexvl_plugins.train.loop import train
-from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from lexvl_plugins.train.recipe import read_recipe
 for call in sys.argv[1:]:
     recipe, output, stop = call.split(",")
     if stop == "gradients":
@@ -116,10 +116,11 @@ def test_two_processes_train_as_one(texts: str, images: str, tmp_path: Path) -> 
             assert one.get("loss") == pytest.approx(other.get("loss"), abs=2e-4)
 
 
-def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class State:
-        num_processes = 2
+class State:
+    num_processes = 2
 
+
+def test_a_batch_is_shared_evenly(texts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Processes, "state", State())
     with pytest.raises(UsageError, match="recipe tiny: batch_size 5 is no multiple of the 2 processes"):
         Processes(cpu=True).check(of_texts(texts))
@@ -139,9 +140,6 @@ def of_lexlip(name: str, **plan: Any) -> Recipe:
 
 @pytest.mark.parametrize("name", OF_WHOLE)
 def test_objectives_of_the_whole_batch_train_in_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    class State:
-        num_processes = 2
-
     monkeypatch.setattr(Processes, "state", State())
     with pytest.raises(UsageError, match=f"recipe lexlip-small: {name}: trains in one process, found 2"):
         Processes(cpu=True).check(of_lexlip(name))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lexvl_plugins.train.objectives import REGULARISERS
-from lexvl_plugins.train.objectives.regularisers import RAMPS, anti_zero, flops, l1, ramp, sum_penalties
+from lexvl_plugins.train.objectives.regularisers import RAMPS, anti_zero, flops, l1, ramp
 
 WEIGHTS = torch.tensor([[1.0, 0.0], [3.0, 2.0]])
 
@@ -93,10 +93,3 @@ def test_the_callback_of_sentence_transformers():
         callback.on_step_begin(None, state, None)
         share = RAMPS["callback"](done, 12 // 3)
         assert [loss.document_regularizer_weight, loss.query_regularizer_weight] == [0.5 * share, 0.25 * share]
-
-
-def test_a_running_total_counts_earlier_terms_again():
-    terms = [torch.tensor(1.0), torch.tensor(10.0), torch.tensor(100.0)]
-    assert sum_penalties(terms).item() == 111
-    assert sum_penalties(terms, running=True).item() == 123  # 1 + 11 + 111
-    assert sum_penalties([]).item() == 0

@@ -226,12 +226,6 @@ def test_a_state_is_that_which_was_written_or_none(name: str, images: str, train
         train(recipe_of(images), tmp_path, device="cpu")
 
 
-def test_an_older_version_stored_no_digests(images: str, trained: Path, tmp_path: Path) -> None:
-    train(recipe_of(images), tmp_path, device="cpu", stop_after=3)
-    (tmp_path / "state" / "digests.json").unlink()
-    assert same_weights(train(recipe_of(images), tmp_path, device="cpu"), trained)
-
-
 def test_an_old_state_that_cannot_be_deleted_is_one_line(
     images: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

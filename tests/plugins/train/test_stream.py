@@ -320,7 +320,5 @@ def test_refusals(changes: dict[str, Any], message: str, corpus: str) -> None:
     assert message in str(error.value)
 
 
-def test_shards_have_no_validation_split(corpus: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="split 'val' of shards"):
-        train(streaming(corpus, data={"validation": "val"}), tmp_path, device="cpu")
+def test_shards_have_no_validation_split(corpus: str) -> None:
     assert streaming(corpus).data.validation is None

