@@ -110,7 +110,7 @@ def train(
         # Only the first of several processes writes into the cache.
         sources = Sources.read(recipe, data_dir, cache if cache and processes.first else own, cache or output)
         reserve(own, recipe, sources.digests, overwrite)
-        processes.wait()
+        processes.state.wait_for_everyone()
         if (output / MODEL).is_dir():
             log.info("%s: trained already, nothing to do", output)
             tidy(own)

@@ -196,11 +196,12 @@ class PretrainedText(Settings):
 class PretrainedImage(Settings):
     """The image side: a pretrained network, of which the head reads the mean state and `grid` x `grid` averaged cells.
 
-    checkpoint  efficientnet-lite0, -lite1, -lite2, a folder or a hub id
-    dropout     of the numbers of its states
-    class_names JSON list of the names of the classes that the network was pretrained to tell apart: their words become
-                terms of a lexical pair too; None for no such terms
-    cells       share of the cells that are left out, a regulariser of the maximum over cells
+    Attributes:
+        checkpoint: efficientnet-lite0, -lite1, -lite2, a folder or a hub id.
+        dropout: of the numbers of its states.
+        class_names: JSON list of the names of the classes that the network was pretrained to tell apart: their words
+            become terms of a lexical pair too; None for no such terms.
+        cells: share of the cells that are left out, a regulariser of the maximum over cells.
     """
 
     checkpoint: str

@@ -60,10 +60,6 @@ class Processes:
         """Whether this is the process that writes."""
         return bool(self.state.is_main_process)
 
-    def wait(self) -> None:
-        """Waits until all processes are here."""
-        self.state.wait_for_everyone()
-
     def let_first_begin(self) -> AbstractContextManager[None]:
         """A block that the first process ends before the others begin it."""
         block: AbstractContextManager[None] = self.state.main_process_first()

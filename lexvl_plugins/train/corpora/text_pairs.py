@@ -130,10 +130,7 @@ def make_dataset(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> D
 
 
 def make_one_split(
-    ref: CorpusRef,
-    documents: Documents,
-    topics: Topics,
-    qrels: Callable[[], Iterator[Qrel]],
+    ref: CorpusRef, documents: Documents, topics: Topics, qrels: Callable[[], Iterator[Qrel]]
 ) -> Dataset:
     """A dataset of texts with the split `train` alone."""
     if ref.split not in (None, SPLIT):

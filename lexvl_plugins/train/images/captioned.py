@@ -60,11 +60,8 @@ class CaptionedImages:
 
     def select(self, positions: Sequence[int]) -> CaptionedImages:
         """The images at some positions."""
-        return CaptionedImages(
-            [self.ids[number] for number in positions],
-            [self.images[number] for number in positions],
-            [self.captions[number] for number in positions],
-        )
+        rows = zip(*((self.ids[place], self.images[place], self.captions[place]) for place in positions), strict=True)
+        return CaptionedImages(*map(list, rows))
 
     def describe(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The images of a batch with the captions that were drawn, to look at."""

@@ -40,12 +40,7 @@ from lexvl_plugins.train.images.stores import (
     read_states,
 )
 from lexvl_plugins.train.images.stream import StreamedBatches, StreamedImages
-from lexvl_plugins.train.model_settings import (
-    ImagePairSettings,
-    ImageSettings,
-    ModelSettings,
-    PretrainedImage,
-)
+from lexvl_plugins.train.model_settings import ImagePairSettings, ImageSettings, ModelSettings, PretrainedImage
 from lexvl_plugins.train.objectives.encoded import keep_heaviest
 from lexvl_plugins.train.recipe import Augmentation, Recipe
 from lexvl_plugins.train.run_folder import WORDS
@@ -320,7 +315,7 @@ class Validation:
 
 
 def compute_hit_rates(scores: Tensor, place: Tensor) -> dict[int, float]:
-    """Share in percent of rows of scores [N, M] whose column `place` [N] is among the first k; equal scores keep order."""
+    """Share in percent of rows of scores [N, M] whose column `place` [N] is among the first k; ties stay in order."""
     if not torch.isfinite(scores).all():
         raise UsageError("validation: scores that are no numbers; lower the learning rate or the clip")
     right = scores.gather(1, place[:, None])

@@ -164,11 +164,6 @@ class StreamedImages:
         return np.diff(ends, prepend=self.start)
 
     @cached_property
-    def firsts(self) -> np.ndarray:
-        """The position of the first training pair of each shard, int64 [S]."""
-        return np.cumsum(self.used) - self.used
-
-    @cached_property
     def skipped(self) -> np.ndarray:
         """The pairs of each shard before its first training pair, int64 [S]."""
         before = np.cumsum(self.survey.counts, dtype=np.int64) - self.survey.counts
@@ -176,8 +171,9 @@ class StreamedImages:
 
     def find_places(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The shards [B] of positions [B], and the places of the pairs among the training pairs of each, int64."""
-        shards = np.searchsorted(np.cumsum(self.used), positions, side="right")
-        return shards, positions - self.firsts[shards]
+        ends = np.cumsum(self.used)
+        shards = np.searchsorted(ends, positions, side="right")
+        return shards, positions - (ends - self.used)[shards]
 
     def open(self, number: int) -> OpenShard:
         """The training pairs of a shard.
@@ -221,7 +217,6 @@ class StreamedImages:
         return sha256(orjson.dumps([self.start, self.stop, list(self.survey.digests)])).hexdigest()
 
 
-@dataclass(frozen=True)
 class ShardOrder:
     """The order in which batches draw the pairs of shards: a function of seed, epoch and number.
 
@@ -232,34 +227,16 @@ class ShardOrder:
 
     Attributes:
         counts: pairs of each shard, int64 [S].
-        size: pairs of a batch.
-        buffer: pairs that are shuffled together, over all lanes.
+        lanes: the places of an epoch from which a batch reads.
+        length: the pairs of a lane.
+        window: the pairs of a lane that are shuffled together, at least those of a batch.
+        per_epoch: the batches of an epoch.
     """
 
-    counts: np.ndarray
-    size: int
-    buffer: int
-    seed: int
-
-    @property
-    def lanes(self) -> int:
-        """The places of an epoch from which a batch reads."""
-        return gcd(self.size, LANES)
-
-    @property
-    def length(self) -> int:
-        """The pairs of a lane."""
-        return int(self.counts.sum()) // self.lanes
-
-    @property
-    def window(self) -> int:
-        """The pairs of a lane that are shuffled together, at least those of a batch."""
-        return max(self.size, self.buffer) // self.lanes
-
-    @property
-    def per_epoch(self) -> int:
-        """The batches of an epoch."""
-        return self.length // (self.size // self.lanes)
+    def __init__(self, counts: np.ndarray, size: int, buffer: int, seed: int):
+        self.counts, self.size, self.seed, self.lanes = counts, size, seed, gcd(size, LANES)
+        self.length, self.window = int(counts.sum()) // self.lanes, max(size, buffer) // self.lanes
+        self.per_epoch = self.length // (size // self.lanes)
 
     def __call__(self, step: int) -> np.ndarray:
         """The positions of the pairs of the batch of a step, int64 [size], lane after lane."""
@@ -282,12 +259,8 @@ class ShardOrder:
         return firsts[shards[row]] + places - (ends - self.counts[shards])[row]
 
 
-class Loaded(NamedTuple):
-    """A pair that was read: its text, its pixels uint8 [R, R, 3], and the images that could not be decoded before."""
-
-    text: str
-    pixels: np.ndarray
-    problems: Sequence[str]
+# The text of a pair, its pixels uint8 [R, R, 3], and what is wrong with the images that could not be decoded before.
+Loaded = tuple[str, np.ndarray, list[str]]
 
 
 def load(shard: OpenShard, place: int, prepare: Pixels) -> Loaded:
@@ -301,7 +274,7 @@ def load(shard: OpenShard, place: int, prepare: Pixels) -> Loaded:
         except DataError as problem:
             problems.append(str(problem))
         else:
-            return Loaded(pair.text or "", prepare.crop(image), problems)
+            return pair.text or "", prepare.crop(image), problems
     raise DataError(f"{shard.archive.path}: none of its {len(shard.pairs):,} images can be decoded ({problems[0]})")
 
 
@@ -347,11 +320,11 @@ class StreamedBatches:
         """The batch of a step, counted from 0 over all stages; images of this process alone, texts of all."""
         items = self.order(step)
         loaded = self._take_loaded(step)
-        crops = torch.from_numpy(np.stack([pair.pixels for pair in loaded])).to(self.device)
+        crops = torch.from_numpy(np.stack([pixels for _, pixels, _ in loaded])).to(self.device)
         draws = np.random.default_rng((self.seed, 1, step))
         rows, pixels = find_own_rows(len(items)), self.prepare.normalise(crops)
         views = augment(pixels, self.stage.augmentation, draws, rows=rows, size=len(items))
-        texts = list(self.reader(gather_texts([pair.text for pair in loaded])))
+        texts = list(self.reader(gather_texts([text for text, _, _ in loaded])))
         store = TextStore.make(add_types(texts), self.columns, self.reader.pad_id, self.device)
         rounds = self.stage.optimisation.captions_per_image
         batch = store.read_batch(np.arange(len(items)))
@@ -362,7 +335,7 @@ class StreamedBatches:
         ahead = self.ahead[1] if self.ahead and self.ahead[0] == step else self.reading.submit(self._load, step)
         self.ahead = (step + 1, self.reading.submit(self._load, step + 1)) if step + 1 < self.end else None
         loaded = ahead.result()
-        for problem in (problem for pair in loaded for problem in pair.problems):
+        for problem in (problem for *_, problems in loaded for problem in problems):
             self.unreadable += 1
             # Each of a few, then fewer and fewer: shards from the web have many.
             if self.unreadable <= NAMED or str(self.unreadable).strip("0") == "1":

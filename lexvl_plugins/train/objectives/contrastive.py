@@ -8,14 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid, normalize
 
-from lexvl_plugins.train.objectives.encoded import (
-    Encoded,
-    Temperature,
-    contrast,
-    keep_heaviest,
-    require_bag,
-    weigh_bag,
-)
+from lexvl_plugins.train.objectives.encoded import Encoded, Temperature, contrast, keep_heaviest, require_bag, weigh_bag
 
 # Dimensions that the loss keeps of a masked vector; VDR's reference uses this number and ignores its configuration.
 TOPK = 768

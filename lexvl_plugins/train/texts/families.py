@@ -27,13 +27,7 @@ from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.pretrained import bert_weights
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_plugins.train.model_settings import (
-    AnyTower,
-    TableSettings,
-    TextPairSettings,
-    TextSettings,
-    TowerSettings,
-)
+from lexvl_plugins.train.model_settings import AnyTower, TableSettings, TextPairSettings, TextSettings, TowerSettings
 from lexvl_plugins.train.run_folder import TEXT_FOLDER, write_weights
 from lexvl_plugins.train.texts.query_passages import QueriesWithPassages
 from lexvl_plugins.train.texts.sides import (
@@ -219,8 +213,7 @@ def save_dpr(
 def save_sentence(
     query: TrainableSentence, document: TrainableSentence, model: TextPairSettings, folder: Path, kind: torch.dtype
 ) -> None:
-    """The layout of sentence-transformers."""
-    assert query is document, "the settings refuse two networks"
+    """The layout of sentence-transformers; queries and documents have one network."""
     with quietly():
         deepcopy(document.model).to(kind).save(str(folder), create_model_card=False)
 

@@ -170,10 +170,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
         ],
     ),
     "stair-single": (STAIR_MODEL, [("stair", 0.07, STAIR_FLOPS, plan(600_000, 16_384, 1e-3, 10_000, **LAMB))]),
-    "svdr-text": (
-        {"kind": "svdr", **VDR_SIDES},
-        [("svdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
-    ),
+    "svdr-text": ({"kind": "svdr", **VDR_SIDES}, [("svdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))]),
     # V-SPLADE's code; the paper prints neither steps nor rate.
     "v-splade": (STAIR_MODEL, [("v_splade", 1.0, [("flops", "positives", 0.01)], {})]),
     # VDR, table 1, cross-modal: 20 epochs of 3,662 batches of YFCC15M, the first of them warm-up.
@@ -187,10 +184,7 @@ PAPERS: dict[str, tuple[dict[str, Any], list[tuple[str, float, list[tuple[str, s
         [("vdr", 0.07, [], plan(73_242, 4096, 2e-4, 3662, "cosine"))],
     ),
     # VDR, table 1, text-to-text: 20 epochs of 1,566 batches of MS MARCO's 400,782 questions.
-    "vdr-text": (
-        {"kind": "vdr", **VDR_SIDES},
-        [("vdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))],
-    ),
+    "vdr-text": ({"kind": "vdr", **VDR_SIDES}, [("vdr", 1.0, [], plan(31_311, 256, 2e-5, 1566, **VDR_TEXT))]),
 }
 
 
