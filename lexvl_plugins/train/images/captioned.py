@@ -60,8 +60,8 @@ class CaptionedImages:
 
     def select(self, positions: Sequence[int]) -> CaptionedImages:
         """The images at some positions."""
-        rows = zip(*((self.ids[place], self.images[place], self.captions[place]) for place in positions), strict=True)
-        return CaptionedImages(*map(list, rows))
+        ids, images = [self.ids[place] for place in positions], [self.images[place] for place in positions]
+        return CaptionedImages(ids, images, [self.captions[place] for place in positions])
 
     def describe(self, batch: TrainingBatch) -> list[dict[str, Any]]:
         """The images of a batch with the captions that were drawn, to look at."""
