@@ -33,6 +33,8 @@ from lexvl_plugins.train.images.material import Material
 from lexvl_plugins.train.model_settings import HeadSettings, ImagePairSettings, ModelSettings, TextPairSettings
 from lexvl_plugins.train.recipe import Recipe
 from lexvl_plugins.train.run_folder import (
+    EXAMPLES,
+    LOG,
     MODEL,
     STATE,
     WORDS,
@@ -70,7 +72,7 @@ def train(
     cache: Path | None = None,
     keep_every: str | None = None,
 ) -> Path:
-    """Trains a recipe and returns the folder of the checkpoint; an interrupted run resumes from its last state.
+    """Trains a recipe and returns the folder of the checkpoint, or of the state where it stopped; a run resumes.
 
     On a CPU with the same number of threads, a resumed run ends with the same weights as an uninterrupted run.
 
@@ -79,20 +81,16 @@ def train(
         output: folder of the run.
         data_dir: folder of the datasets.
         device: auto, cpu, cuda, cuda:1.
-        overwrite: start again and delete the run that the folder contains.
+        overwrite: delete the run that the folder contains, and start again.
         stop_after: stop at this step, or at once if the run is beyond it.
         hours: stop with the first step that ends so many hours after the data were read.
         cache: folder of decoded images and of what frozen networks make of images and texts, which runs over the same
             data and networks share; the folder of the run if None, which deletes them at its end.
         keep_every: epoch or stage: the folder of the run keeps a checkpoint of each, `kept/epoch-1` or `kept/stage-1`.
 
-    Returns:
-        The folder of the checkpoint; if the run stopped before its end, the folder of the state.
-
     Raises:
         ArtefactError: `output` contains the run of another recipe or of other data, other files, or damaged states.
         UsageError: the recipe and its data do not fit, the device does not exist, or `keep_every` is another word.
-        MissingExtra: a package of the extra [train] is not installed.
     """
     if keep_every not in (None, *PERIODS):
         raise UnknownName("--keep-every", str(keep_every), PERIODS)
@@ -198,7 +196,8 @@ class Training:
         self.announce(number, progress.step, len(inputs.batches))
         learner.pair.train()
         began = time.monotonic() - progress.seconds
-        with Watch.open(recipe, number, first, self.own, self.terms, inputs) as watch:
+        with open(self.own / LOG, "ab") as lines, open(self.own / EXAMPLES, "ab") as examples:
+            watch = Watch(recipe, stage, first, self.own, self.terms, inputs, lines, examples)
             for step in range(progress.step, last):
                 try:
                     taken = learner.take_step(recipe, stage, inputs.batches, step, step - first)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -34,13 +33,11 @@ from lexvl_plugins.train.common.batches import TrainingBatch
 from lexvl_plugins.train.common.evaluation import StageInputs, find_collapses, measure_batch
 from lexvl_plugins.train.common.learner import Learner, NotFinite, Step
 from lexvl_plugins.train.common.tower_pair import TowerPair
-from lexvl_plugins.train.objectives.encoded import Encoded
 from lexvl_plugins.train.recipe import Recipe, StageSettings
 from lexvl_plugins.train.run_folder import (
     BEST,
     BEST_WEIGHTS,
     CURVE,
-    EXAMPLES,
     FAILED,
     KEPT,
     LOG,
@@ -78,15 +75,6 @@ class Watch:
     lines: BinaryIO
     examples: BinaryIO
     collapsed: set[str] = field(default_factory=set)
-
-    @classmethod
-    @contextmanager
-    def open(
-        cls, recipe: Recipe, number: int, first: int, output: Path, terms: Sequence[str], inputs: StageInputs
-    ) -> Iterator[Watch]:
-        """A watch whose files are open; the arguments are its fields, and the number of the stage."""
-        with open(output / LOG, "ab") as lines, open(output / EXAMPLES, "ab") as examples:
-            yield cls(recipe, recipe.stages[number], first, output, terms, inputs, lines, examples)
 
     def report_step(self, step: Step, learner: Learner, progress: TrainingState) -> None:
         """Reports what is due after a step."""
@@ -148,7 +136,10 @@ class Watch:
     ) -> UsageError:
         """Writes the batch at which loss or gradients were not finite, and returns the error that names the file."""
         taken, path = error.step, self.output / FAILED
-        sides = {side: find_not_finite(taken.rounds, side) for side in ("query", "document")}
+        sides: dict[str, list[int]] = {}
+        for side in ("query", "document"):
+            wrong = [~torch.isfinite(getattr(encoded, side)).all(dim=1) for encoded in taken.rounds]
+            sides[side] = torch.stack(wrong).any(dim=0).nonzero().flatten().tolist()
         content = {
             "step": step,
             "found": str(error),
@@ -162,12 +153,6 @@ class Watch:
         with atomic_write(path) as out:
             out.write(json_bytes(content))
         return UsageError(f"step {step}: {error}; {path} has the batch; lower the learning rate or the clip")
-
-
-def find_not_finite(rounds: Sequence[Encoded], side: str) -> list[int]:
-    """The rows of a side whose vectors are not finite in a round."""
-    rows = torch.stack([~torch.isfinite(getattr(encoded, side)).all(dim=1) for encoded in rounds]).any(dim=0)
-    return rows.nonzero().flatten().tolist()
 
 
 def report(lines: BinaryIO, row: Mapping[str, Any]) -> None:

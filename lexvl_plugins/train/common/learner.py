@@ -74,7 +74,9 @@ class Learner:
         set_checkpointing(pair, stage.optimisation.checkpointing)
         # Gradients of several processes are gathered by `Pieces`, not by a wrapper around the pair.
         accelerator.prepare_model(pair, evaluation_mode=True)
-        optimiser, scheduler = accelerator.prepare(*make_optimiser(pair, stage.optimisation))
+        changing = choose_optimiser(group_parameters(pair, stage.optimisation), stage.optimisation)
+        rates = torch.optim.lr_scheduler.LambdaLR(changing, make_learning_rate(stage.optimisation))
+        optimiser, scheduler = accelerator.prepare(changing, rates)
         return cls(accelerator, pair, optimiser, scheduler, average)
 
     @property
@@ -270,12 +272,6 @@ def make_average(pair: TowerPair, plan: Optimisation) -> AveragedModel | None:
         torch._foreach_lerp_(averaged, current, 1 - min(plan.average, (1 + number) / (10 + number)))
 
     return AveragedModel(pair, multi_avg_fn=update) if plan.average else None
-
-
-def make_optimiser(pair: TowerPair, plan: Optimisation) -> tuple[torch.optim.Optimizer, Any]:
-    """The optimiser of the parameters of a pair that change, and the scheduler of its learning rate."""
-    optimiser = choose_optimiser(group_parameters(pair, plan), plan)
-    return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, make_learning_rate(plan))
 
 
 def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.optim.Optimizer:

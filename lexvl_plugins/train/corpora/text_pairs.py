@@ -87,7 +87,17 @@ def load_triples(ref: CorpusRef) -> Dataset:
     triples = find_file(path)
     corpus, topics = find_texts(expanded_path(folder), ref.escape_ids)
     judged = partial(read_triples, triples, ref.escape_ids)
-    return make_one_split(ref, corpus, partial(keep_judged, judged, topics, triples), judged)
+
+    def keep_judged() -> Iterator[Topic]:
+        missing = {qrel.query_id for qrel in judged()}
+        for topic in topics():
+            if topic.query_id in missing:
+                missing.remove(topic.query_id)
+                yield topic
+        if missing:
+            raise DataError(f"{triples}: {len(missing)} of its queries have no text, such as {min(missing)!r}")
+
+    return make_one_split(ref, corpus, keep_judged, judged)
 
 
 def make_dataset(ref: CorpusRef, examples: Callable[[], Iterator[Example]]) -> Dataset:
@@ -284,17 +294,6 @@ def read_collection(path: Path, escape_ids: bool = False) -> Iterator[Document]:
         if not tab:
             raise DataError(f"{line.where}: no tab; expected id, tab, text")
         yield Document(checked_id(doc_id, line.where, escape_ids), text=text)
-
-
-def keep_judged(judged: Callable[[], Iterator[Qrel]], topics: Topics, where: Path) -> Iterator[Topic]:
-    """The topics that have a judgement."""
-    missing = {qrel.query_id for qrel in judged()}
-    for topic in topics():
-        if topic.query_id in missing:
-            missing.remove(topic.query_id)
-            yield topic
-    if missing:
-        raise DataError(f"{where}: {len(missing)} of its queries have no text, such as {min(missing)!r}")
 
 
 # Characters of a sentence that is a query: shorter ones say little, longer ones are often lists.

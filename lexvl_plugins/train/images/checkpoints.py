@@ -93,8 +93,8 @@ def save_pair(
 ) -> None:
     """Writes a pair into an empty folder; `networks` and `class_words` are None where it has none.
 
-    Of the dimensions of a fresh lexical pair, only words are saved (see `words`). Of pretrained networks, only what was
-    added or changed is saved, and those that no package installs are copied; new networks are saved whole.
+    A fresh lexical pair keeps only words of its dimensions (see `words`). A pretrained network keeps only what was
+    added or changed, and one that no package installs is copied; a new network is saved whole.
     """
     if isinstance(model.text, BpeTextSettings):
         save_run(pair, recipe, model, folder)
@@ -127,7 +127,7 @@ def save_pair(
 def save_new_stair(pair: TowerPair, recipe: Recipe, model: ModelSettings, tokenizer: Any, folder: Path) -> None:
     """Writes a STAIR whose networks began with random weights into an empty folder."""
     stages: tuple[Stage, ...] = ("single", "2", "3")
-    stage: Stage = "1" if trained_on_masks(recipe) else stages[min(len(recipe.stages), 3) - 1]
+    stage: Stage = "1" if masks_texts(recipe) else stages[min(len(recipe.stages), 3) - 1]
     stair = Stair(make_stair_config(model, len(tokenizer), stage))
     names = {"encoder_q.network": "text", "encoder_q.head": "text_head"}
     names |= {"encoder_p.network": "image", "encoder_p.head": "image_head"}
@@ -138,7 +138,7 @@ def save_new_stair(pair: TowerPair, recipe: Recipe, model: ModelSettings, tokeni
     save_stair(stair.to(getattr(torch, recipe.weights)), tokenizer, folder)
 
 
-def trained_on_masks(recipe: Recipe) -> bool:
+def masks_texts(recipe: Recipe) -> bool:
     """Whether the last stage trained only masked texts, so that the encoder masks too."""
     options = recipe.stages[-1].objective.options
     return bool(options.get("masked")) or options.get("queries", "vectors") != "vectors"
@@ -162,7 +162,7 @@ def describe_text(
             entry["first_word_id"] = int(columns.tokens[0]) if model.of_tokens else FIRST_WORD_ID
         else:
             entry |= {"vocabulary": TOKENS} if model.of_tokens else {"terms": TERMS}
-    if model.kind == "stair" and trained_on_masks(recipe):
+    if model.kind == "stair" and masks_texts(recipe):
         entry["text_mask"] = "own"
     return entry
 

@@ -1,7 +1,7 @@
 """Sides of a pair of texts and images: each reads a network, whose states pass the head of the family's encoder.
 
 VDR, its dense twin and STAIR have whole towers (`VdrText`, `StairText`, ...), or new heads over networks, as LexLIP and
-FDT always have. Of networks only what a stage names changes; what a stage leaves frozen is not computed at each step: a
+FDT always have. Only what a stage names changes in networks; what a stage leaves frozen is not computed at each step: a
 side goes on from what is stored (see `stores`). Lexical vectors of STAIR and LexLIP have not unit length here: FLOPS
 reads them as they are.
 """

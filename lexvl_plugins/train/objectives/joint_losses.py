@@ -16,7 +16,7 @@ Joint (arXiv 2508.16707) trains both scores with labels and with their weighted 
 
 This is the authors' code, whose hyper-parameters are published: c is 1, L' is weighted by a and b, and the whole is
 halved. Their teacher of the transposed scores is P itself, although its rows are images and not texts; `transposed`
-uses P of s^T instead. Of their paper only summaries are at hand; by these (`paper`) it is
+uses P of s^T instead. Only summaries of their paper are at hand; by these (`paper`) it is
 
     loss = a NCE(s_d) + b NCE(s_l) + c NCE(s) + (D(s_d) + D(s_l)) / 2,  D(x) = [H(P, x) + H(P', x^T)] / 2
 

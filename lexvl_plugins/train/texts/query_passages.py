@@ -220,19 +220,13 @@ class QueryBatches:
         rows = [self._draw_negatives(query, relevant, draws) for query in chosen]
         documents = np.concatenate([positives, *rows]).astype(np.int64)
         queries, passages = self.queries.read_batch(chosen), self.passages.read_batch(documents)
-        taught = self._score(chosen, documents)
+        taught = None
+        if self.data.scores:
+            # A passage that the teacher did not list gets 0, the score without a shared term, or the least one below.
+            listed = [self.data.scores[query] for query in chosen]
+            scores = [[known.get(place, min([0.0, *known.values()])) for place in documents] for known in listed]
+            taught = (torch.tensor(scores, dtype=torch.float32, device=self.passages.device),)
         return TrainingBatch(chosen, passages, chosen[None], (queries,), documents, taught)
-
-    def _score(self, chosen: np.ndarray, documents: np.ndarray) -> tuple[torch.Tensor] | None:
-        """A teacher's scores of the passages for each query, one [B, B (1 + K)].
-
-        A passage that the teacher did not list gets 0, the score without a shared term, or the least one below it.
-        """
-        if not self.data.scores:
-            return None
-        listed = [self.data.scores[query] for query in chosen]
-        scores = [[known.get(place, min([0.0, *known.values()])) for place in documents] for known in listed]
-        return (torch.tensor(scores, dtype=torch.float32, device=self.passages.device),)
 
     def _draw_negatives(self, query: int, relevant: set[int], draws: np.random.Generator) -> list[int]:
         """Hard negatives of a query; those relevant to another query of the batch last, then random passages."""

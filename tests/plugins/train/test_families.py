@@ -217,11 +217,6 @@ def test_networks_that_do_not_fit(kind: str, text: dict[str, Any], image: dict[s
         recipe_of("flickr8k", kind, {"text": text, "image": image})
 
 
-def test_a_new_pair_does_not_begin_with_a_trained_one(corpus: str) -> None:
-    with pytest.raises(UsageError, match="start x: only a pair over two pretrained networks"):
-        recipe_of(corpus, "vdr-crossmodal", {**FRESH, "start": "x"})
-
-
 def held_out(corpus: str) -> CaptionedImages:
     """The validation split."""
     return read_captioned(load_dataset(corpus, "val", None, direction="text-to-image"))
