@@ -74,10 +74,9 @@ class Learner:
         set_checkpointing(pair, stage.optimisation.checkpointing)
         # Gradients of several processes are gathered by `Pieces`, not by a wrapper around the pair.
         accelerator.prepare_model(pair, evaluation_mode=True)
-        changing = choose_optimiser(group_parameters(pair, stage.optimisation), stage.optimisation)
-        rates = torch.optim.lr_scheduler.LambdaLR(changing, make_learning_rate(stage.optimisation))
-        optimiser, scheduler = accelerator.prepare(changing, rates)
-        return cls(accelerator, pair, optimiser, scheduler, average)
+        optimiser = choose_optimiser(group_parameters(pair, stage.optimisation), stage.optimisation)
+        rates = torch.optim.lr_scheduler.LambdaLR(optimiser, make_learning_rate(stage.optimisation))
+        return cls(accelerator, pair, *accelerator.prepare(optimiser, rates), average)
 
     @property
     def tested(self) -> TowerPair:

@@ -1,6 +1,6 @@
-"""Files of queries with passages for training: DPR's JSON, pairs and triples of texts, MS MARCO's triples of ids.
+"""Queries with passages for training: DPR's JSON, pairs of texts, triples of ids; and queries that documents have.
 
-Each is a dataset with one split, `train`: its judgements have relevance 1 for positives and 0 for hard negatives.
+A file is a dataset with one split, `train`: its judgements have relevance 1 for positives and 0 for hard negatives.
 """
 
 from __future__ import annotations
@@ -303,7 +303,11 @@ _END = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
 
 
 def load_own_queries(ref: CorpusRef) -> Dataset:
-    """Loads `titles:<corpus>` or `sentences:<corpus>`, for example `titles:beir/nfcorpus`."""
+    """Loads `titles:<corpus>` or `sentences:<corpus>`, for example `titles:beir/nfcorpus`.
+
+    The title of a document, or the last sentence of its text, is a query, and that document its one relevant document.
+    (GPL, arXiv 2112.07577, generates such queries; here they are taken as they are.)
+    """
     kind, _, name = ref.name.partition(":")
     if not name:
         raise UsageError(f"{ref.name!r} names no corpus; expected {kind}:<corpus>, such as {kind}:beir/nfcorpus")

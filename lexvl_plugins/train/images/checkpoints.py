@@ -308,7 +308,7 @@ MERGES_FILE = MERGES.removesuffix(".gz")
 
 
 def save_run(pair: TowerPair, recipe: Recipe, model: ModelSettings, folder: Path) -> None:
-    """Writes a pair into an empty folder: config.json, model.safetensors, and the merges of its tokens."""
+    """Writes a pair over FDT's own networks in the layout of the published code's runs, with the merges."""
     assert isinstance(model.text, BpeTextSettings)
     sides: tuple[Any, Any] = pair.encoder_q, pair.encoder_p
     (texts, images), codebook = sides, sides[1].codebook

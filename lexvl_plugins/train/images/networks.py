@@ -250,7 +250,10 @@ def find_merges_file(settings: BpeTextSettings) -> Path:
 
 
 def make_clip_texts(settings: BpeTextSettings, tokens: int, joint: int) -> Any:
-    """A CLIPTextModelWithProjection, whose projection to `joint` dimensions has a bias, as DeCLIP's."""
+    """A CLIPTextModelWithProjection, whose projection to `joint` dimensions has a bias, as DeCLIP's.
+
+    FDT does not use it; a checkpoint of its own networks has all weights of the published ones.
+    """
     import transformers
 
     config = transformers.CLIPTextConfig(

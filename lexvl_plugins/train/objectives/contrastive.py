@@ -1,4 +1,7 @@
-"""Contrastive objectives over one batch: VDR and SVDR, InfoNCE, STAIR and FDT. `encoded` has the layout of a batch."""
+"""Contrastive objectives over one batch, and objectives over the terms of captions.
+
+VDR and SVDR, InfoNCE, STAIR, FDT, V-SPLADE and `naming`. `encoded` has the layout of a batch.
+"""
 
 from __future__ import annotations
 
@@ -193,6 +196,9 @@ def v_splade(
 ) -> Tensor:
     """-mean_i log softmax_j(clip(<q_i, d_j> / temperature, -100, 100))_i over all documents of the batch.
 
+    V-SPLADE: Cho et al., arXiv 2605.30917; the equations are those of the published code (naver/v-splade, commit
+    3f97737), whose loss is v_splade + 0.1 caption_gated + 0.01 FLOPS(positives) + 0.01 FLOPS(hard negatives).
+
     Args:
         encoded: queries and documents.
         temperature: divides scores.
@@ -212,7 +218,7 @@ def caption_gated(
     target: Literal["log_sigmoid", "logits", "weights"] = "log_sigmoid",
     focus: float = 1.0,
 ) -> Tensor:
-    """-mean_i sum_v o_iv log sigmoid(h_iv): images activate the terms that the caption gates.
+    """-mean_i sum_v o_iv log sigmoid(h_iv): images activate the terms that the caption gates; FLOPS lowers the others.
 
     o_iv is (w_iv + alpha mean_u w_iu) c_iv, each row divided by its sum: the more an image and its caption weigh a
     term, the more it counts; alpha lets terms begin that the image does not have. Neither w nor c gets a gradient in

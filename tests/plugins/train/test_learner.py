@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_plugins.train.common import tower_pair as projection
 from lexvl_plugins.train.common.learner import (
     Temperatures,
     compute_objective,
@@ -16,6 +17,7 @@ from lexvl_plugins.train.common.learner import (
     group_parameters,
     make_learning_rate,
 )
+from lexvl_plugins.train.common.tower_pair import project_max
 from lexvl_plugins.train.objectives import OBJECTIVES
 from lexvl_plugins.train.objectives.contrastive import caption_gated, fdt, naming, stair, svdr, v_splade
 from lexvl_plugins.train.objectives.encoded import Encoded
@@ -134,3 +136,23 @@ def test_what_decays_and_how_the_rate_grows() -> None:
     for warmup, shares in (("n", [0.25, 0.5, 0.75, 1, 1, 0.75]), ("n-1", [0, 0.25, 0.5, 0.75, 1, 0.75])):
         shape = make_learning_rate(Optimisation(steps=8, warmup_steps=4, decay="linear", warmup=warmup))
         assert [shape(step) for step in range(6)] == shares
+
+
+@pytest.mark.parametrize("slice_floats", [1, 40, 1 << 20])
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_it_equals_the_plain_formula(slice_floats: int, with_mask: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "SLICE_FLOATS", slice_floats)
+    torch.manual_seed(0)
+    features = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    matrix = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    masked = torch.tensor([[False] * 5, [False, False, True, True, True]]) if with_mask else None
+    logits = features @ matrix.T  # [B, L, V]
+    if masked is not None:
+        logits = logits.masked_fill(masked[:, :, None], -torch.inf)
+    expected = logits.amax(dim=1)
+    pull = torch.randn(2, 7, dtype=torch.float64)
+    wanted = torch.autograd.grad((expected * pull).sum(), (features, matrix))
+    found = project_max(features, matrix, masked)
+    gradients = torch.autograd.grad((found * pull).sum(), (features, matrix))
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients, wanted)
