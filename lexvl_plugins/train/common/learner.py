@@ -76,7 +76,8 @@ class Learner:
         accelerator.prepare_model(pair, evaluation_mode=True)
         optimiser = choose_optimiser(group_parameters(pair, stage.optimisation), stage.optimisation)
         rates = torch.optim.lr_scheduler.LambdaLR(optimiser, make_learning_rate(stage.optimisation))
-        return cls(accelerator, pair, *accelerator.prepare(optimiser, rates), average)
+        prepared, scheduler = accelerator.prepare(optimiser, rates)
+        return cls(accelerator, pair, prepared, scheduler, average)
 
     @property
     def tested(self) -> TowerPair:
