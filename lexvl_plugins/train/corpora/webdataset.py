@@ -65,7 +65,7 @@ def load_webdataset(ref: CorpusRef) -> Dataset:
             "recipe set data.held_out, or data.validation to null"
         )
     shards, direction = find_shards(ref.name), checked_direction(ref, OFFERED, OFFERED[0])
-    return viewed(replace(ref, direction=direction), partial(_images, ref, shards), lambda: str)
+    return viewed(replace(ref, direction=direction), partial(_list_images, ref, shards), lambda: str)
 
 
 def find_shards(name: str) -> dict[str, Path]:
@@ -81,7 +81,7 @@ def find_shards(name: str) -> dict[str, Path]:
         if not paths:
             raise DataError(f"{path}: no .tar in it; expected shards")
     else:
-        paths = [path] if path.exists() else [expanded_path(shard) for shard in expanded(where)]
+        paths = [path] if path.exists() else [expanded_path(shard) for shard in expand_pattern(where)]
     missing = [path for path in paths if not path.is_file()]
     if missing:
         raise DataError(f"{missing[0]}: no such shard ({len(missing)} of the {len(paths)} of {name} are not there)")
@@ -93,7 +93,7 @@ def find_shards(name: str) -> dict[str, Path]:
     return {str(path.relative_to(folder).with_suffix("")): path for path in paths}
 
 
-def expanded(pattern: str) -> list[str]:
+def expand_pattern(pattern: str) -> list[str]:
     """The names of a pattern as a shell expands it: `{00..12}` counts with the digits of its first number, `{a,b}`."""
     match = _BRACES.search(pattern)
     if match is None:
@@ -104,7 +104,7 @@ def expanded(pattern: str) -> list[str]:
         parts = [f"{number:0{len(ends[1])}d}" for number in range(first, last + 1)]
     else:
         parts = match[1].split(",")
-    return [name for part in parts for name in expanded(pattern[: match.start()] + part + pattern[match.end() :])]
+    return [name for part in parts for name in expand_pattern(pattern[: match.start()] + part + pattern[match.end() :])]
 
 
 def read_shard(archive: Archive, name: str, left_out: LeftOut, escape_ids: bool = False) -> list[ShardImage]:
@@ -128,7 +128,7 @@ def read_shard(archive: Archive, name: str, left_out: LeftOut, escape_ids: bool 
             members[kind] = member
     images = []
     for stem, members in by_stem.items():
-        text = _text(archive, members, left_out)
+        text = _read_text(archive, members, left_out)
         if "image" in members:
             where = f"{archive.path}::{members['image']}"
             if text is None:
@@ -139,7 +139,7 @@ def read_shard(archive: Archive, name: str, left_out: LeftOut, escape_ids: bool 
     return images
 
 
-def _text(archive: Archive, members: Mapping[str, str], left_out: LeftOut) -> str | None:
+def _read_text(archive: Archive, members: Mapping[str, str], left_out: LeftOut) -> str | None:
     """The text of a pair; None where there is none, which `left_out` counts if a file of it cannot be read."""
     for kind in (TEXT, JSON):
         if kind not in members:
@@ -157,7 +157,7 @@ def _text(archive: Archive, members: Mapping[str, str], left_out: LeftOut) -> st
     return None
 
 
-def _images(ref: CorpusRef, shards: Mapping[str, Path]) -> Iterator[CaptionedImage]:
+def _list_images(ref: CorpusRef, shards: Mapping[str, Path]) -> Iterator[CaptionedImage]:
     """All images, one shard in memory at a time."""
     left_out = LeftOut()
     for name, path in shards.items():
