@@ -25,15 +25,15 @@ from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Text, walk
 from lexvl_anserini.runs.order import RankedList, merged
-from lexvl_plugins.cluster.partitions_building import (
+from lexvl_plugins.cluster.building import (
     build_partitions,
     check_partition,
-    lacks_partition,
-    partition_name,
-    shards_manifest,
+    is_partition_missing,
+    name_partition,
+    read_shards_manifest,
 )
-from lexvl_plugins.cluster.places import fetched, place
-from lexvl_plugins.cluster.runners import Pending, current_runner
+from lexvl_plugins.cluster.runners import Pending, get_runner
+from lexvl_plugins.cluster.storage import fetch, place
 
 Result = TypeVar("Result")
 
@@ -52,15 +52,14 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
     # BM25 counts documents of the whole, which a partition does not know.
     option_names = LuceneEngine.option_names - {"text"}
-    reads_shards = False
 
     def __init__(self, index: Path, manifest: Manifest):
-        runner, report = current_runner(), read_report(index)
-        folders = folders_in(index, report)
+        runner, report = get_runner(), read_report(index)
+        folders = list_folders(index, report)
         self.index, self.manifest, self.documents = index, manifest, report.documents
-        shared = divided(folders, min(runner.places, len(folders)))
+        shared = divide(folders, min(runner.places, len(folders)))
         searcher = partial(PartitionSearcher, str(report["collection"]))
-        self.workers = runner.workers(searcher, shared)
+        self.workers = runner.start_workers(searcher, shared)
 
     @staticmethod
     def options(given: Mapping[str, Any]) -> IndexOptions:
@@ -88,12 +87,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         """One partition of each folder; see `build_partitions`."""
         return build_partitions(sources, index, threads, progress, options)
 
-    source_manifest = staticmethod(shards_manifest)
+    source_manifest = staticmethod(read_shards_manifest)
 
     @staticmethod
     def is_whole(index: Path, report: Mapping[str, Any]) -> bool:
         """Whether all partitions are there, each in its place."""
-        return not lacks_partition(place(index), int(report["partitions"]), str(report["collection"]))
+        return not is_partition_missing(place(index), int(report["partitions"]), str(report["collection"]))
 
     @staticmethod
     def figures(report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -116,20 +115,20 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
     def keywords(index: Path, key: str) -> dict[str, str]:
         """The value of a metadata key by document id, of all partitions."""
         values: dict[str, str] = {}
-        for folder in folders_here(index, read_report(index)):
+        for folder in fetch_folders(index, read_report(index)):
             values |= LuceneEngine.keywords(folder, key)
         return values
 
     @staticmethod
     def repair(index: Path) -> bool:
         """Repairs each partition; True if it wrote one."""
-        return sum(LuceneEngine.repair(folder) for folder in folders_here(index, read_report(index))) > 0
+        return sum(LuceneEngine.repair(folder) for folder in fetch_folders(index, read_report(index))) > 0
 
     @staticmethod
     def check(index: Path, shards: Sequence[Path], progress: Progress = silent) -> dict[str, Any]:
         """Compares each partition with its shards, in the order in which the index was built from them."""
         report = read_report(index)
-        folders = folders_here(index, report)
+        folders = fetch_folders(index, report)
         if len(shards) != len(folders):
             raise UsageError(f"{index}: {len(folders)} partitions, {len(shards)} folders of shards; name all of them")
         compared: Counter[str] = Counter()
@@ -146,7 +145,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         if not report.options.get("store_text"):
             return None
         texts: dict[str, str] = {}
-        for doc_id, folder in product(doc_ids, folders_here(index, report)):
+        for doc_id, folder in product(doc_ids, fetch_folders(index, report)):
             if doc_id not in texts:
                 try:
                     texts |= LuceneEngine.stored_texts(folder, [doc_id]) or {}
@@ -161,12 +160,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         check_count("hits", hits)
         hits = min(hits, self.documents)
         sent: deque[list[Pending]] = deque()
-        for batch in batches(queries, max(1, min(BATCH_QUERIES, BATCH_HITS // hits))):
+        for batch in split_batches(queries, max(1, min(BATCH_QUERIES, BATCH_HITS // hits))):
             sent.append([worker.call("search", batch, hits, threads) for worker in self.workers])
             if len(sent) > AHEAD:
-                yield from answers(sent.popleft(), hits)
+                yield from merge_answers(sent.popleft(), hits)
         while sent:
-            yield from answers(sent.popleft(), hits)
+            yield from merge_answers(sent.popleft(), hits)
 
     def search_tree(self, query_id: str, clause: Clause, hits: int) -> RankedList:
         """The ranked list of a clause tree."""
@@ -177,12 +176,12 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
 
     def impacts(self, doc_id: str, terms: Iterable[str]) -> dict[str, int]:
         """The document's impact for each of `terms` that it has."""
-        impacts: dict[str, int] = self._of_document(doc_id, "impacts", list(terms))
+        impacts: dict[str, int] = self._ask_document(doc_id, "impacts", list(terms))
         return impacts
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector."""
-        vector: dict[str, int] = self._of_document(doc_id, "vector")
+        vector: dict[str, int] = self._ask_document(doc_id, "vector")
         return vector
 
     def _all(self, method: str, *arguments: Any) -> list[Any]:
@@ -190,7 +189,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         pending = [worker.call(method, *arguments) for worker in self.workers]
         return [answer.result() for answer in pending]
 
-    def _of_document(self, doc_id: str, method: str, *arguments: Any) -> Any:
+    def _ask_document(self, doc_id: str, method: str, *arguments: Any) -> Any:
         if (value := next((v for v in self._all(method, doc_id, *arguments) if v is not None), None)) is None:
             raise DataError(f"{self.index}: no document {doc_id!r}")
         return value
@@ -200,7 +199,7 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
         most = self.manifest.counts.max_impact
         if most is not None and (quick := most * sum(vector.values())) < SCORE_LIMIT:
             return quick
-        greatest = [max(impacts) for impacts in zip(*self._all("greatest", list(vector)), strict=True)]
+        greatest = [max(impacts) for impacts in zip(*self._all("find_greatest", list(vector)), strict=True)]
         return sum(weight * impact for weight, impact in zip(vector.values(), greatest, strict=True))
 
     def served(self) -> Mapping[str, int]:
@@ -217,25 +216,25 @@ class PartitionsEngine(ImpactEngine, ChangingEngine):
             worker.close()
 
 
-def folders_in(index: Path, report: Mapping[str, Any]) -> list[Path]:
+def list_folders(index: Path, report: Mapping[str, Any]) -> list[Path]:
     """The folders of an index's partitions."""
     count = report.get("partitions")
     if not isinstance(count, int) or count < 1 or not isinstance(report.get("collection"), str):
         raise ArtefactError(f"{index}: index.json names no partitions; build the index again")
-    return [place(index) / partition_name(number) for number in range(count)]
+    return [place(index) / name_partition(number) for number in range(count)]
 
 
-def folders_here(index: Path, report: Mapping[str, Any]) -> list[Path]:
+def fetch_folders(index: Path, report: Mapping[str, Any]) -> list[Path]:
     """The folders of an index's partitions, for this process to read."""
-    return [fetched(folder) for folder in folders_in(index, report)]
+    return [fetch(folder) for folder in list_folders(index, report)]
 
 
-def divided(folders: Sequence[Path], number: int) -> list[Sequence[Path]]:
+def divide(folders: Sequence[Path], number: int) -> list[Sequence[Path]]:
     """The folders in `number` groups of consecutive ones, as even as can be."""
     return [folders[len(folders) * i // number : len(folders) * (i + 1) // number] for i in range(number)]
 
 
-def batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[ImpactQuery]]:
+def split_batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[ImpactQuery]]:
     """Consecutive queries; batches grow up to `size`, so that the first lists are returned early."""
     stream = iter(queries)
     for step in chain((2**i for i in range(size.bit_length()) if 2**i < size), repeat(size)):
@@ -244,7 +243,7 @@ def batches(queries: Iterable[ImpactQuery], size: int) -> Iterator[list[ImpactQu
         yield batch
 
 
-def answers(pending: Sequence[Pending], hits: int) -> Iterator[RankedList]:
+def merge_answers(pending: Sequence[Pending], hits: int) -> Iterator[RankedList]:
     """The lists of a batch, from the answers of all workers."""
     results = [answer.result() for answer in pending]
     return (merged(lists, hits) for lists in zip(*results, strict=True))
@@ -257,7 +256,7 @@ class PartitionSearcher:
         self.engines: list[ImpactEngine] = []
         try:
             for folder in folders:
-                manifest = check_partition(fetched(folder), collection)
+                manifest = check_partition(fetch(folder), collection)
                 self.engines.append(open_impact_index(folder, manifest))
         except BaseException:
             self.close()
@@ -280,7 +279,7 @@ class PartitionSearcher:
         """The document's vector; None if no partition has the document."""
         return self._first(lambda engine: engine.vector(doc_id))
 
-    def greatest(self, terms: Sequence[str]) -> list[int]:
+    def find_greatest(self, terms: Sequence[str]) -> list[int]:
         """The greatest impact of each term; 0 for one without postings."""
         # From 2^24 on, a bound is weight times greatest impact.
         limits = [[int(engine.bound({term: SCORE_LIMIT})) for engine in self.engines] for term in terms]

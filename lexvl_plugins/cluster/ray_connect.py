@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import LONGEST_REASON, LexvlError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.ground.installed import version_of
-from lexvl_plugins.cluster.runners import RunnerSettings
+from lexvl_plugins.cluster.runners import RunnerOptions
 
 log = logging.getLogger(__name__)
 
@@ -43,15 +43,16 @@ BEYOND_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 class Surroundings(NamedTuple):
     """What a process on another machine takes over from this one.
 
-    folder     the working folder, for relative paths
-    variables  of the environment
+    Attributes:
+        folder: the working folder, for relative paths.
+        variables: of the environment.
     """
 
     folder: str
     variables: Mapping[str, str]
 
     @classmethod
-    def here(cls) -> Surroundings:
+    def read(cls) -> Surroundings:
         """The surroundings of this process."""
         return cls(str(Path.cwd()), {name: os.environ[name] for name in FORWARDED if name in os.environ})
 
@@ -66,8 +67,9 @@ class Surroundings(NamedTuple):
 class NodeFacts(NamedTuple):
     """What a machine of the cluster has.
 
-    cpu     type of its processor
-    folder  whether it has the working folder of the command
+    Attributes:
+        cpu: type of its processor.
+        folder: whether it has the working folder of the command.
     """
 
     lexvl: str
@@ -76,12 +78,12 @@ class NodeFacts(NamedTuple):
     folder: bool
 
 
-def facts_here(folder: str) -> NodeFacts:
+def find_facts(folder: str) -> NodeFacts:
     """The facts of the machine that calls this."""
-    return NodeFacts(__version__, version_of("torch"), processor(), Path(folder).is_dir())
+    return NodeFacts(__version__, version_of("torch"), find_processor(), Path(folder).is_dir())
 
 
-def processor() -> str:
+def find_processor() -> str:
     """The type of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -115,25 +117,25 @@ def keep_stdout(ray: Any) -> None:
     ray._private.worker.print_to_stdstream = logged
 
 
-def connect(settings: RunnerSettings) -> tuple[Any, bool]:
+def connect(chosen: RunnerOptions) -> tuple[Any, bool]:
     """Connects; returns the library, and whether this call made the connection."""
-    address = settings.address or os.environ.get("RAY_ADDRESS") or "local"
+    address = chosen.address or os.environ.get("RAY_ADDRESS") or "local"
     ray = import_ray(address == "local")
     if ray.is_initialized():
         return ray, False
     keep_stdout(ray)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     if address == "local":
-        cores = settings.workers or os.cpu_count() or 1
+        cores = chosen.workers or os.cpu_count() or 1
         options |= {"num_cpus": cores, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
     elif address != "auto":
-        refuse_open(address, settings.insecure)
+        refuse_open(address, chosen.insecure)
         check_listening(address)
-    with connection_errors(address), kept_signals():
+    with name_errors(address), keep_signals():
         ray.init(address=address, **options)
     if address == "auto":
         try:
-            refuse_open(ray.get_runtime_context().gcs_address, settings.insecure)
+            refuse_open(ray.get_runtime_context().gcs_address, chosen.insecure)
         except UsageError:
             disconnect(ray)
             raise
@@ -142,12 +144,12 @@ def connect(settings: RunnerSettings) -> tuple[Any, bool]:
 
 def disconnect(ray: Any) -> None:
     """Ends the connection, and a cluster that it started."""
-    with kept_signals():
+    with keep_signals():
         ray.shutdown()
 
 
 @contextmanager
-def kept_signals() -> Iterator[None]:
+def keep_signals() -> Iterator[None]:
     """Signals have the same handlers after the block.
 
     Ray takes over SIGSEGV when it connects and gives it back to the system when it ends. A Java machine in this process
@@ -165,7 +167,7 @@ def kept_signals() -> Iterator[None]:
 
 
 @contextmanager
-def connection_errors(address: str) -> Iterator[None]:
+def name_errors(address: str) -> Iterator[None]:
     """Turns Ray's errors about a connection into one line."""
     try:
         yield
@@ -179,7 +181,7 @@ def connection_errors(address: str) -> Iterator[None]:
                 f"{address}: the cluster has other versions of Ray or Python ({theirs or text}); install the same"
             ) from error
         if isinstance(error, ConnectionError) and address == "auto":
-            raise LexvlError(no_cluster(address, "none is running on this machine")) from error
+            raise LexvlError(describe_missing(address, "none is running on this machine")) from error
         if address == "local":
             raise LexvlError(f"local: Ray did not start on this machine ({reason_of(error)}); run it again") from error
         raise LexvlError(
@@ -188,7 +190,7 @@ def connection_errors(address: str) -> Iterator[None]:
         ) from error
 
 
-def no_cluster(address: str, reason: str) -> str:
+def describe_missing(address: str, reason: str) -> str:
     """The error of an address without a cluster."""
     return (
         f"{address}: no Ray cluster there ({reason}); start one with `ray start --head`, or leave out --address for a "
@@ -196,7 +198,7 @@ def no_cluster(address: str, reason: str) -> str:
     )
 
 
-def host_and_port(address: str) -> tuple[str, int]:
+def parse_address(address: str) -> tuple[str, int]:
     """`10.0.0.1:6379` -> `("10.0.0.1", 6379)`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
@@ -206,7 +208,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 def refuse_open(address: str, insecure: bool) -> None:
     """Refuses a cluster on a network without token authentication, where anyone can run code."""
-    host, _ = host_and_port(address)
+    host, _ = parse_address(address)
     if insecure or is_loopback(host) or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
         return
     raise UsageError(
@@ -226,12 +228,12 @@ def is_loopback(host: str) -> bool:
 def check_listening(address: str) -> None:
     """Raises LexvlError if nothing listens at the address; Ray itself would wait for a minute."""
     try:
-        socket.create_connection(host_and_port(address), CONNECT_S).close()
+        socket.create_connection(parse_address(address), CONNECT_S).close()
     except OSError as error:
-        raise LexvlError(no_cluster(address, error.strerror or str(error))) from error
+        raise LexvlError(describe_missing(address, error.strerror or str(error))) from error
 
 
-def reason_of_ray(error: BaseException) -> str:
+def give_reason(error: BaseException) -> str:
     """Ray's error as part of one line; of an error within a process of Ray, the last line of what it prints."""
     cause = getattr(error, "cause", None) or error
     lines = [line.strip() for line in re.sub(r"\x1b\[[\d;]*m", "", str(cause)).splitlines() if line.strip()]
@@ -240,7 +242,7 @@ def reason_of_ray(error: BaseException) -> str:
     return reason_of(cause)
 
 
-def node_names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def name_nodes(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """A name that a person recognises, by the id of each machine: host, and the id where hosts have several."""
     hosts = Counter(node["NodeManagerHostname"] for node in nodes)
     return {
@@ -253,13 +255,13 @@ def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, N
     """What each machine has, by its name."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    remote = ray.remote(facts_here)
+    remote = ray.remote(find_facts)
     places = [NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False) for node in nodes]
     options: list[dict[str, Any]] = [
         {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": placement} for placement in places
     ]
     pending = [remote.options(**each).remote(str(Path.cwd())) for each in options]
-    for name, answer in zip(node_names(nodes).values(), pending, strict=True):
+    for name, answer in zip(name_nodes(nodes).values(), pending, strict=True):
         try:
             yield name, NodeFacts(*ray.get(answer, timeout=PROBE_S))
         except ray.exceptions.GetTimeoutError as error:
@@ -269,13 +271,13 @@ def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, N
         except ray.exceptions.RayError as error:
             raise LexvlError(
                 f"machine {name} of the cluster: lexvl-anserini {__version__} cannot be used there "
-                f"({reason_of_ray(error)}); install it there"
+                f"({give_reason(error)}); install it there"
             ) from error
 
 
 def check_nodes(facts: Mapping[str, NodeFacts], folder: str) -> list[str]:
     """Compares the machines of a cluster with this one; returns warnings."""
-    here, warnings = facts_here(folder), []
+    here, warnings = find_facts(folder), []
     for name, node_facts in facts.items():
         for package, own, other in (
             ("lexvl-anserini", here.lexvl, node_facts.lexvl),

@@ -32,7 +32,7 @@ NOTICED = {
     "health_check_failure_threshold": 2,
 }
 # What the processes of the cluster import: this package, and the tests' modules.
-IMPORTED = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+IMPORTED = [str(Path(__file__).parents[3]), str(Path(__file__).parents[2])]
 
 
 @contextmanager
@@ -80,6 +80,6 @@ def kill_process(cluster: Any, chance: random.Random) -> bool:
 def is_working(process: psutil.Process) -> bool:
     """Whether it does work on a part, or holds an object."""
     try:
-        return "".join(process.cmdline()).startswith(("ray::answered", "ray::HeldObject"))
+        return "".join(process.cmdline()).startswith(("ray::do_part", "ray::HeldObject"))
     except psutil.Error:
         return False
