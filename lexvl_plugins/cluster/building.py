@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -30,21 +31,13 @@ from lexvl_anserini.engines.index_folder import (
 )
 from lexvl_anserini.engines.lucene.writing import IndexOptions, source_manifest
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import read_json, write_json
+from lexvl_anserini.ground.files import read_json, room_of, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.shards.collection import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 from lexvl_plugins.cluster.runners import get_runner, run_all
-from lexvl_plugins.cluster.storage import (
-    discard,
-    fetch,
-    find_gathering_folder,
-    make_place,
-    place,
-    publish,
-    publish_after,
-)
+from lexvl_plugins.cluster.storage import discard, fetch, find_url, make_place, place, publish, publish_after
 
 # What to do about partitions that are not as they were.
 REPAIR = "run the command that built the index again, which builds what is missing"
@@ -53,11 +46,6 @@ REPAIR = "run the command that built the index again, which builds what is missi
 def name_partition(number: int) -> str:
     """`partition-00003`."""
     return f"partition-{number:05}"
-
-
-def parse_number(folder: Path) -> int:
-    """The number in a name of `partition_name`."""
-    return int(folder.name.rpartition("-")[2])
 
 
 def build_partitions(
@@ -69,7 +57,10 @@ def build_partitions(
     manifest = combined(manifests, sources)
     if "parts" in manifest.corpus:
         refuse_common_ids(sources, manifests)
-    digest, staging = compute_digest(manifest, manifests), find_gathering_folder(index)
+    # Where partitions wait until all are there: beside the index; in storage, where nothing is renamed, in it.
+    staging = index if find_url(index) else room_of(index)
+    # Names the documents of all partitions together, and the greatest impact that their queries are made for.
+    digest = sha256(orjson.dumps([[*map(source_digest, manifests)], manifest.counts.max_impact])).hexdigest()
     make_place(staging)
     options = options or IndexOptions()
     names = [name_partition(number) for number in range(len(sources))]
@@ -134,12 +125,6 @@ def build_partition(
     return documents
 
 
-def compute_digest(whole: Manifest, manifests: Sequence[Manifest]) -> str:
-    """Names the documents of all partitions together, and the greatest impact that their queries are made for."""
-    sources = [source_digest(manifest) for manifest in manifests]
-    return sha256(orjson.dumps([sources, whole.counts.max_impact])).hexdigest()
-
-
 def check_partition(folder: Path, collection: str) -> Manifest:
     """The manifest of a partition of this collection, which its folder names."""
     if not folder.is_dir():
@@ -150,7 +135,7 @@ def check_partition(folder: Path, collection: str) -> Manifest:
             f"{folder}: a partition of the collection {str(noted)[:12]}, expected {collection[:12]}; queries are "
             f"quantised for one collection; {REPAIR}"
         )
-    if (number := note.get("number")) != parse_number(folder):
+    if name_partition(number := int(note.get("number", -1))) != folder.name:
         raise ArtefactError(f"{folder}: this is partition {number}; {REPAIR}")
     return read_manifest(folder)
 
@@ -169,8 +154,6 @@ def keep_partitions(index: Path, staging: Path, names: Sequence[str], collection
     """Links the partitions of an older index of the same collection into the folder where partitions are gathered."""
     for name in names:
         if (index / name).is_dir() and not (staging / name).exists():
-            try:
+            with suppress(ArtefactError):
                 check_partition(index / name, collection)
-            except ArtefactError:
-                continue
-            shutil.copytree(index / name, staging / name, copy_function=os.link)
+                shutil.copytree(index / name, staging / name, copy_function=os.link)

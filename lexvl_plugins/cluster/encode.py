@@ -6,11 +6,11 @@ import logging
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import DryRun, Overwrite, Style, Verbose, expanded, print_rows, progress_bar, run
+from lexvl_anserini.cli import DryRun, Overwrite, Style, Verbose, expanded, print_rows, progress_bar
 from lexvl_anserini.data.dataset import Dataset, begun
 from lexvl_anserini.encode import (
     EncoderOptions,
@@ -23,6 +23,7 @@ from lexvl_anserini.encode import (
     estimate,
 )
 from lexvl_anserini.encoders.cards import remark_on
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.cluster.options import RunnerOptions, print_urls
 from lexvl_plugins.cluster.parts import PartsRequest, encode_parts, load_plan
@@ -30,11 +31,7 @@ from lexvl_plugins.cluster.plans import CorpusPlan, name_listing, plan_corpus, r
 from lexvl_plugins.cluster.runners import run_on
 from lexvl_plugins.cluster.storage import fetch_file, place, publish_after
 
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
-
-# Not __name__, which is "__main__" when the module runs as the command.
-log = logging.getLogger("lexvl_plugins.cluster.encode")
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,14 +48,12 @@ class PlanOptions:
 
     def check(self, inputs: InputOptions, parts: PartOptions, runner: RunnerOptions) -> None:
         """Raises UsageError for options that do not go together, ArtefactError for a plan that is not there."""
-        one = parts.shard_id is not None
+        alone = self.plan is None or parts.shard_id is not None
         if inputs.topics:
             raise UsageError("--topics are encoded as a whole, into a local file, by lexvl encode")
-        if self.parts is not None and (self.plan is None or one):
-            raise UsageError("--parts N writes the --plan of a corpus, without --shard-id")
-        if self.parts is not None and inputs.output is not None:
+        if self.parts is not None and (alone or inputs.output is not None):
             raise UsageError("--parts N writes the --plan alone; then encode with --output and without --parts")
-        if runner != RunnerOptions() and (self.plan is None or self.parts or one):
+        if runner != RunnerOptions() and (alone or self.parts):
             raise UsageError(
                 "--runner and its options are for all parts of a plan: write it with --parts N --plan FILE first"
             )
@@ -159,7 +154,3 @@ def encode_all_parts(work: Work, path: Path, runner: RunnerOptions) -> dict[str,
         collection = encode_parts(request, progress)
     rows = {"output": str(output), "encoder": encoder.name, "parts": collection.parts, **collection.manifest.counts}
     return {**rows, "seconds": round(time.perf_counter() - started, 2)}
-
-
-if __name__ == "__main__":
-    run(command)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from lexvl_anserini import index
-from lexvl_anserini.cli import run
 from lexvl_anserini.engines.opening import find_urls
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.cluster.options import RunnerOptions, extend, print_urls
@@ -38,7 +37,3 @@ def command(runner: RunnerOptions, **options: Any) -> None:
         # The engine of partitions publishes the index that it builds.
         if where is not None and not partitions and not options.get("dry_run"):
             publish(where)
-
-
-if __name__ == "__main__":
-    run(command)

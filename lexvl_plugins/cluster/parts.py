@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from lexvl_anserini.data.dataset import dataset_of
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.engines.index_folder import HEADS
 from lexvl_anserini.ground.claims import Claim, claim, same_request
@@ -39,9 +40,6 @@ from lexvl_plugins.cluster.storage import (
     publish_file,
     withdraw_file,
 )
-
-if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
 
 COLLECTION = "collection.json"
 FORMAT = "lexvl-collection/1"

@@ -15,7 +15,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -23,6 +23,7 @@ from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_byt
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.lines import LinePlace, parse_object, read_placed_lines
 from lexvl_anserini.data.pictures.images import OnError
+from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.claims import claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
@@ -35,11 +36,6 @@ from lexvl_anserini.shards.encoding import calibrated
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.request import requested
 from lexvl_plugins.cluster.storage import fetch_file, publish_file
-
-if TYPE_CHECKING:
-    from hashlib import _Hash as Digest
-
-    from lexvl_anserini.encoders.encoder import Encoder
 
 FORMAT = "lexvl-plan/1"
 
@@ -132,7 +128,7 @@ class PlannedCorpus:
     dataset: Dataset
     plan: CorpusPlan
     part: Part
-    _blocks: dict[int, Digest] = field(default_factory=dict)
+    _blocks: dict[int, Any] = field(default_factory=dict)
     _rest: Iterator[Document] = field(default_factory=lambda: iter(()))
 
     def check(self, covered: Covered) -> CorpusSummary:
@@ -225,7 +221,7 @@ def describe_whole(manifest: Manifest) -> dict[str, Any]:
 
 def read_in_blocks(dataset: Dataset, size: int) -> tuple[CorpusSummary, tuple[CorpusBlock, ...]]:
     """Reads a corpus once: its summary, and its blocks."""
-    places: list[tuple[Digest, LinePlace | None]] = []
+    places: list[tuple[Any, LinePlace | None]] = []
 
     def documents() -> Iterator[Document]:
         if places:  # a second pass, over ids that may be equal

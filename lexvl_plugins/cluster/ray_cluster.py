@@ -17,23 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError, UsageError, reason_of
-from lexvl_plugins.cluster.ray_connect import (
-    Surroundings,
-    check_nodes,
-    connect,
-    disconnect,
-    give_reason,
-    probe,
-)
-from lexvl_plugins.cluster.runners import (
-    Answer,
-    FailedPart,
-    Pending,
-    Result,
-    Runner,
-    RunnerOptions,
-    RunnerWorker,
-)
+from lexvl_plugins.cluster.options import RunnerOptions
+from lexvl_plugins.cluster.ray_connect import Surroundings, check_nodes, connect, disconnect, give_reason, probe
+from lexvl_plugins.cluster.runners import Answer, FailedPart, Pending, Result, Runner, RunnerWorker
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +66,6 @@ class RayRunner(Runner):
         self.places = options.workers or sum(self.cores)
         log.info("ray at %s: machines %d, processes at a time %d", self.address, len(nodes), self.places)
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.address}, places={self.places})"
-
     def run(
         self, work: Callable[[int], Result], numbers: Iterable[int], cores: int = 1
     ) -> Iterator[tuple[int, Result | FailedPart]]:
@@ -91,6 +74,7 @@ class RayRunner(Runner):
         task = self.ray.remote(do_part).options(**resources)
         shared = self.ray.put((work, Surroundings.read()))
         coming = iter(numbers)
+        limit = self.options.workers or SENT * max(1, sum(max(1, each // cores) for each in self.cores if each))
         sent: dict[Any, tuple[int, int]] = {}  # the number of each task, and how many of its tries failed
 
         def send(number: int, failed: int) -> None:
@@ -99,7 +83,7 @@ class RayRunner(Runner):
 
         try:
             while True:
-                for number in islice(coming, max(0, self.limit_sent(cores) - len(sent))):
+                for number in islice(coming, max(0, limit - len(sent))):
                     send(number, 0)
                 if not sent:
                     return
@@ -117,19 +101,13 @@ class RayRunner(Runner):
                 for ref in sent:
                     self.ray.cancel(ref, force=True)
 
-    def limit_sent(self, cores: int) -> int:
-        """Tasks that are sent at a time: as many as `workers` allows, else some for each process."""
-        if self.options.workers:
-            return self.options.workers
-        return SENT * max(1, sum(max(1, cores_of_node // cores) for cores_of_node in self.cores if cores_of_node))
-
     def start_workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
         """Actors on all machines; they reserve no core, so that the machines that are left have room for them."""
         actor = self.ray.remote(HeldObject).options(
             num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD"
         )
         around = Surroundings.read()
-        workers = [RayWorker(self, actor.remote(make, argument, around)) for argument in arguments]
+        workers = [_RayWorker(self, actor.remote(make, argument, around)) for argument in arguments]
         try:
             for pending in [worker.wait() for worker in workers]:
                 pending.result()
@@ -161,33 +139,27 @@ class RayRunner(Runner):
             return Answer(None, LexvlError(f"its process or machine is lost ({give_reason(error)})"))
 
 
-class RayPending(Pending):
-    """A call of an actor."""
-
+class _RayPending(Pending):
     def __init__(self, runner: RayRunner, ref: Any):
         self.runner, self.ref = runner, ref
 
     def result(self) -> Any:
-        """Waits; Ray repeats the call if the actor's process dies meanwhile."""
+        # Ray repeats the call if the actor's process dies meanwhile.
         return self.runner._read_answer(self.runner._wait([self.ref], "the answer of a worker")).result()
 
 
-class RayWorker(RunnerWorker):
+class _RayWorker(RunnerWorker):
     """An actor that holds an object."""
 
     def __init__(self, runner: RayRunner, actor: Any):
         self.runner, self.actor = runner, actor
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.actor._actor_id.hex()[:12]})"
+    def wait(self) -> _RayPending:
+        """The outcome of making the object."""
+        return _RayPending(self.runner, self.actor.get_outcome.remote())
 
-    def wait(self) -> RayPending:
-        """Waits until the object is made."""
-        return RayPending(self.runner, self.actor.get_outcome.remote())
-
-    def call(self, method: str, *arguments: Any) -> RayPending:
-        """Sends the call."""
-        return RayPending(self.runner, self.actor.call.remote(method, arguments))
+    def call(self, method: str, *arguments: Any) -> _RayPending:
+        return _RayPending(self.runner, self.actor.call.remote(method, arguments))
 
     def close(self) -> None:
         """Ends the process of the actor."""
@@ -210,9 +182,7 @@ class HeldObject:
 
     def call(self, method: str, arguments: Sequence[Any]) -> Answer:
         """The answer of one of its methods, or the error with which it could not be made."""
-        if self.answer.error is not None:
-            return self.answer
-        return call_safely(getattr(self.answer.value, method), *arguments)
+        return self.answer if self.answer.error else call_safely(getattr(self.answer.value, method), *arguments)
 
     def close(self) -> None:
         """Closes the object."""

@@ -9,7 +9,6 @@ import platform
 import re
 import signal
 import socket
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import LONGEST_REASON, LexvlError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.ground.installed import version_of
-from lexvl_plugins.cluster.runners import RunnerOptions
+from lexvl_plugins.cluster.options import RunnerOptions
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +40,7 @@ BEYOND_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class Surroundings(NamedTuple):
-    """What a process on another machine takes over from this one.
-
-    Attributes:
-        folder: the working folder, for relative paths.
-        variables: of the environment.
-    """
+    """What a process on another machine takes over from this one: the working folder, and some variables."""
 
     folder: str
     variables: Mapping[str, str]
@@ -65,12 +59,7 @@ class Surroundings(NamedTuple):
 
 
 class NodeFacts(NamedTuple):
-    """What a machine of the cluster has.
-
-    Attributes:
-        cpu: type of its processor.
-        folder: whether it has the working folder of the command.
-    """
+    """Versions and processor of a machine of the cluster, and whether it has the working folder of the command."""
 
     lexvl: str
     torch: str | None
@@ -80,17 +69,13 @@ class NodeFacts(NamedTuple):
 
 def find_facts(folder: str) -> NodeFacts:
     """The facts of the machine that calls this."""
-    return NodeFacts(__version__, version_of("torch"), find_processor(), Path(folder).is_dir())
-
-
-def find_processor() -> str:
-    """The type of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    processor = next(names, platform.processor() or platform.machine())
+    return NodeFacts(__version__, version_of("torch"), processor, Path(folder).is_dir())
 
 
 def import_ray(new: bool) -> Any:
@@ -130,7 +115,10 @@ def connect(chosen: RunnerOptions) -> tuple[Any, bool]:
         options |= {"num_cpus": cores, "include_dashboard": False, "object_store_memory": OBJECT_STORE}
     elif address != "auto":
         refuse_open(address, chosen.insecure)
-        check_listening(address)
+        try:  # Ray itself would wait for a minute
+            socket.create_connection(parse_address(address), CONNECT_S).close()
+        except OSError as error:
+            raise LexvlError(describe_missing(address, error.strerror or str(error))) from error
     with name_errors(address), keep_signals():
         ray.init(address=address, **options)
     if address == "auto":
@@ -209,28 +197,16 @@ def parse_address(address: str) -> tuple[str, int]:
 def refuse_open(address: str, insecure: bool) -> None:
     """Refuses a cluster on a network without token authentication, where anyone can run code."""
     host, _ = parse_address(address)
-    if insecure or is_loopback(host) or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if insecure or loopback or os.environ.get("RAY_AUTH_MODE", "").lower() == "token":
         return
     raise UsageError(
         f"{address}: without a token, anyone on that network can run code on the cluster; start it and this command "
         "with RAY_AUTH_MODE=token, or give --insecure"
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def check_listening(address: str) -> None:
-    """Raises LexvlError if nothing listens at the address; Ray itself would wait for a minute."""
-    try:
-        socket.create_connection(parse_address(address), CONNECT_S).close()
-    except OSError as error:
-        raise LexvlError(describe_missing(address, error.strerror or str(error))) from error
 
 
 def give_reason(error: BaseException) -> str:
@@ -242,26 +218,16 @@ def give_reason(error: BaseException) -> str:
     return reason_of(cause)
 
 
-def name_nodes(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """A name that a person recognises, by the id of each machine: host, and the id where hosts have several."""
-    hosts = Counter(node["NodeManagerHostname"] for node in nodes)
-    return {
-        node["NodeID"]: host if hosts[host := node["NodeManagerHostname"]] == 1 else f"{host} ({node['NodeID'][:8]})"
-        for node in nodes
-    }
-
-
 def probe(ray: Any, nodes: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, NodeFacts]]:
-    """What each machine has, by its name."""
+    """What each machine has, by its name and the beginning of its id."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    remote = ray.remote(find_facts)
-    places = [NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False) for node in nodes]
-    options: list[dict[str, Any]] = [
-        {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": placement} for placement in places
-    ]
-    pending = [remote.options(**each).remote(str(Path.cwd())) for each in options]
-    for name, answer in zip(name_nodes(nodes).values(), pending, strict=True):
+    remote, pending = ray.remote(find_facts), {}
+    for node in nodes:
+        placement = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
+        task = remote.options(num_cpus=0, max_retries=0, scheduling_strategy=placement)
+        pending[f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"] = task.remote(str(Path.cwd()))
+    for name, answer in pending.items():
         try:
             yield name, NodeFacts(*ray.get(answer, timeout=PROBE_S))
         except ray.exceptions.GetTimeoutError as error:
@@ -279,10 +245,7 @@ def check_nodes(facts: Mapping[str, NodeFacts], folder: str) -> list[str]:
     """Compares the machines of a cluster with this one; returns warnings."""
     here, warnings = find_facts(folder), []
     for name, node_facts in facts.items():
-        for package, own, other in (
-            ("lexvl-anserini", here.lexvl, node_facts.lexvl),
-            ("torch", here.torch, node_facts.torch),
-        ):
+        for package, own, other in zip(("lexvl-anserini", "torch"), here[:2], node_facts[:2], strict=True):
             if own != other:
                 raise LexvlError(
                     f"machine {name} of the cluster has {package} {other or '(none)'}, this one {own or '(none)'}; "

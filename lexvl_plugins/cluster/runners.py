@@ -114,21 +114,17 @@ class Answer(NamedTuple):
         return self.value
 
 
-class LocalWorker:
-    """An object in this process."""
-
+class _LocalWorker(RunnerWorker):
     def __init__(self, held: Any):
         self.held = held
 
     def call(self, method: str, *arguments: Any) -> Pending:
-        """Calls the method at once."""
         try:
             return Answer(getattr(self.held, method)(*arguments))
         except Exception as error:
             return Answer(None, error)
 
     def close(self) -> None:
-        """Closes the object."""
         self.held.close()
 
 
@@ -152,18 +148,18 @@ class LocalRunner(Runner):
 
     def start_workers(self, make: Callable[[Any], Any], arguments: Sequence[Any]) -> Sequence[RunnerWorker]:
         """Objects in this process."""
-        return [LocalWorker(make(argument)) for argument in arguments]
+        return [_LocalWorker(make(argument)) for argument in arguments]
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-_current: ContextVar[Runner] = ContextVar("runner", default=LocalRunner())
+_current: ContextVar[Runner | None] = ContextVar("runner", default=None)
 
 
 def get_runner() -> Runner:
     """The runner that is in use: that of `run_on`, else this process."""
-    return _current.get()
+    return _current.get() or LocalRunner()
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from lexvl_anserini import search
-from lexvl_anserini.cli import run
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.cluster.options import RunnerOptions, extend, print_urls
@@ -26,7 +25,3 @@ def command(runner: RunnerOptions, **options: Any) -> None:
             raise UsageError(f"--runner {runner.runner} searches an index in partitions, {name} is one index")
         with run_on(runner):
             search.command(**options | {"index": str(index)})
-
-
-if __name__ == "__main__":
-    run(command)

@@ -20,17 +20,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, MissingExtra, UsageError, reason_of
-from lexvl_anserini.ground.files import atomic_write, disk_errors, file_sha256, json_bytes, make_folder, room_of
+from lexvl_anserini.ground.files import atomic_write, disk_errors, file_sha256, json_bytes, make_folder
 from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
 
 LISTING = "files.json"
 FORMAT = "lexvl-files/1"
 
-# The extra that has the package of a scheme.
-EXTRAS = {"s3": "s3"}
-
 # A URL of storage: scheme, and names without `..`, `?` or `#`.
-URL = re.compile(r"(?P<scheme>[a-z][a-z\d+.-]*)://(?P<names>[^?#\x00-\x1f]+)")
+URL = re.compile(r"[a-z][a-z\d+.-]*://[^?#\x00-\x1f]+")
 
 
 class StoredPath(PosixPath):
@@ -79,12 +76,7 @@ def name_urls(text: str) -> str:
 
 
 class ListedFile(NamedTuple):
-    """A published file.
-
-    Attributes:
-        bytes: its size.
-        sha256: its digest, hex.
-    """
+    """The size and digest (hex) of a published file."""
 
     bytes: int
     sha256: str
@@ -96,12 +88,7 @@ class ListedFile(NamedTuple):
 
 
 class OpenStorage(NamedTuple):
-    """A folder or a file of storage.
-
-    Attributes:
-        system: a file system of fsspec.
-        path: of the folder, or file, in it.
-    """
+    """A folder or a file of storage: a file system of fsspec, and the path in it."""
 
     system: Any
     path: str
@@ -113,7 +100,7 @@ class OpenStorage(NamedTuple):
 
 
 def fetch(folder: Path, names: Iterable[str] | None = None) -> Path:
-    """The folder, whose published files (or those of these names that it has) are here; a local one as it is."""
+    """Brings the published files of a folder here, or those of these names that it has; a local one stays as it is."""
     if not (url := find_url(folder)):
         return folder
     storage = open_storage(url)
@@ -247,11 +234,6 @@ def make_place(folder: Path) -> None:
             storage.system.rm_file(storage.name(".writable"))
 
 
-def find_gathering_folder(folder: Path) -> Path:
-    """Where the parts of a folder wait until it is whole: beside it; in storage, where nothing is renamed, in it."""
-    return folder if find_url(folder) else room_of(folder)
-
-
 def read_listing(storage: OpenStorage) -> dict[str, ListedFile] | None:
     """The published files of a folder by name; None if nothing is published, or not completely."""
     where = f"{storage.url}/{LISTING}"
@@ -276,12 +258,11 @@ def open_storage(url: str) -> OpenStorage:
     """The file system of a URL."""
     from fsspec.core import url_to_fs
 
-    scheme = url.partition("://")[0]
     try:
         system, path = url_to_fs(url)
     except ImportError as error:
-        if scheme in EXTRAS:
-            raise MissingExtra(f"{scheme}:// of storage", EXTRAS[scheme]) from error
+        if url.startswith("s3://"):
+            raise MissingExtra("s3:// of storage", "s3") from error
         raise UsageError(f"{url}: {reason_of(error)}") from error
     except ValueError as error:
         raise UsageError(f"{url}: {reason_of(error)}; expected a URL that fsspec opens, such as s3://") from error
