@@ -170,9 +170,9 @@ class QueryEncoderOptions:
 
 
 def set_up_logging(verbose: bool = False) -> None:
-    """Plain log lines on stderr for our two packages; other libraries only from warnings on."""
+    """Plain log lines on stderr for our packages; other libraries only from warnings on."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
-    for package in ("lexvl_anserini", "lexvl_eval"):
+    for package in ("lexvl_anserini", "lexvl_eval", "lexvl_plugins"):
         logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.INFO)
 
 
@@ -259,8 +259,8 @@ def make_app(command: Command, name: str | None = None, program: str | None = No
     replaces the `python -m MODULE` in it.
     """
     text, _, example = (inspect.getdoc(command) or "").partition("\n\nExample: ")
-    if program and example:
-        *_, arguments = example.split(maxsplit=3)
+    if program and example:  # `python -m MODULE ...`, or `lexvl NAME ...`
+        *_, arguments = example.split(maxsplit=3 if example.startswith("python") else 2)
         example = f"{program} {arguments}"
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     # The \b keeps the example on one line; wrapped at a hyphen it would not run.

@@ -319,6 +319,8 @@ def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> 
     named = encoder or (DEFAULT_ENCODER if texts else DEFAULT_IMAGE_ENCODER)
     if texts and key != "demo":
         key = "" if encoder else "texts"
+    elif key == "texts":  # the user names an encoder of pictures
+        key = "photos"
     card = CARDS.get(named)
     return named, card.default_checkpoints.get(key) if card else None
 

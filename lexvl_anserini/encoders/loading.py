@@ -178,7 +178,7 @@ def load_by_torch(
     known = found_or_default(card, checkpoint)
     if known and (known.folder / EXPORT).is_file():
         raise CheckpointError(
-            f"{known.reference}: an exported encoder; load it with the runtime of its export (--set runtime=NAME), or "
+            f"{known.reference}: an exported encoder; load it with the runtime of its export, or "
             "name the checkpoint that it was exported from"
         )
     saved, places = saved_settings(name, known)

@@ -83,7 +83,7 @@ def command(
 ) -> None:
     """Measure this package on this machine, next to the systems that it is compared with.
 
-    Example: python -m lexvl_plugins.bench --suite startup
+    Example: lexvl efficiency --suite startup
     """
     check_format(style, FORMATS)
     suite = suite or ("protocol" if options.protocol else "overhead")

@@ -436,7 +436,6 @@ class SplitOptions:
     ] = None
 
 
-@expanded
 def tuning_table(tuned: Tuned) -> Table:
     """One row per setting of the grid; on the test topics only the untuned and the chosen one have values."""
     names = list(dict.fromkeys(name for setting, _ in tuned.grid for name in setting.options))
@@ -483,6 +482,7 @@ def format_option(value: Any) -> str:
     return " ".join(item if isinstance(item, str) else f"{item:g}" for item in values)
 
 
+@expanded
 def command(
     *,
     fusion: FusionGrid,

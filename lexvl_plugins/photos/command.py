@@ -163,7 +163,7 @@ def command(
 
     Without a query, only the index is brought up to date.
 
-    Example: python -m lexvl_plugins.photos.command FOLDER "two dogs on a beach" "a birthday cake"
+    Example: lexvl photos FOLDER "two dogs on a beach" "a birthday cake"
     """
     started = time.perf_counter()
     cut = None if min_score is None else Cut.of(min_score)

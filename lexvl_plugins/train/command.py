@@ -61,7 +61,7 @@ def command(
 ) -> None:
     """Train a recipe; an interrupted run resumes.
 
-    Example: python -m lexvl_plugins.train.command --recipe demo-vdr --set optimisation.steps=200
+    Example: lexvl train --recipe demo-vdr --set optimisation.steps=200
     """
     check_model_libraries()
     from lexvl_plugins.train.recipe import changes_of, read_recipe

@@ -233,14 +233,6 @@ def test_a_dry_run_times_documents_from_all_over_the_corpus(monkeypatch):
     assert calibrated["estimated_seconds"] == pytest.approx(rows["estimated_seconds"] + encoding_s * 256 / 1000)
 
 
-def test_a_runner_without_a_plan_is_refused(encode):
-    code, _, err = encode("--runner", "ray", "--workers", "2")
-    assert code == 2 and "--parts N --plan FILE" in err and not Path("impacts").exists()
-    topics = ("--topics", "t.tsv", "--index", "absent", "--output", "q.jsonl.gz", "--runner", "local", "--workers", "2")
-    with pytest.raises(UsageError, match="--parts N --plan FILE"):
-        invoked(command, *topics)
-
-
 def test_list_encoders(encode):
     code, out, _ = encode("--list-encoders")
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == list(CARDS)
@@ -402,9 +394,6 @@ def test_topics_are_not_overwritten_unless_told(encode, tmp_path):
         ({"max_length": 4096}, 2, "max_length 4096: this model reads at least 3 and at most 128 tokens"),
         ({"on_error": "ignore"}, 2, "--on-error 'ignore': expected fail or skip"),
         ({"shard_id": 1}, 2, "--shard-id and --shard-num go together"),
-        ({"parts": 2}, 2, "--parts N writes the --plan of a corpus"),
-        ({"plan": "p.json"}, 1, "p.json: no plan of a corpus; --parts N writes it"),
-        ({"plan": "p.json", "shard_id": 0, "shard_num": 2}, 1, "p.json: no plan of a corpus"),
         ({"shard_id": 3, "shard_num": 3}, 2, "shard id 3 of 3: expected 0 to 2"),
         ({"shard_id": 3, "shard_num": 41}, 2, "41 parts of a corpus of 40 documents"),
         ({"shard_id": 0, "shard_num": 2, "topics": "x"}, 2, "--shard-id divides a corpus"),

@@ -172,7 +172,7 @@ def test_only_the_engine_and_the_benchmark_of_stock_import_pyserini() -> None:
     root = Path(__file__).parents[2]
     found = {
         str(path.relative_to(root))
-        for package in ("lexvl_anserini", "eval")
+        for package in ("lexvl_anserini", "eval", "lexvl_plugins")
         for path in (root / package).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Import | ast.ImportFrom) and re.search(r"(^|[ ,])pyserini\b", ast.unparse(node))

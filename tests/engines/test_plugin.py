@@ -33,7 +33,7 @@ QUERY = ImpactQuery("q", {"dog": 2, "cat": 1})
 
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "memory", EngineRow("memory_engine:MemoryEngine", ("impact",)))
+    monkeypatch.setitem(ENGINES.core, "memory", EngineRow("memory_engine:MemoryEngine", ("impact",)))
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def test_a_newer_line_is_refused_before_the_encoder_is_loaded(place: Path, monke
         ["explain", "--index", index, "--query", "sea"],
         ["serve", "--index", index],
     ):
-        home = import_module(COMMANDS[command[0]])
+        home = import_module(COMMANDS[command[0]].module)
         with pytest.raises(ArtefactError, match=r"new/bag: written by Lucene 10\.5\.0, which Lucene 9\.9\.1 of this"):
             invoked(home.command, *command[1:])
     assert index_manifest(place / "indexes/bag").kind == "impact"

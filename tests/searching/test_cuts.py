@@ -108,13 +108,10 @@ def test_a_share_is_of_the_refined_query(index: Path) -> None:
 
 
 def test_the_bound_is_the_same_in_every_engine(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "memory", EngineRow("memory_engine:MemoryEngine", ("impact",)))
-    for number, document in enumerate(DOCUMENTS):
-        write_shards(tmp_path / f"part{number}", [document], terms=TERMS)
-    parts = [tmp_path / f"part{number}" for number in range(len(DOCUMENTS))]
-    indexes = [index, index, build_index(parts, tmp_path / "partitions", engine="partitions").path]
+    monkeypatch.setitem(ENGINES.core, "memory", EngineRow("memory_engine:MemoryEngine", ("impact",)))
+    indexes = [index, index]
     indexes += [build_index(tmp_path / "shards", tmp_path / name, engine=name).path for name in ("memory", "pyserini")]
-    for folder, form in zip(indexes, ("lucene", "resident", "auto", "auto", "auto"), strict=True):
+    for folder, form in zip(indexes, ("lucene", "resident", "auto", "auto"), strict=True):
         monkeypatch.setenv(VARIABLE, form)
         with verified(open_impact_index(folder, read_manifest(folder))) as engine:
             for clause, most in BOUNDS:
