@@ -43,8 +43,9 @@ from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_plugins.bench.processes import Stopwatch
 from lexvl_plugins.bench.suite import median
+from lexvl_plugins.cluster.options import RunnerOptions
 from lexvl_plugins.cluster.ray_connect import OBJECT_STORE, import_ray
-from lexvl_plugins.cluster.runners import RunnerSettings, running_on
+from lexvl_plugins.cluster.runners import run_on
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_plugins.bench.cluster")
@@ -139,7 +140,7 @@ def prepare(settings: ClusterDemoOptions) -> None:
 
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.shards.layout import Layout
-    from lexvl_plugins.cluster.plans import listing_of, plan_corpus
+    from lexvl_plugins.cluster.plans import name_listing, plan_corpus
 
     captions = copy_pictures(settings.file("pictures.tar"), settings.pictures)
     with atomic_write(settings.file("topics.tsv")) as out:
@@ -148,7 +149,9 @@ def prepare(settings: ClusterDemoOptions) -> None:
     torch.set_num_threads(1)
     corpus, encoder = corpus_and_encoder(settings)
     file, layout = settings.file("plan.json"), Layout(shard_format="parquet")
-    plan_corpus(dataset_of(corpus), encoder.load(), settings.parts, layout=layout, listing=listing_of(file)).write(file)
+    plan_corpus(dataset_of(corpus), encoder.load(), settings.parts, layout=layout, listing=name_listing(file)).write(
+        file
+    )
 
 
 def copy_pictures(path: Path, count: int) -> Path:
@@ -288,7 +291,7 @@ def demo(settings: ClusterDemoOptions) -> dict[str, Any]:
     with exclusive(settings.output):
         prepare(settings)
         seconds = do_steps(settings, "local")
-        with local_cluster(settings.nodes) as cluster, running_on("ray", RunnerSettings(address=cluster.address)):
+        with local_cluster(settings.nodes) as cluster, run_on(RunnerOptions("ray", cluster.address)):
             at_half = partial(replace_node, cluster) if settings.kill else None
             seconds |= do_steps(settings, "ray", at_half)
         rows = compared(settings)
@@ -307,7 +310,7 @@ def command(
 ) -> None:
     """Start a Ray cluster of several nodes on this machine, and compare its work with that of one process.
 
-    Example: python -m lexvl_plugins.bench.cluster demo --pictures 400 --nodes 3 --kill
+    Example: lexvl cluster-efficiency demo --pictures 400 --nodes 3 --kill
     """
     actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, settings), "merge": merge_costs}
     if what not in actions:

@@ -30,7 +30,7 @@ from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
-from lexvl_plugins.cluster.places import fetched, place, published
+from lexvl_plugins.cluster.storage import fetch, place, publish_after
 from lexvl_plugins.exchange.sharing.committing import OF_THE_HUB, HubPlace, check_name, commit_folder, hub_errors
 
 README = "README.md"
@@ -154,7 +154,7 @@ def push_index(
         rows = {"documents": manifest.counts.documents, "files": len(list(names_in(folder)))}
         if not stored:
             return {"index": commit_folder(folder, hub, "Add an index of lexvl-anserini"), **rows}
-        with published(place(target)):
+        with publish_after(place(target)):
             replace_stored(folder, place(target), overwrite)
         return {"index": target, **rows}
 
@@ -181,7 +181,7 @@ def pull_index(source: str, index: Path, overwrite: bool = False, with_places: b
         raise ArtefactError(f"{index}: is there; name another folder, or replace it (--overwrite)")
     with new_folder(index) as part:
         if "://" in source:
-            copy_index(fetched(place(source)), part)
+            copy_index(fetch(place(source)), part)
             commit = None
             if not (part / REPORT).is_file():
                 raise ArtefactError(f"{source}: no index of `lexvl push` (it lacks {REPORT})")

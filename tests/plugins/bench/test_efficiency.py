@@ -199,7 +199,7 @@ def test_the_command_prints_and_writes(tmp_path):
 
 
 def test_run_once_measures_a_process():
-    outcome = run_once("tests.eval.test_efficiency:add", a=2, b=3)
+    outcome = run_once("tests.plugins.bench.test_efficiency:add", a=2, b=3)
     assert outcome.result == {"sum": 5}
     assert outcome.wall_s > 0 and outcome.cpu_s > 0
 
@@ -207,21 +207,21 @@ def test_run_once_measures_a_process():
 def test_the_peak_is_the_child_s_own():
     """Not what the parent held when it started the child, which is what wait4 would tell."""
     ballast = np.ones(60 << 20, dtype=np.uint8)
-    small = run_once("tests.eval.test_efficiency:hold", size=1 << 20)
-    large = run_once("tests.eval.test_efficiency:hold", size=101 << 20)
+    small = run_once("tests.plugins.bench.test_efficiency:hold", size=1 << 20)
+    large = run_once("tests.plugins.bench.test_efficiency:hold", size=101 << 20)
     assert 95 << 20 < large.peak_bytes - small.peak_bytes < 105 << 20
     assert ballast.sum() == 60 << 20
 
 
 def test_errors_of_a_child_are_told():
-    with pytest.raises(LexvlError, match="tests.eval.test_efficiency:fail: out of luck"):
-        run_once("tests.eval.test_efficiency:fail", message="out of luck")
+    with pytest.raises(LexvlError, match="tests.plugins.bench.test_efficiency:fail: out of luck"):
+        run_once("tests.plugins.bench.test_efficiency:fail", message="out of luck")
     with pytest.raises(LexvlError, match="ended without an answer: last words"):
-        run_once("tests.eval.test_efficiency:die")
+        run_once("tests.plugins.bench.test_efficiency:die")
 
 
 def test_a_worker_stays_and_survives_an_error():
-    with Worker("tests.eval.test_efficiency:counter", start=5) as worker:
+    with Worker("tests.plugins.bench.test_efficiency:counter", start=5) as worker:
         assert worker.facts == {"start": 5}
         assert [worker.request(step=1), worker.request(step=2)] == [6, 8]
         assert worker.peak_bytes > 0

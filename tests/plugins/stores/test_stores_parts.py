@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from store_servers import MemoryStore, UrlOf, serving
-from tests.doors.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
 from lexvl_anserini.engines.opening import index_path, is_store_url
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError
@@ -34,6 +32,8 @@ from lexvl_plugins.stores.folder import FILES, Notes, folder_of, write_folder
 from lexvl_plugins.stores.opensearch import OpenSearchStore, unpacked
 from lexvl_plugins.stores.store import StoreRow
 from lexvl_plugins.stores.urls import StorePlace, parse_url
+from tests.plugins.stores.store_servers import MemoryStore, UrlOf, serving
+from tests.plugins.stores.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
 # No server has port 1: connections are refused.
 CLOSED = {
