@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from damage import one_line
 from rounds import Rounds
-from tests.doors import test_cluster_ray_line as line
+from tests.plugins.cluster import test_ray_line as line
 
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_plugins.cluster.encode import command as encode

@@ -19,7 +19,7 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.engines.approximation import mean_recall
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
-from lexvl_anserini.ground.registry import resolve
+from lexvl_anserini.ground.registry import import_home
 from lexvl_anserini.queries.clauses import Not, Term
 from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.bench import baselines, index, search, systems
@@ -46,7 +46,7 @@ HERE = Path(__file__)
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    paths = [str(HERE.parent), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
+    paths = [str(HERE.parents[2]), str(HERE.parents[3]), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setattr("lexvl_plugins.bench.index.OPENINGS", 1)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
 
@@ -167,7 +167,7 @@ def test_digests_tell_rankings_apart():
 def test_every_suite_resolves_and_uses_options_that_exist():
     names = set(Options.__dataclass_fields__)
     for suite in SUITES.values():
-        assert callable(resolve("suite", "x", {"x": suite.target}))
+        assert callable(import_home(suite.target))
         assert suite.options <= names
 
 
