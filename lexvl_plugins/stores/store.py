@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from importlib import import_module
-from pathlib import Path
 from secrets import token_hex
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -28,10 +27,11 @@ SUFFIX = "_lexvl_"
 class StoreRow(NamedTuple):
     """A row of a table: a document, or a note.
 
-    doc_id   the id of the document; `note_name` of a note
-    dims     in ascending order
-    impacts  of each dimension
-    note     text of a note; empty for a document
+    Attributes:
+        doc_id: the id of the document; `name_note` of a note.
+        dims: in ascending order.
+        impacts: of each dimension.
+        note: text of a note; empty for a document.
     """
 
     doc_id: str
@@ -48,19 +48,20 @@ class Trouble(NamedTuple):
 
 
 UNREACHABLE = Trouble("cannot be reached", "is it running, and is the address right?")
-MISSING = Trouble("no such index", "build it with python -m lexvl_anserini.index SHARDS --index URL")
+MISSING = Trouble("no such index", "build it with lexvl index SHARDS --index URL")
 
 
 class ImpactStore(ABC):
     """A connection to the index of one place, published or being loaded.
 
-    title             of the store, for errors
-    package, extra    the client's module, and the extra of setup.cfg that installs it
-    variables         of the environment that hold the login, for errors
-    most_terms        of a query; None for any number
-    ordered           hits come in the order of `runs/order.py`, also across the cut
-    significant_bits  of an impact that the store keeps
-    settings          options of building and their values, the default first
+    Attributes:
+        title: of the store, for errors.
+        package, extra: the client's module, and the extra of setup.cfg that installs it.
+        variables: of the environment that hold the login, for errors.
+        most_terms: of a query; None for any number.
+        ordered: hits come in the order of `runs/order.py`, also across the cut.
+        significant_bits: of an impact that the store keeps.
+        settings: options of building and their values, the default first.
     """
 
     title: ClassVar[str]
@@ -83,11 +84,7 @@ class ImpactStore(ABC):
             self._connect()
 
     def client(self, module: str = "") -> Any:
-        """A module of the extra; without a name the client's.
-
-        Raises:
-            MissingExtra: it is not installed.
-        """
+        """A module of the extra, which may not be installed; without a name the client's."""
         try:
             return import_module(module or self.package)
         except ImportError as error:
@@ -95,25 +92,19 @@ class ImpactStore(ABC):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turns errors of the client into one line.
-
-        Raises:
-            StoreError: the store cannot be reached, refuses the login, or what is requested.
-            ArtefactError: the store has no such index.
-        """
+        """Turns errors of the client into one line."""
         try:
             yield
         except LexvlError:
             raise
         except Exception as error:
-            trouble = self._trouble(error)
-            kind = ArtefactError if trouble is MISSING else StoreError
-            reason = self.place.without_login(reason_of(error))
+            trouble, reason = self._explain(error), self.place.hide_password(reason_of(error))
             if trouble is None:
-                raise kind(f"{self.place}: {self.title} failed ({reason})") from error
+                raise StoreError(f"{self.place}: {self.title} failed ({reason})") from error
+            kind = ArtefactError if trouble is MISSING else StoreError
             raise kind(f"{self.place}: {trouble.reason} ({reason}); {trouble.remedy}") from error
 
-    def refused_login(self) -> Trouble:
+    def refuse_login(self) -> Trouble:
         """The trouble of a refused login."""
         where = f"set {self.variables}, or " if self.variables else ""
         return Trouble("refuses the login", f"{where}give USER:PASSWORD@ before the host")
@@ -138,7 +129,7 @@ class ImpactStore(ABC):
         """Opens the connection."""
 
     @abstractmethod
-    def _trouble(self, error: Exception) -> Trouble | None:
+    def _explain(self, error: Exception) -> Trouble | None:
         """What an error of the client means; None for any other failure."""
 
     @abstractmethod
@@ -190,40 +181,27 @@ class ImpactStore(ABC):
         if self.served is not None:
             self.served.close()
 
-    def write_notes(self, notes: Sequence[str]) -> None:
-        """Adds notes, numbered from 0, to the new table."""
-        for number, text in enumerate(notes):
-            self.add([StoreRow(note_name(number), note=text)])
-
     def read_notes(self, first: int, count: int) -> list[str]:
         """Notes by number, fewer where the table has none."""
-        names = [note_name(number) for number in range(first, first + count)]
+        names = list(map(name_note, range(first, first + count)))
         notes = {row.doc_id: row.note for row in self.rows(names)}
         return [notes[name] for name in names if name in notes]
 
     def vectors(self, doc_ids: Sequence[str]) -> dict[str, dict[int, int]]:
-        """The vectors of the documents that the table has, dimension -> impact."""
-        return {row.doc_id: vector_of(row) for row in self.rows(doc_ids)}
+        """The vectors of the documents that the table has, dimension -> impact, which must be integers."""
+        vectors = {}
+        for row in self.rows(doc_ids):
+            vectors[row.doc_id] = {int(dim): round(impact) for dim, impact in zip(row.dims, row.impacts, strict=True)}
+            if list(vectors[row.doc_id].values()) != list(row.impacts):
+                raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
+        return vectors
 
 
-def disk_bytes(files: Iterable[Path]) -> int:
-    """Bytes that files take on the disk: an embedded store reserves room in files that it has not filled."""
-    return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
-
-
-def key_of(name: str) -> str:
+def make_key(name: str) -> str:
     """A UUID for a document's id, or for the name of a note, which has a blank: stores look rows up by it."""
     return str(UUID(bytes=blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()))
 
 
-def note_name(number: int) -> str:
+def name_note(number: int) -> str:
     """The id of the row of a note; no id of a document has a blank."""
     return f"lexvl note {number}"
-
-
-def vector_of(row: StoreRow) -> dict[int, int]:
-    """The vector of a row, whose impacts must be integers."""
-    vector = {int(dim): round(impact) for dim, impact in zip(row.dims, row.impacts, strict=True)}
-    if any(impact != stored for impact, stored in zip(vector.values(), row.impacts, strict=True)):
-        raise ArtefactError("a stored impact is no integer; the store rounds, or another program wrote it")
-    return vector

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.registry import refuse_gone_engine
 
 # The forms of URLs: those of servers, and those of folders of each engine.
 SERVERS = ("http", "https")
@@ -47,12 +46,13 @@ _LOGINS: dict[str, Login] = {}
 class StorePlace:
     """Where an index is; its text is the URL without a login.
 
-    engine      a row of `registry.ENGINES`
-    form        http, https, file or edge
-    host, port  of a server; empty and 0 of a folder
-    path        between host and name, or a folder; may be empty
-    name        of the index
-    url_login   login of the URL
+    Attributes:
+        engine: a row of `registry.ENGINES`.
+        form: http, https, file or edge.
+        host, port: of a server; empty and 0 of a folder.
+        path: between host and name, or a folder; may be empty.
+        name: of the index.
+        url_login: login of the URL.
     """
 
     engine: str
@@ -64,10 +64,9 @@ class StorePlace:
     url_login: Login = field(default=Login(), repr=False, compare=False)
 
     def __str__(self) -> str:
-        scheme = f"{self.engine}+{self.form}"
         if self.local:
-            return f"{scheme}:{self.path}/{self.name}"
-        return f"{scheme}://{self.host}:{self.port}{'/' + self.path if self.path else ''}/{self.name}"
+            return f"{self.engine}+{self.form}:{self.path}/{self.name}"
+        return f"{self.engine}+{self.address}{'/' + self.path if self.path else ''}/{self.name}"
 
     @property
     def local(self) -> bool:
@@ -84,46 +83,41 @@ class StorePlace:
         """The server's own URL."""
         return f"{self.form}://{self.host}:{self.port}"
 
-    def without_login(self, text: str) -> str:
+    def hide_password(self, text: str) -> str:
         """A text of another program without the login's password."""
         return text.replace(self.login.password, "***") if self.login.password else text
 
 
 def parse_url(index: str | Path) -> StorePlace:
     """The place that a URL names; its login is remembered for this process."""
-    text = str(index)
-    refuse_gone_engine(_shown(index), text.partition(":")[0].partition("+")[0])
-    match = _URL.fullmatch(text)
+    # For errors, without what comes before an @ or after a `?`.
+    shown = re.sub(r"(:/*)[^/]*@", r"\1***@", str(index)).partition("?")[0]
+    match = _URL.fullmatch(str(index))
     if match is None:
-        raise UsageError(f"{_shown(index)}: no URL of an index in a store")
+        raise UsageError(f"{shown}: no URL of an index in a store")
     engine, form, slashes, rest = match[1], match[2] or "", match[3], match[4]
     forms = (*SERVERS, *FOLDERS[engine])
     if form not in forms:
-        raise UsageError(f"{_shown(index)}: expected {', '.join(f'{engine}+{form}:' for form in forms)}")
+        raise UsageError(f"{shown}: expected {', '.join(f'{engine}+{form}:' for form in forms)}")
     if "?" in rest:
-        raise UsageError(f"{_shown(index)}: parameters after `?`; expected none, and a login before the host")
+        raise UsageError(f"{shown}: parameters after `?`; expected none, and a login before the host")
     before, _, name = rest.rpartition("/")
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"{_shown(index)}: the name of the index is {name[:60]!r}, expected at most 40 lower-case letters, digits "
-            "and underscores, a letter first, which every store takes"
+            f"{shown}: the name of the index is {name[:60]!r}, expected at most 40 lower-case letters, digits and "
+            "underscores, a letter first, which every store takes"
         )
     if form in FOLDERS[engine]:
-        folder = Path(("/" if slashes else "") + before) if before or slashes else Path()
+        folder = Path(("/" if slashes else "") + before)
         return StorePlace(engine, form, "", 0, str(folder.absolute()), name)
     authority, _, path = before.partition("/")
     login, _, server = authority.rpartition("@")
     user, _, password = login.partition(":")
     host, colon, port = server.rpartition(":") if re.search(r":\d*$", server) else (server, "", "")
     if not host or (colon and not port):
-        raise UsageError(f"{_shown(index)}: expected {engine}+{form}://HOST:PORT/NAME")
-    number, url_login = int(port or PORTS[engine]), Login(unquote(user), unquote(password))
-    place = StorePlace(engine, form, host, number, path, name, url_login)
+        raise UsageError(f"{shown}: expected {engine}+{form}://HOST:PORT/NAME")
+    url_login = Login(unquote(user), unquote(password))
+    place = StorePlace(engine, form, host, int(port or PORTS[engine]), path, name, url_login)
     if any(url_login):
         _LOGINS[str(place)] = url_login
     return place
-
-
-def _shown(index: str | Path) -> str:
-    """A URL for an error, without what comes before an @ or after a `?`."""
-    return re.sub(r"(:/*)[^/]*@", r"\1***@", str(index)).partition("?")[0]

@@ -57,7 +57,7 @@ class MemoryStore(ImpactStore):
     def _connect(self) -> None:
         self.here = self.tables.setdefault(self.place.path, {})
 
-    def _trouble(self, error: Exception) -> Trouble | None:
+    def _explain(self, error: Exception) -> Trouble | None:
         return None
 
     def open(self) -> bool:
@@ -150,20 +150,20 @@ def opened(url: str) -> Iterator[ImpactStore]:
 
 def drop_document(store: ImpactStore, doc_id: str) -> None:
     """Removes a document behind our back, with the client of the store."""
-    from lexvl_plugins.stores.store import key_of
+    from lexvl_plugins.stores.store import make_key
 
     kind = type(store).__name__
     served: Any = getattr(store, "served", None)
     if kind == "MemoryStore":
         del store.here[store.table][doc_id]  # type: ignore[attr-defined]
     elif kind == "QdrantStore":
-        served.delete(store.table, points_selector=[key_of(doc_id)])
+        served.delete(store.table, points_selector=[make_key(doc_id)])
     elif kind == "EdgeStore":
         shard: Any = store.shard  # type: ignore[attr-defined]
-        shard.update(store.edge.UpdateOperation.delete_points([key_of(doc_id)]))  # type: ignore[attr-defined]
+        shard.update(store.edge.UpdateOperation.delete_points([make_key(doc_id)]))  # type: ignore[attr-defined]
         shard.flush()
     else:
-        served.delete(index=store.table, id=key_of(doc_id), refresh=True)
+        served.delete(index=store.table, id=make_key(doc_id), refresh=True)
 
 
 def make_foreign(store: ImpactStore, name: str) -> None:
