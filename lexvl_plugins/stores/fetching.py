@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, fold, walk
+from lexvl_anserini.queries.clauses import Boost, Clause, Equals, Ids, Impacts, Range, Term, Text, Unscored, fold, walk
 from lexvl_plugins.stores.store import ImpactStore
 
 Scored = list[tuple[str, float]]
@@ -121,7 +121,7 @@ def score_document(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> in
         shared = [weight * vector[term] for term, weight in weights.items() if term in vector]
         return sum(shared) if shared else None
 
-    def add(scores: Sequence[int | None]) -> int | None:
+    def add(scores: list[int | None]) -> int | None:
         matching = [score for score in scores if score is not None]
         return sum(matching) if matching else None
 
@@ -131,14 +131,16 @@ def score_document(clause: Clause, doc_id: str, vector: Mapping[str, int]) -> in
         all_of=lambda required, optional: None if None in required else add([0, *required, *optional]),
         any_of=add,
         negated=lambda _, score: 0 if score is None else None,
-        scaled=lambda above, score: score and score * (int(above.weight) if isinstance(above, Boost) else 0),
+        scaled=lambda above, score: (
+            None if score is None else score * (int(above.weight) if isinstance(above, Boost) else 0)
+        ),
     )
 
 
 def find_ids(clause: Clause) -> frozenset[str] | None:
     """Ids of which every matching document has one; None where the tree names none."""
 
-    def intersect(required: list[frozenset[str] | None], _: object) -> frozenset[str] | None:
+    def intersect(required: list[frozenset[str] | None], _: list[frozenset[str] | None]) -> frozenset[str] | None:
         sets = [ids for ids in required if ids is not None]
         return frozenset.intersection(*sets) if sets else None
 
@@ -153,7 +155,7 @@ def find_ids(clause: Clause) -> frozenset[str] | None:
         read_leaf,
         all_of=intersect,
         any_of=unite,
-        negated=lambda *_: None,
+        negated=lambda _, ids: None,
         scaled=lambda _, ids: ids,
     )
 
@@ -164,11 +166,10 @@ def has_scored_term(clause: Clause) -> bool:
     def is_scored(leaf: Clause) -> bool:
         return isinstance(leaf, Impacts | Term)
 
-    return fold(
-        clause,
-        is_scored,
-        all_of=lambda required, _: any(required),
-        any_of=all,
-        negated=lambda *_: False,
-        scaled=lambda above, scored: scored and isinstance(above, Boost) and above.weight > 0,
-    )
+    def keeps(above: Boost | Unscored, scored: bool) -> bool:
+        return scored and isinstance(above, Boost) and above.weight > 0
+
+    def negate(_: Clause, scored: bool) -> bool:
+        return False
+
+    return fold(clause, is_scored, lambda required, optional: any(required), all, negate, keeps)

@@ -113,20 +113,13 @@ class OpenSearchStore(ImpactStore):
 
     def add(self, rows: Sequence[StoreRow]) -> None:
         """Bulk requests; rows that the server is too busy for are sent again."""
-        actions = [
-            {
-                "_index": self.table,
-                "_id": make_key(row.doc_id),
-                # A note has neither id nor impacts, and its text is not indexed.
-                "_source": {"note": {"text": row.note}}
-                if row.note
-                else {
-                    "id": row.doc_id,
-                    **({"impacts": dict(zip(map(str, row.dims), row.impacts, strict=True))} if row.dims else {}),
-                },
-            }
-            for row in rows
-        ]
+        actions = []
+        for row in rows:
+            # A note has neither id nor impacts, and its text is not indexed.
+            source: dict[str, Any] = {"note": {"text": row.note}} if row.note else {"id": row.doc_id}
+            if row.dims:
+                source["impacts"] = dict(zip(map(str, row.dims), row.impacts, strict=True))
+            actions.append({"_index": self.table, "_id": make_key(row.doc_id), "_source": source})
         answers = self.client("opensearchpy.helpers").streaming_bulk(
             self.served, actions, raise_on_error=False, max_retries=RETRIES, initial_backoff=1
         )
