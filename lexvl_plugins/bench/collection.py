@@ -82,11 +82,11 @@ def write(
     """What a child of `prepare` runs for synthetic data; returns the paths and the number of documents."""
     from lexvl_plugins.bench import vectors
 
-    shape, seed = vectors.shape_of(**law), drawn.get("seed", vectors.SEED)
+    shape, seed = vectors.find_shape(**law), drawn.get("seed", vectors.SEED)
     # The name states the contents, so that a folder that is kept can hold several.
     shards = Path(folder) / f"{law['name']}-{shape.terms}-{documents}-{seed}.{shard_format}"
     vectors.write_synthetic(shards, shape, documents, seed, shard_format)
-    return str(shards), written(vectors.synthetic_queries(shape, **drawn), folder, shards), documents
+    return str(shards), write_query_file(vectors.draw_queries(shape, **drawn), folder, shards), documents
 
 
 def write_matrix(folder: str, path: str) -> str:
@@ -101,7 +101,7 @@ def write_matrix(folder: str, path: str) -> str:
 def write_queries_for(folder: str, shards: str, queries: str | None, drawn: Mapping[str, int]) -> tuple[str, str, int]:
     """What a child of `prepare` runs for a user's shards: their queries, or some drawn from the shards' postings."""
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-    from lexvl_plugins.bench.vectors import as_queries, queries_from_pool, read_encoded, read_impact_matrix
+    from lexvl_plugins.bench.vectors import draw_from_pool, make_queries, read_encoded, read_impact_matrix
 
     path = Path(shards)
     manifest = read_manifest(path)
@@ -109,19 +109,19 @@ def write_queries_for(folder: str, shards: str, queries: str | None, drawn: Mapp
         raise UsageError(f"{shards}: {manifest.kind} shards; these suites compare lexical ones (kind 'impact')")
     vocabulary = read_vocabulary(path, manifest)
     if queries is None:
-        chosen = queries_from_pool(read_impacts(path, manifest, vocabulary), **drawn)
+        chosen = draw_from_pool(read_impacts(path, manifest, vocabulary), **drawn)
     elif queries.endswith(MATRIX):
         matrix = read_impact_matrix(Path(queries))
         if matrix.shape[1] != len(vocabulary):
             raise UsageError(f"{queries}: {matrix.shape[1]:,} columns, {shards} has {len(vocabulary):,} terms")
-        chosen = as_queries(matrix[: drawn["count"]], vocabulary.terms)
+        chosen = make_queries(matrix[: drawn["count"]], vocabulary.terms)
     else:
         chosen = read_encoded(Path(queries), drawn["count"])
-    return shards, written(chosen, folder, path), manifest.counts.documents
+    return shards, write_query_file(chosen, folder, path), manifest.counts.documents
 
 
-def written(queries: Sequence[ImpactQuery], folder: str, shards: Path) -> str:
-    """The file of the queries for shards, written."""
+def write_query_file(queries: Sequence[ImpactQuery], folder: str, shards: Path) -> str:
+    """Writes the queries for shards; returns the path of their file."""
     from lexvl_anserini.queries.query_vectors import write_queries
 
     target = Path(folder) / f"queries-{shards.name}.jsonl"
@@ -144,13 +144,12 @@ def read_queries(path: str) -> list[ImpactQuery]:
     """The queries that `prepare` wrote, as an encoder gives them: columns over one vocabulary."""
     rows = [orjson.loads(line) for line in Path(path).read_bytes().splitlines()]
     vocabulary = Vocabulary(sorted({term for row in rows for term in row["vector"]}))
-    return [ImpactQuery(row["id"], weights_of(row["vector"], vocabulary)) for row in rows]
-
-
-def weights_of(vector: Mapping[str, int], vocabulary: Vocabulary) -> TermWeights:
-    """A vector as columns."""
-    dimensions = np.array(list(map(vocabulary.dimension.__getitem__, vector)), np.int32)
-    return TermWeights(vocabulary, dimensions, np.array(list(vector.values()), np.int64))
+    queries = []
+    for row in rows:
+        dimensions = np.array([vocabulary.dimension[term] for term in row["vector"]], np.int32)
+        weights = np.array(list(row["vector"].values()), np.int64)
+        queries.append(ImpactQuery(row["id"], TermWeights(vocabulary, dimensions, weights)))
+    return queries
 
 
 def write_corpus(folder: Path, documents: int) -> None:

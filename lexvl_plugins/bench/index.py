@@ -120,14 +120,12 @@ def expect_equal(counts: Mapping[str, Any]) -> None:
 
 def row_of(name: str, rounds: Sequence[Built], documents: int) -> dict[str, Any]:
     """One line of the table: medians over the rounds."""
-    cpu_s, wall_s, alone_cpu_s, alone_wall_s, peak = (median(map(cost, rounds)) for cost in COSTS.values())
+    *seconds, peak = (median(map(cost, rounds)) for cost in COSTS.values())
+    clocks = ("cpu_s", "wall_s", "alone_cpu_s", "alone_wall_s")
     return {
         "system": name,
-        "cpu_s": round(cpu_s, 2),
-        "wall_s": round(wall_s, 2),
-        "alone_cpu_s": round(alone_cpu_s, 2),
-        "alone_wall_s": round(alone_wall_s, 2),
-        "documents_per_s": round(documents / alone_wall_s),
+        **{clock: round(value, 2) for clock, value in zip(clocks, seconds, strict=True)},
+        "documents_per_s": round(documents / seconds[-1]),
         "peak_mib": mib(peak),
         "lucene_bytes": rounds[-1].lucene,
         "resident_bytes": rounds[-1].resident,

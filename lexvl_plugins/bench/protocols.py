@@ -120,12 +120,9 @@ def times_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds of the mean of their queries, in milliseconds, and queries per second."""
     parts = ("encode_s", "search_s", "cpu_s")
     encode, search, cpu = (median(mean_ms(answer[part]) for answer in rounds) for part in parts)
-    named = {"encode": encode, "search": search, "total": encode + search, "cpu": cpu}
-    return {
-        **{f"{name}_ms": round(value, 3) for name, value in named.items()},
-        "queries_per_s": round(1000 / (encode + search), 1),
-        "searches_per_s": round(1000 / search, 1),
-    }
+    times = {"encode_ms": encode, "search_ms": search, "total_ms": encode + search, "cpu_ms": cpu}
+    rates = {"queries_per_s": 1000 / (encode + search), "searches_per_s": 1000 / search}
+    return {name: round(value, 3) for name, value in times.items()} | {n: round(v, 1) for n, v in rates.items()}
 
 
 def mean_ms(seconds: Sequence[float]) -> float:

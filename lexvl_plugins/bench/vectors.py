@@ -17,6 +17,7 @@ import gzip
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -88,12 +89,25 @@ class VectorShape:
             sure += over
 
     def documents(self, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
-        """CSR [rows, size] int64 of impacts 1 to 255."""
-        return generate(self, rows, random)
+        """CSR [rows, size] int64 of impacts 1 to 255, each row with exactly `terms` terms.
+
+        The cumulated probabilities are divided into strata of length 1, and one point is drawn in each: each term has
+        its probability. Two neighbouring strata can hit one term: the later one then moves to the next term.
+        """
+        edges = np.cumsum(self.inclusion)
+        strata = np.arange(self.terms)
+        points = (strata + random.random((rows, self.terms))) * (edges[-1] / self.terms)
+        dims = np.searchsorted(edges, points, side="right")
+        # Strictly ascending, and none beyond the last term.
+        dims = np.minimum(np.maximum.accumulate(dims - strata, axis=1), self.size - self.terms) + strata
+        weights = self.least + random.gamma(self.gamma, self.scale, size=dims.shape)
+        impacts = np.clip(weights, 1, LARGEST).astype(np.int64)
+        ends = np.arange(rows + 1) * self.terms
+        return sparse.csr_matrix((impacts.ravel(), dims.ravel().astype(np.int32), ends), shape=(rows, self.size))
 
     def queries(self, rows: int, terms: int | None, random: np.random.Generator) -> sparse.csr_matrix:
         """The same of queries of `terms` terms; default `QUERY_TERMS`."""
-        return generate(self.with_terms(terms or QUERY_TERMS), rows, random)
+        return self.with_terms(terms or QUERY_TERMS).documents(rows, random)
 
 
 SHAPES: Mapping[str, VectorShape | Mixture] = MappingProxyType(
@@ -105,29 +119,11 @@ SHAPES: Mapping[str, VectorShape | Mixture] = MappingProxyType(
 )
 
 
-def shape_of(name: str, terms: int | None = None) -> VectorShape | Mixture:
+def find_shape(name: str, terms: int | None = None) -> VectorShape | Mixture:
     """A shape by name, with another number of terms if one is named."""
     if name not in SHAPES:
         raise UnknownName("shape", name, SHAPES)
     return SHAPES[name] if terms is None else SHAPES[name].with_terms(terms)
-
-
-def generate(shape: VectorShape, rows: int, random: np.random.Generator) -> sparse.csr_matrix:
-    """CSR [rows, size] int64 of weights 1 to 255, each row with exactly `shape.terms` terms.
-
-    The cumulated probabilities are divided into strata of length 1, and one point is drawn in each: each term has its
-    probability. Two neighbouring strata can hit one term: the later one then moves to the next term.
-    """
-    edges = np.cumsum(shape.inclusion)
-    strata = np.arange(shape.terms)
-    points = (strata + random.random((rows, shape.terms))) * (edges[-1] / shape.terms)
-    dims = np.searchsorted(edges, points, side="right")
-    # Strictly ascending, and none beyond the last term.
-    dims = np.minimum(np.maximum.accumulate(dims - strata, axis=1), shape.size - shape.terms) + strata
-    weights = shape.least + random.gamma(shape.gamma, shape.scale, size=dims.shape)
-    impacts = np.clip(weights, 1, LARGEST).astype(np.int64)
-    indptr = np.arange(rows + 1) * shape.terms
-    return sparse.csr_matrix((impacts.ravel(), dims.ravel().astype(np.int32), indptr), shape=(rows, shape.size))
 
 
 class NumberTower:
@@ -143,7 +139,7 @@ class NumberTower:
 
     def __init__(self, block: Callable[[int], sparse.csr_matrix], size: int):
         self.block, self.size = block, size
-        self.vocabulary = numbered_terms(size)
+        self.vocabulary = number_terms(size)
 
     def read(self, document: Document) -> str:
         """The number of a document."""
@@ -169,20 +165,16 @@ class NumberTower:
         return sparse.vstack(pieces, format="csr").astype(np.float32)
 
 
-def synthetic_corpus(documents: int) -> Dataset:
+def make_corpus(documents: int) -> Dataset:
     """A dataset of `documents` documents, whose texts are their numbers from 0."""
 
     def stream() -> Iterator[Document]:
-        for number in range(documents):
-            yield Document(f"d{number:08d}", text=str(number))
+        return (Document(f"d{number:08d}", text=str(number)) for number in range(documents))
 
-    def nothing() -> Iterator[Any]:
-        return iter(())
-
-    return Dataset(f"made-up-{documents}", "test", stream, nothing, nothing)
+    return Dataset(f"made-up-{documents}", "test", stream, lambda: iter(()), lambda: iter(()))
 
 
-def numbered_terms(size: int) -> Vocabulary:
+def number_terms(size: int) -> Vocabulary:
     """Terms by number: of synthetic vectors, by descending frequency."""
     return Vocabulary([f"t{number:05d}" for number in range(size)], "made-up vocabulary")
 
@@ -199,15 +191,11 @@ def write_synthetic(
     return write_shards(folder, NumberTower(block, shape.size), documents, options, shard_format)
 
 
-def write_matrix(folder: Path, path: Path, shard_format: str = "parquet") -> Manifest:
+def write_matrix(folder: Path, path: Path) -> Manifest:
     """Writes the rows of a matrix of impacts as `encode` writes any, or finds them."""
     matrix = read_impact_matrix(path)
-
-    def block(number: int) -> sparse.csr_matrix:
-        return matrix[number * BLOCK : (number + 1) * BLOCK]
-
-    tower = NumberTower(block, matrix.shape[1])
-    return write_shards(folder, tower, matrix.shape[0], {"sha256": file_sha256(path)}, shard_format)
+    tower = NumberTower(lambda number: matrix[number * BLOCK : (number + 1) * BLOCK], matrix.shape[1])
+    return write_shards(folder, tower, matrix.shape[0], {"sha256": file_sha256(path)}, "parquet")
 
 
 def read_impact_matrix(path: Path) -> sparse.csr_matrix:
@@ -228,18 +216,18 @@ def write_shards(
     model = Encoder("made-up", "impact", query=tower, document=tower, options=dict(options))
     # Weights are impacts already: scale 1 keeps them.
     quantiser = Quantiser(SideQuantiser("fixed", 8, 1.0), SideQuantiser("peak", 8))
-    return write_impacts(synthetic_corpus(documents), model, folder, quantiser, Layout(shard_format, SHARD_SIZE))
+    return write_impacts(make_corpus(documents), model, folder, quantiser, Layout(shard_format, SHARD_SIZE))
 
 
-def synthetic_queries(
+def draw_queries(
     shape: VectorShape | Mixture, count: int, terms: int | None = None, seed: int = SEED
 ) -> list[ImpactQuery]:
     """Queries of the documents' distribution, of their own number of terms; weights 1 to 255."""
     vectors = shape.queries(count, terms, np.random.default_rng([seed, QUERIES]))
-    return as_queries(vectors, numbered_terms(shape.size).terms)
+    return make_queries(vectors, number_terms(shape.size).terms)
 
 
-def queries_from_pool(
+def draw_from_pool(
     documents: Iterable[ImpactDocument], count: int, terms: int | None = None, seed: int = SEED
 ) -> list[ImpactQuery]:
     """Queries whose terms are drawn from the postings of `count` sampled documents: frequent terms come often.
@@ -272,30 +260,29 @@ def read_encoded(path: Path, count: int) -> list[ImpactQuery]:
 
     SPLADE++ queries have weights up to thousands, with which a score could exceed 2^24.
     """
-    queries: list[tuple[str, dict[str, float]]] = []
+    ids: list[str] = []
+    vectors: list[dict[str, float]] = []
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if len(queries) == count:
-                break
+        for number, line in enumerate(islice(lines, count), start=1):
             try:
                 row = orjson.loads(line)
-                vector = {str(term): float(weight) for term, weight in row["vector"].items() if weight > 0}
-                queries.append((str(row["id"]), vector))
+                vectors.append({str(term): float(weight) for term, weight in row["vector"].items() if weight > 0})
+                ids.append(str(row["id"]))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise DataError(f"{path} line {number}: no encoded query with id and vector ({error})") from error
-    if not queries:
+    if not ids:
         raise DataError(f"{path}: no query in it")
-    terms = sorted({term for _, vector in queries for term in vector})
+    terms = sorted({term for vector in vectors for term in vector})
     place = {term: dim for dim, term in enumerate(terms)}
-    indptr = np.cumsum([0, *(len(vector) for _, vector in queries)])
-    dims = [place[term] for _, vector in queries for term in vector]
-    weights = [weight for _, vector in queries for weight in vector.values()]
-    matrix = sparse.csr_matrix((weights, dims, indptr), shape=(len(queries), len(terms)))
+    ends = np.cumsum([0, *map(len, vectors)])
+    dims = [place[term] for vector in vectors for term in vector]
+    weights = [weight for vector in vectors for weight in vector.values()]
+    matrix = sparse.csr_matrix((weights, dims, ends), shape=(len(ids), len(terms)))
     matrix.sort_indices()
-    return as_queries(matrix, terms, [query_id for query_id, _ in queries])
+    return make_queries(matrix, terms, ids)
 
 
-def as_queries(vectors: Any, terms: Sequence[str], ids: Sequence[str] | None = None) -> list[ImpactQuery]:
+def make_queries(vectors: Any, terms: Sequence[str], ids: Sequence[str] | None = None) -> list[ImpactQuery]:
     """CSR rows as queries, quantised so that no score against 8-bit documents can reach 2^24."""
     impacts = Quantiser().queries(vectors.astype(np.float64), LARGEST).impacts
     queries = []
