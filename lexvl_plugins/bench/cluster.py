@@ -222,52 +222,46 @@ def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None
     return seconds
 
 
-def digest_of_folder(folder: Path) -> str:
+def hash_folder(folder: Path) -> str:
     """The digest of the names and bytes of all files below a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return sha256("\n".join(f"{path.relative_to(folder)} {file_sha256(path)}" for path in files).encode()).hexdigest()
 
 
-def compared(settings: ClusterDemoOptions) -> dict[str, Any]:
+def compare_results(settings: ClusterDemoOptions) -> dict[str, Any]:
     """The sizes of what the cluster made; an error where that differs from what one process made."""
     local, ray = settings.file("local"), settings.file("ray")
     reports = [read_report(home / "index") for home in (local, ray)]
     counts = [tuple(report[key] for key in ("documents", "postings", "partitions", "collection")) for report in reports]
+    documents, postings = counts[1][:2]
     equal = {
-        "shards": digest_of_folder(local / "shards") == digest_of_folder(ray / "shards"),
-        "index": counts[0] == counts[1] and counts[0][0] == settings.pictures,
+        "shards": hash_folder(local / "shards") == hash_folder(ray / "shards"),
+        "index": counts[0] == counts[1] and documents == settings.pictures,
         "run": file_sha256(local / "run.trec") == file_sha256(ray / "run.trec"),
     }
     if not all(equal.values()):
         differing = ", ".join(name for name, same in equal.items() if not same)
         raise LexvlError(f"{settings.output}: {differing} of the cluster differ from those of one process")
-    return {"documents": counts[0][0], "postings": counts[0][1], **sizes(ray), "equal": ", ".join(equal)}
-
-
-def sizes(home: Path) -> dict[str, float]:
-    """Bytes of shards and index, a picture."""
-    report = read_report(home / "index")
-    partitions = [read_report(path.parent) for path in (home / "index").glob(f"*/{REPORT}")]
+    partitions = [read_report(path.parent) for path in (ray / "index").glob(f"*/{REPORT}")]
     size = {
-        "shard": sum(path.stat().st_size for path in (home / "shards").rglob("*") if path.is_file()),
-        "index": report["bytes"],
+        "shard": sum(path.stat().st_size for path in (ray / "shards").rglob("*") if path.is_file()),
+        "index": reports[1]["bytes"],
         "resident": sum(partition.resident_bytes for partition in partitions),
     }
-    return {f"{name}_bytes_a_picture": round(total / report["documents"], 1) for name, total in size.items()}
+    sizes = {f"{name}_bytes_a_picture": round(total / documents, 1) for name, total in size.items()}
+    return {"documents": documents, "postings": postings, **sizes, "equal": ", ".join(equal)}
 
 
-def merge_costs(
+def measure_merging(
     counts: Sequence[int] = LISTS, lengths: Sequence[int] = MERGED_HITS, repeats: int = 5
 ) -> dict[str, Any]:
     """CPU milliseconds, the median of repeats, of unpacking and merging the lists of one query from many workers."""
     chance, costs = np.random.default_rng(0), dict[str, Any]()
     for hits, count in product(lengths, counts):
-        scores = -np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1).astype(np.float64)
-        sent = [
-            RankedList("q", "".join(f"{number:04}-{row:06}\n" for row in range(hits)).encode(), of_list)
-            for number, of_list in enumerate(scores)
-        ]
-        packed = list(map(pickle.dumps, sent))
+        packed = []
+        for number, scores in enumerate(-np.sort(-chance.integers(1, 1 << 20, (count, hits)), axis=1)):
+            ids = "".join(f"{number:04}-{row:06}\n" for row in range(hits)).encode()
+            packed.append(pickle.dumps(RankedList("q", ids, scores.astype(np.float64))))
         unpacking, merging = [], []
         for _ in range(repeats):
             with Stopwatch() as watch:
@@ -294,7 +288,7 @@ def demo(settings: ClusterDemoOptions) -> dict[str, Any]:
         with local_cluster(settings.nodes) as cluster, run_on(RunnerOptions("ray", cluster.address)):
             at_half = partial(replace_node, cluster) if settings.kill else None
             seconds |= do_steps(settings, "ray", at_half)
-        rows = compared(settings)
+        rows = compare_results(settings)
     killed = len(STEPS) if settings.kill else 0
     return {"nodes": settings.nodes, "parts": settings.parts, "nodes_killed": killed, **rows, **seconds}
 
@@ -312,7 +306,7 @@ def command(
 
     Example: lexvl cluster-efficiency demo --pictures 400 --nodes 3 --kill
     """
-    actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, settings), "merge": merge_costs}
+    actions: Mapping[str, Callable[[], dict[str, Any]]] = {"demo": partial(demo, settings), "merge": measure_merging}
     if what not in actions:
         raise UnknownName("action", what, actions)
     print_rows(actions[what](), style)

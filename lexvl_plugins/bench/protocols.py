@@ -89,7 +89,10 @@ def measure(options: Options) -> Report:
         "hits per query": protocol.depth,
         "rounds": options.repeats or REPEATS,
     }
-    return Report(rows=tuple(rows), ratios=tuple(ratios(rounds, rows)), settings=settings, notes=notes(workers))
+    notes = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
+    # What a model did otherwise than the protocol.
+    notes += [f"{kind}: {note}" for kind, worker in workers.items() for note in worker.facts["notes"]]
+    return Report(rows=tuple(rows), ratios=tuple(ratios(rounds, rows)), settings=settings, notes=tuple(notes))
 
 
 def twins_of(options: Options) -> dict[str, Path]:
@@ -132,8 +135,7 @@ def mean_ms(seconds: Sequence[float]) -> float:
 
 def values_of(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str, Any]) -> dict[str, float]:
     """The measures of a model's rankings over the topics that were searched; none where there are no judgements."""
-    judged, remove_query = worker.facts["judged"], worker.facts["remove_query"]
-    if judged is None:
+    if (judged := worker.facts["judged"]) is None:
         return {}
     qrels = [qrel for qrel in read_judgements(JudgementSource(corpus=CorpusRef(**judged))).qrels if qrel[0] in lists]
     hits = [
@@ -142,7 +144,7 @@ def values_of(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str,
         for rank, (doc_id, score) in enumerate(documents, start=1)
     ]
     measures = protocol.measures["text" if judged["direction"] == "text-to-text" else "image"]
-    values = means(evaluate(hits, qrels, measures, name=kind, remove_query=remove_query))
+    values = means(evaluate(hits, qrels, measures, name=kind, remove_query=worker.facts["remove_query"]))
     return {measure: round(value, 4) for measure, value in values.items()}
 
 
@@ -156,12 +158,6 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Map
     for what, parts in {**compared, "in all, CPU": ["cpu_s"]}.items():
         yield ratio(f"dense / lexical: {what}, per query", of("dense", *parts), of("impact", *parts))
     yield ratio("dense / lexical: index bytes", [rows[1]["index_mb"]], [rows[0]["index_mb"]])
-
-
-def notes(workers: Mapping[str, Worker]) -> tuple[str, ...]:
-    """Peak memory, and what a model did otherwise than the protocol."""
-    lines = [f"{kind}: peak memory {mib(worker.peak_bytes)} MiB" for kind, worker in workers.items()]
-    return (*lines, *(f"{kind}: {note}" for kind, worker in workers.items() for note in worker.facts["notes"]))
 
 
 def said(number: int | None) -> str:

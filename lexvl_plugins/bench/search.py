@@ -82,7 +82,7 @@ def inputs_of(names: Sequence[str], index: Path, collection: Collection, options
     queries, exact = str(collection.queries), index.with_name(f"exact-{collection.shards.name}.json")
     if any("exact" in SEARCHERS[name].inputs for name in names):
         hits = options.hits or HITS
-        computed = run_once(".baselines:exact_hits", shards=collection.shards, queries=queries, hits=hits)
+        computed = run_once(".baselines:find_exact", shards=collection.shards, queries=queries, hits=hits)
         write_json(exact, computed.result)
     return {
         "index": str(index),
@@ -119,15 +119,13 @@ def rows_of(answers: Answers, peaks: Mapping[str, float], queries: int) -> tuple
     rows = []
     for (name, task, k), rounds in sorted(answers.items(), key=lambda row: (row[0][2], "batch" in row[0][1])):
         row: dict[str, Any] = {"system": name, "task": task, "hits": k}
-        if not task.startswith("batch"):
+        if task.startswith("batch"):
+            wall_s, cpu_s = (median(answer[clock] / queries for answer in rounds) for clock in ("wall_s", "cpu_s"))
+            row |= {"mean_ms": round(wall_s * 1000, 3), "queries_per_s": round(1 / wall_s, 1)}
+        else:
             row |= latency([seconds for answer in rounds for seconds in answer["wall_s"]])
             cpu_s = median(seconds for answer in rounds for seconds in answer["cpu_s"])
-            row["cpu_ms"] = round(cpu_s * 1000, 3)
-        else:
-            wall_s, cpu_s = (median(answer[clock] for answer in rounds) for clock in ("wall_s", "cpu_s"))
-            row |= {"mean_ms": round(wall_s * 1000 / queries, 3), "queries_per_s": round(queries / wall_s, 1)}
-            row["cpu_ms"] = round(cpu_s * 1000 / queries, 3)
-        rows.append({**row, "peak_mib": peaks[name]})
+        rows.append({**row, "cpu_ms": round(cpu_s * 1000, 3), "peak_mib": peaks[name]})
     return tuple(rows)
 
 

@@ -55,7 +55,7 @@ class Indexer(NamedTuple):
 class SearchWorker(NamedTuple):
     """A searching function, the requests that it is measured by, and the names of the inputs that it reads.
 
-    package  what to install where its module cannot be imported: names of both, the package's first
+    `package` is what to install where its module cannot be imported: names of both, the package's first.
     """
 
     function: str
@@ -112,11 +112,7 @@ def chosen_systems(requested: Sequence[str] | None, known: Mapping[str, Any]) ->
 
 
 def installed_searchers(requested: Sequence[str] | None) -> list[str]:
-    """The requested searchers; by default all whose package is installed.
-
-    Raises:
-        UsageError: a requested one is not installed.
-    """
+    """The requested searchers, which must be installed; by default all whose package is."""
     names = chosen_systems(requested, SEARCHERS)
     absent = [name for name in names if (module := SEARCHERS[name].package[1]) and find_spec(module) is None]
     if requested and absent:
@@ -168,8 +164,7 @@ def search_ours(index: str, queries: str, resident: bool) -> Ready:
             return dict(engine.served())
         with Stopwatch() as watch:
             lists = list(engine.search(encoded, hits, threads))
-        rankings = ([(d.doc_id, d.score) for d in hits_of_query] for hits_of_query in lists)
-        return {**watch.seconds(), "digest": digest(rankings)}
+        return {**watch.seconds(), "digest": digest([(hit.doc_id, hit.score) for hit in ranking] for ranking in lists)}
 
     return Ready({}, answer)
 
@@ -206,11 +201,11 @@ def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready
 
     A condition is that a document has a term, or lacks it: of all, the one that the nearest share of documents meets.
     """
-    from lexvl_plugins.bench.baselines import document_frequencies
+    from lexvl_plugins.bench.baselines import count_documents
 
     engine, encoded = open_ours(index, resident), read_queries(queries)
-    frequencies, documents = document_frequencies(Path(shards))
-    conditions = dict(zip(WHERE, (condition_of(frequencies, documents, share) for share in SHARES), strict=True))
+    frequencies, documents = count_documents(Path(shards))
+    conditions = dict(zip(WHERE, (choose_condition(frequencies, documents, share) for share in SHARES), strict=True))
 
     def search(query: ImpactQuery, where: Clause, hits: int) -> None:
         list(engine.search_where([query], where, hits))
@@ -229,7 +224,7 @@ def search_where(index: str, queries: str, shards: str, resident: bool) -> Ready
     return Ready(facts, answer)
 
 
-def condition_of(frequencies: Mapping[str, int], documents: int, share: float) -> tuple[Clause, float]:
+def choose_condition(frequencies: Mapping[str, int], documents: int, share: float) -> tuple[Clause, float]:
     """The condition that the nearest share of the documents meets, and this share."""
     sharing = [(count / documents, Term(term)) for term, count in frequencies.items()]
     choices: list[tuple[float, Clause]] = [*sharing, *((1 - part, Not(term)) for part, term in sharing)]

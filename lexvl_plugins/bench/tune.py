@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
-import typer
 from lexvl_eval import options
 from lexvl_eval.measures.found import find, relevant_of
 from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
@@ -42,6 +41,7 @@ from lexvl_anserini.queries.feedback import RM3, Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.refine import Refinement, SearchSettings
+from lexvl_plugins.bench.suite import offer
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -301,11 +301,6 @@ Integers = list[int] | None
 Floats = list[float] | None
 
 
-def offer(help_text: str, *names: str, **limits: Any) -> Any:
-    """An option of a command."""
-    return typer.Option(*names, help=help_text, **limits)
-
-
 @dataclass(frozen=True)
 class FusionGrid:
     """Runs to fuse, and the settings of fusion to try."""
@@ -314,7 +309,7 @@ class FusionGrid:
     test_runs: Annotated[Paths, offer("The same systems on the test topics, in the same order.", "--test-run")] = None
     method: Annotated[Texts, offer("rrf or interpolation; repeatable, default both.")] = None
     normalisation: Annotated[Texts, offer("min-max, z-score or none; repeatable, default the first two.")] = None
-    steps: Annotated[int, typer.Option(min=1, max=100, help="Steps of a weight from 0 to 1.")] = 10
+    steps: Annotated[int, offer("Steps of a weight from 0 to 1.", min=1, max=100)] = 10
     k: Annotated[Floats, offer("Constant of rrf; repeatable, default 10, 60, 100.", "--k")] = None
 
     def settings(self, halved: bool) -> list[TuningSetting]:
@@ -442,13 +437,10 @@ def command(
     search: SearchGrid,
     splits: SplitOptions,
     measure: Annotated[
-        str,
-        typer.Option(
-            help="The measure that the chosen setting has the largest value of.", autocompletion=options.measure_names
-        ),
+        str, offer("The chosen setting has the largest value of this measure.", autocompletion=options.measure_names)
     ] = MEASURE,
-    hits: Annotated[int, typer.Option(min=1, help="Documents per topic.")] = DEFAULT_HITS,
-    output: Annotated[Path | None, typer.Option(help="JSON file: the chosen setting, its arguments, the grid.")] = None,
+    hits: Annotated[int, offer("Documents per topic.", min=1)] = DEFAULT_HITS,
+    output: Annotated[Path | None, offer("JSON file: the chosen setting, its arguments, the grid.")] = None,
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -33,8 +33,7 @@ from lexvl_plugins.stores.fetching import (
     score_document,
 )
 from lexvl_plugins.stores.folder import GREATEST, Notes, read_header, read_notes, write_folder
-from lexvl_plugins.stores.store import MISSING, ImpactStore
-from lexvl_plugins.stores.urls import StorePlace, parse_url
+from lexvl_plugins.stores.store import MISSING, ImpactStore, StorePlace, parse_url
 
 # The keys of index.json, and of the options, that hold the URL and the options of a store.
 URL = "url"
@@ -200,7 +199,7 @@ class StoreEngine(ImpactEngine):
                 f"topic {query_id!r}: documents match that share no scored term with the query, which {self.name} "
                 "does not search; build an index with --engine lucene for this"
             )
-        with self._exclusive():
+        with self.lock, self.store.errors():  # one thread at a time
             scored = self._find(clause, hits) if named is None else self._score(clause, sorted(named))
         return ranked(query_id, scored, hits)
 
@@ -236,7 +235,7 @@ class StoreEngine(ImpactEngine):
         dims, weights = self._known(vector)
         if not dims:
             return ranked(query_id, [])
-        with self._exclusive():
+        with self.lock, self.store.errors():  # one thread at a time
             best = fetch_best(self.store, dims, weights, hits)
         if self.exact and (strange := next((hit for hit in best if hit[1] != int(hit[1])), None)):
             raise ArtefactError(
@@ -244,12 +243,6 @@ class StoreEngine(ImpactEngine):
                 "expected an integer; the store rounds, build the index with --engine lucene"
             )
         return ranked(query_id, best, hits)
-
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """One thread at a time uses the store; its errors become one line."""
-        with self.lock, self.store.errors():
-            yield
 
     def _known(self, vector: Mapping[str, int]) -> tuple[list[int], list[int]]:
         """Dimensions, ascending, and weights of the terms that have a posting in the index."""
@@ -273,7 +266,7 @@ class StoreEngine(ImpactEngine):
 
     def vector(self, doc_id: str) -> dict[str, int]:
         """The document's whole vector, as the store has it."""
-        with self._exclusive():
+        with self.lock, self.store.errors():  # one thread at a time
             vector = self.store.vectors([doc_id]).get(doc_id)
         if vector is None:
             raise DataError(f"{self.place}: no document {doc_id!r} in the index")

@@ -27,8 +27,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, json_bytes, new_folder
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_plugins.stores.store import ImpactStore
-from lexvl_plugins.stores.urls import StorePlace, parse_url
+from lexvl_plugins.stores.store import ImpactStore, StorePlace, parse_url
 
 FORMAT = "lexvl-store/1"
 

@@ -31,8 +31,8 @@ from lexvl_plugins.bench.systems import (
     DIMENSIONS,
     SEARCHERS,
     WHERE,
+    choose_condition,
     chosen_systems,
-    condition_of,
     dense_vectors,
     digest,
     enough_candidates,
@@ -402,7 +402,7 @@ def test_systems_that_are_not_installed(monkeypatch):
 
 def test_a_condition_has_the_nearest_share():
     frequencies = {"every": 10, "most": 8, "some": 3, "one": 1}
-    assert [condition_of(frequencies, 10, share) for share in (0.9, 0.75, 0.01)] == [
+    assert [choose_condition(frequencies, 10, share) for share in (0.9, 0.75, 0.01)] == [
         (Not(Term("one")), 0.9), (Term("most"), 0.8), (Not(Term("every")), 0.0),
     ]  # fmt: skip
 
@@ -416,12 +416,12 @@ def test_exact_hits_are_those_of_all_dot_products(workdir):
 def expect_exact_hits(shards, suffix, queries):
     write_shards(shards, [("w", {"a": 5, "b": 1}), ("x", {"a": 3})], [("y", {"a": 3}), ("z", {"b": 2})], suffix=suffix)
     queries.write_text('{"id": "1", "vector": {"a": 2, "c": 9}}\n{"id": "2", "vector": {"d": 1}}\n')
-    hits = baselines.exact_hits(str(shards), str(queries), [2, 10])
+    hits = baselines.find_exact(str(shards), str(queries), [2, 10])
     # Scores 10, 6, 6: of two hits the last scores 6, and of ten only three are there.
     assert hits == {"2": [(2, 6), (0, 1)], "10": [(3, 6), (0, 1)]}
     assert mean_recall(hits["2"], [np.array([10, 6]), np.array([])]) == 1.0
     assert mean_recall(hits["10"], [np.array([10, 0, 6]), np.array([])]) == pytest.approx(2 / 3)
-    assert baselines.document_frequencies(shards) == ({"a": 3, "b": 2}, 4)
+    assert baselines.count_documents(shards) == ({"a": 3, "b": 2}, 4)
 
 
 class PrunedSindi:
@@ -466,7 +466,7 @@ def three(tmp_path):
     write_shards(tmp_path / "three", [("w", {"a": 5, "b": 1}), ("x", {"a": 3}), ("y", {"a": 3})], terms="abcd")
     queries, exact = tmp_path / "q.jsonl", tmp_path / "exact.json"
     queries.write_text('{"id": "1", "vector": {"a": 2, "b": 9, "e": 1}}\n')
-    exact.write_text(json.dumps(baselines.exact_hits(str(tmp_path / "three"), str(queries), [2])))
+    exact.write_text(json.dumps(baselines.find_exact(str(tmp_path / "three"), str(queries), [2])))
     assert json.loads(exact.read_text()) == {"2": [[2, 6]]}
     return {"shards": str(tmp_path / "three"), "queries": str(queries), "exact": str(exact)}
 
@@ -500,7 +500,7 @@ def test_our_approximate_search_is_prepared_with_the_queries(three, tmp_path, mo
 def test_a_system_that_finds_too_few_says_how_many(three):
     inputs = baselines.read_inputs(**three)
     searches = {"one": lambda dims, weights, hits: [0], "none": lambda dims, weights, hits: []}
-    assert baselines.worker(inputs, searches).answer("recall", 2) == {"recall": 0.5, "settings": "one"}
+    assert baselines.make_worker(inputs, searches).answer("recall", 2) == {"recall": 0.5, "settings": "one"}
 
 
 def test_notes_state_recall_and_conditions():

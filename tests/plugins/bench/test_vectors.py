@@ -16,9 +16,9 @@ from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, 
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import ImpactDocument, ImpactQuery
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-from lexvl_plugins.bench.mixture import Mixture
 from lexvl_plugins.bench.vectors import (
     BLOCK,
+    Mixture,
     NumberTower,
     VectorShape,
     draw_from_pool,

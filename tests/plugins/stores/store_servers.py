@@ -15,8 +15,7 @@ import pytest
 from lexvl_anserini.engines.opening import engine_class
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_plugins.stores.qdrant import QdrantEngine
-from lexvl_plugins.stores.store import ImpactStore, StoreRow, Trouble
-from lexvl_plugins.stores.urls import parse_url
+from lexvl_plugins.stores.store import ImpactStore, StoreRow, Trouble, parse_url
 
 # The packages of each store, that of its server last:
 # qdrant-client re-implements its server in Python, qdrant-edge is the engine of Qdrant's server, osmem-server answers

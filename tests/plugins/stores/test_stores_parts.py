@@ -30,8 +30,7 @@ from lexvl_plugins.stores.building import load
 from lexvl_plugins.stores.fetching import fetch_best, fetch_top, multiply
 from lexvl_plugins.stores.folder import FILES, Notes, name_folder, write_folder
 from lexvl_plugins.stores.opensearch import OpenSearchStore, read_single
-from lexvl_plugins.stores.store import StoreRow
-from lexvl_plugins.stores.urls import StorePlace, parse_url
+from lexvl_plugins.stores.store import StorePlace, StoreRow, parse_url
 from tests.plugins.stores.store_servers import MemoryStore, UrlOf, serving
 from tests.plugins.stores.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
