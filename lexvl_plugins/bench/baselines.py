@@ -25,7 +25,7 @@ from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.shards.reading import Columns, checked_shards, read_shard, read_vocabulary, shard_pieces
 from lexvl_plugins.bench.collection import read_queries
-from lexvl_plugins.bench.processes import Ready, one_by_one
+from lexvl_plugins.bench.processes import Ready, time_each
 from lexvl_plugins.bench.suite import median
 
 # Share of the exact hits that an approximate engine has to find.
@@ -123,7 +123,7 @@ def make_worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
 
     def measure(name: str, hits: int) -> tuple[float, float]:
         numbers: list[Any] = []
-        seconds = one_by_one(lambda query: numbers.append(searches[name](*query, hits)), encoded)["cpu_s"]
+        seconds = time_each(lambda query: numbers.append(searches[name](*query, hits)), encoded)["cpu_s"]
         scores = [
             (documents[np.asarray(of_query, np.int64)] @ row.T).toarray()
             for of_query, row in zip(numbers, rows, strict=True)
@@ -139,7 +139,7 @@ def make_worker(inputs: Inputs, searches: Mapping[str, Search]) -> Ready:
         name, share = chosen[hits]
         if task == "recall":
             return {"recall": share, "settings": name}
-        return one_by_one(lambda query: searches[name](*query, hits), encoded)
+        return time_each(lambda query: searches[name](*query, hits), encoded)
 
     return Ready({}, answer)
 

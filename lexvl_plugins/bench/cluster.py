@@ -97,7 +97,7 @@ def encode(settings: ClusterDemoOptions, home: Path, progress: Progress) -> None
     from lexvl_anserini.shards.layout import Layout
     from lexvl_plugins.cluster.parts import PartsRequest, encode_parts
 
-    corpus, encoder = corpus_and_encoder(settings)
+    corpus, encoder = name_inputs(settings)
     layout = Layout(shard_format="parquet")
     encode_parts(
         PartsRequest(settings.file("plan.json"), home / "shards", corpus, encoder, Quantiser(), layout), progress
@@ -126,7 +126,7 @@ STEPS: Mapping[str, Callable[[ClusterDemoOptions, Path, Progress], None]] = {
 }
 
 
-def corpus_and_encoder(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
+def name_inputs(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
     """The pictures, and the demo's pair."""
     from lexvl_anserini.encoders.loading import EncoderRequest
 
@@ -147,7 +147,7 @@ def prepare(settings: ClusterDemoOptions) -> None:
         for image in islice(read_karpathy(captions), min(ASKED, settings.pictures)):
             out.writelines(f"{caption.caption_id}\t{caption.text}\n".encode() for caption in image.captions)
     torch.set_num_threads(1)
-    corpus, encoder = corpus_and_encoder(settings)
+    corpus, encoder = name_inputs(settings)
     file, layout = settings.file("plan.json"), Layout(shard_format="parquet")
     plan_corpus(dataset_of(corpus), encoder.load(), settings.parts, layout=layout, listing=name_listing(file)).write(
         file
@@ -193,7 +193,7 @@ def replace_node(cluster: Any) -> None:
     cluster.add_node(**NODE)
 
 
-def once_at_half(total: int, act: Callable[[], None], progress: Progress) -> Progress:
+def act_at_half(total: int, act: Callable[[], None], progress: Progress) -> Progress:
     """The progress callback, which acts once when half of the total is done."""
     done = 0
 
@@ -214,7 +214,7 @@ def do_steps(settings: ClusterDemoOptions, name: str, at_half: Callable[[], None
     for step, work in STEPS.items():
         total = topics if step == "search" else settings.pictures
         with progress_bar(f"{name}: {step}", total, "done") as progress, Stopwatch() as watch:
-            advance = once_at_half(total, at_half, progress) if at_half else progress
+            advance = act_at_half(total, at_half, progress) if at_half else progress
             work(settings, settings.file(name), advance)
         seconds[f"{name}_{step}_seconds"] = round(watch.wall_s, 2)
         seconds[f"{name}_{step}_cpu_seconds"] = round(watch.cpu_s, 2)

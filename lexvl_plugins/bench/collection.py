@@ -40,7 +40,7 @@ class Collection(NamedTuple):
 
 
 @contextmanager
-def working_folder(options: Options) -> Iterator[Path]:
+def open_workdir(options: Options) -> Iterator[Path]:
     """The user's `workdir`, which remains, or a temporary folder."""
     if options.workdir is not None:
         options.workdir.mkdir(parents=True, exist_ok=True)

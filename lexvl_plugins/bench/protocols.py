@@ -24,7 +24,7 @@ from lexvl_eval.reproduction.protocols import PROTOCOLS, Protocol
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_plugins.bench.collection import working_folder
+from lexvl_plugins.bench.collection import open_workdir
 from lexvl_plugins.bench.processes import Ready, Stopwatch, Worker, run_once, take_turns
 from lexvl_plugins.bench.suite import Options, Ratio, Report, median, mib, ratio
 
@@ -47,9 +47,9 @@ def measure(options: Options) -> Report:
     name = options.protocol or ""
     if name not in PROTOCOLS:
         raise UnknownName("protocol", name, PROTOCOLS)
-    protocol, twins = PROTOCOLS[name], twins_of(options)
+    protocol, twins = PROTOCOLS[name], find_twins(options)
     count = options.query_count or protocol.queries or QUERIES
-    with working_folder(options) as folder, ExitStack() as stack:
+    with open_workdir(options) as folder, ExitStack() as stack:
         built, workers = {}, {}
         for kind, shards in twins.items():
             index = folder / f"index-{kind}-{shards.name}"
@@ -72,9 +72,9 @@ def measure(options: Options) -> Report:
         rounds = take_turns(whole, options.repeats or REPEATS)
         rows = [
             {
-                **model_of(kind, twins[kind], built[kind], worker),
-                **times_of(rounds[kind]),
-                **values_of(protocol, kind, worker, rounds[kind][0]["lists"]),
+                **describe_model(kind, twins[kind], built[kind], worker),
+                **summarise_times(rounds[kind]),
+                **judge_lists(protocol, kind, worker, rounds[kind][0]["lists"]),
             }
             for kind, worker in workers.items()
         ]
@@ -82,9 +82,9 @@ def measure(options: Options) -> Report:
     settings = {
         "protocol": f"{name} ({protocol.paper})",
         "topics": first["label"],
-        "items": f"{rows[0]['items']:,} used, {said(protocol.items)}",
-        "queries": f"{first['queries']:,} used, {said(protocol.queries)}",
-        "most tokens of a query": said(protocol.tokens),
+        "items": f"{rows[0]['items']:,} used, {quote(protocol.items)}",
+        "queries": f"{first['queries']:,} used, {quote(protocol.queries)}",
+        "most tokens of a query": quote(protocol.tokens),
         "threads, batch size": "1, 1",
         "hits per query": protocol.depth,
         "rounds": options.repeats or REPEATS,
@@ -95,7 +95,7 @@ def measure(options: Options) -> Report:
     return Report(rows=tuple(rows), ratios=tuple(ratios(rounds, rows)), settings=settings, notes=tuple(notes))
 
 
-def twins_of(options: Options) -> dict[str, Path]:
+def find_twins(options: Options) -> dict[str, Path]:
     """The shards of both models, by kind: impact and dense."""
     if options.shards is None or options.dense_shards is None:
         raise UsageError("a protocol compares two models: --shards FOLDER of impacts, --dense-shards FOLDER of vectors")
@@ -110,7 +110,7 @@ def twins_of(options: Options) -> dict[str, Path]:
     return twins
 
 
-def model_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
+def describe_model(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) -> dict[str, Any]:
     """The model, and the size of its index."""
     manifest = read_manifest(shards)
     counts, row = manifest.counts, {"system": manifest.encoder.name, "engine": built["engine"]}
@@ -119,7 +119,7 @@ def model_of(kind: str, shards: Path, built: Mapping[str, Any], worker: Worker) 
     return {**row, **terms, **worker.facts["sparsity"]}
 
 
-def times_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise_times(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Medians over the rounds of the mean of their queries, in milliseconds, and queries per second."""
     parts = ("encode_s", "search_s", "cpu_s")
     encode, search, cpu = (median(mean_ms(answer[part]) for answer in rounds) for part in parts)
@@ -133,7 +133,7 @@ def mean_ms(seconds: Sequence[float]) -> float:
     return 1000 * sum(seconds) / len(seconds)
 
 
-def values_of(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str, Any]) -> dict[str, float]:
+def judge_lists(protocol: Protocol, kind: str, worker: Worker, lists: Mapping[str, Any]) -> dict[str, float]:
     """The measures of a model's rankings over the topics that were searched; none where there are no judgements."""
     if (judged := worker.facts["judged"]) is None:
         return {}
@@ -160,7 +160,7 @@ def ratios(rounds: Mapping[str, Sequence[Mapping[str, Any]]], rows: Sequence[Map
     yield ratio("dense / lexical: index bytes", [rows[1]["index_mb"]], [rows[0]["index_mb"]])
 
 
-def said(number: int | None) -> str:
+def quote(number: int | None) -> str:
     """A number of the protocol."""
     return "the paper says nothing" if number is None else f"{number:,} in the paper"
 

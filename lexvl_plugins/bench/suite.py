@@ -144,14 +144,14 @@ class Report:
         """Blocks with an empty line between them."""
         blocks = [
             "".join(line(name, value) for name, value in {**self.settings, **self.figures}.items()),
-            table(row_table(self.rows)) if self.rows else "",
+            table(tabulate_rows(self.rows)) if self.rows else "",
             table(Table.of_fields(self.ratios, RATIOS)) if self.ratios else "",
             "".join(f"{note}\n" for note in self.notes),
         ]
         return "\n".join(filter(None, blocks))
 
 
-def row_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def tabulate_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     """One line per mapping; a column for every key of any of them, in the order of their first use."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     columns = tuple(

@@ -18,11 +18,11 @@ from lexvl_anserini.ground.errors import LexvlError, MissingExtra, UnknownName, 
 from lexvl_plugins.bench import cluster
 from lexvl_plugins.bench.cluster import (
     ClusterDemoOptions,
+    act_at_half,
     command,
     compare_results,
     copy_pictures,
     measure_merging,
-    once_at_half,
 )
 
 PICTURES = int(os.environ.get("LEXVL_CLUSTER_PICTURES", 48))
@@ -41,7 +41,7 @@ def test_options_that_do_not_fit(tmp_path, monkeypatch):
 
 def test_an_act_at_half():
     acts, counted = [], []
-    advance = once_at_half(10, lambda: acts.append(sum(counted)), counted.append)
+    advance = act_at_half(10, lambda: acts.append(sum(counted)), counted.append)
     for count in (1, 3, 0, 2, 4):
         advance(count)
     assert (acts, counted) == ([4], [1, 3, 0, 2, 4])

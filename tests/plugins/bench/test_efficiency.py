@@ -25,19 +25,19 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.bench import baselines, index, search, systems
 from lexvl_plugins.bench.collection import describe, prepare, read_queries
 from lexvl_plugins.bench.command import SUITES, check_options, command, run_suite
-from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, one_by_one, run_once, take_turns
-from lexvl_plugins.bench.suite import Options, Ratio, Report, cell, latency, machine, ratio, row_table
+from lexvl_plugins.bench.processes import Outcome, Ready, Stopwatch, Worker, run_once, take_turns, time_each
+from lexvl_plugins.bench.suite import Options, Ratio, Report, cell, latency, machine, ratio, tabulate_rows
 from lexvl_plugins.bench.systems import (
     DIMENSIONS,
     SEARCHERS,
     WHERE,
     choose_condition,
-    chosen_systems,
-    dense_vectors,
+    choose_systems,
     digest,
-    enough_candidates,
-    installed_searchers,
-    share_found,
+    draw_dense,
+    find_candidates,
+    find_searchers,
+    measure_share,
 )
 
 # Children import this file by its name.
@@ -117,7 +117,7 @@ def work(monkeypatch):
 
 
 def test_one_by_one_times_each_query(work):
-    assert one_by_one(work, [0, 8, 4]) == {"wall_s": [0, 8, 4], "cpu_s": [0, 2, 1]}
+    assert time_each(work, [0, 8, 4]) == {"wall_s": [0, 8, 4], "cpu_s": [0, 2, 1]}
 
 
 def test_stopwatch_counts_wall_and_cpu(work):
@@ -127,7 +127,7 @@ def test_stopwatch_counts_wall_and_cpu(work):
 
 
 def test_rows_of_different_columns_share_a_table():
-    table = row_table([{"system": "ours", "bytes": 1234}, {"system": "stock", "cpu_s": 1.5}])
+    table = tabulate_rows([{"system": "ours", "bytes": 1234}, {"system": "stock", "cpu_s": 1.5}])
     assert [column.heading for column in table.columns] == ["system", "bytes", "cpu s"]
     assert table.rows == (("ours", "1,234", "–"), ("stock", "–", "1.5"))
     assert [column.number for column in table.columns] == [False, True, True]
@@ -286,7 +286,7 @@ def test_indexes_that_hold_different_things_do_not_compare():
 def test_a_user_s_shards_are_read_in_their_format(workdir):
     shards = prepare(tiny(workdir), workdir, 40, "parquet").shards
     theirs = Options(shards=shards)
-    found = index.shards_by_format(theirs, workdir)
+    found = index.prepare_formats(theirs, workdir)
     assert found == {"parquet": shards}
     assert describe(theirs, shards)["terms_per_document"] == 6.0
     with pytest.raises(UnknownName, match="ours-parquet"):
@@ -381,23 +381,23 @@ def test_the_first_round_is_not_kept():
 
 def test_single_queries_are_a_row_over_all_rounds():
     answers = {("lucene", "latency", 10): [{"wall_s": [0.001], "cpu_s": [0.001]}]}
-    [row] = search.rows_of(answers, {"lucene": 1.0}, 1)
+    [row] = search.make_rows(answers, {"lucene": 1.0}, 1)
     assert row["p50_ms"] == 1.0 and row["peak_mib"] == 1.0
 
 
 def test_systems_by_name():
-    assert chosen_systems(None, SEARCHERS) == list(SEARCHERS)
-    assert chosen_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
+    assert choose_systems(None, SEARCHERS) == list(SEARCHERS)
+    assert choose_systems(("lucene", "ours"), SEARCHERS) == ["ours", "lucene"]
     with pytest.raises(UnknownName, match="did you mean 'lucene'"):
-        chosen_systems(("lucence",), SEARCHERS)
+        choose_systems(("lucence",), SEARCHERS)
 
 
 def test_systems_that_are_not_installed(monkeypatch):
     monkeypatch.setattr("lexvl_plugins.bench.systems.find_spec", lambda module: None if module == "pyvsag" else module)
-    assert set(SEARCHERS) - set(installed_searchers(None)) == {"sindi", "sindi-pruned"}
-    assert installed_searchers(("seismic", "ours")) == ["ours", "seismic"]
+    assert set(SEARCHERS) - set(find_searchers(None)) == {"sindi", "sindi-pruned"}
+    assert find_searchers(("seismic", "ours")) == ["ours", "seismic"]
     with pytest.raises(UsageError, match=r"'sindi-pruned': package pyvsag is not installed; pip install pyvsag"):
-        installed_searchers(("ours", "sindi-pruned"))
+        find_searchers(("ours", "sindi-pruned"))
 
 
 def test_a_condition_has_the_nearest_share():
@@ -509,7 +509,7 @@ def test_notes_state_recall_and_conditions():
 
     where = SimpleNamespace(facts={"where 1 % match": {"share": 0.0102, "first_s": 0.005}})
     workers = {"sindi": SimpleNamespace(request=request), "ours-where": where}
-    assert list(search.notes_of(workers, (10,))) == [
+    assert list(search.write_notes(workers, (10,))) == [
         "ours-where: where 1 % match: 1.0200 %; the first query with this condition takes 5.0 ms of CPU time",
         "sindi finds 0.9900 of the first 10: all",
     ]
@@ -534,21 +534,21 @@ def test_a_matrix_of_impacts_is_searched(workdir):
     theirs = Options(shards=workdir / "docs.npz", queries=workdir / "queries.npz", query_count=3, workdir=workdir)
     collection = prepare(theirs, workdir, 0)
     assert collection.documents == 30 and len(read_queries(str(collection.queries))) == 3
-    assert index.shards_by_format(theirs, workdir) == {"parquet": collection.shards}
+    assert index.prepare_formats(theirs, workdir) == {"parquet": collection.shards}
     sparse.save_npz(workdir / "queries.npz", rows[:4, :5].astype(np.int64))
     with pytest.raises(LexvlError, match="5 columns, .* has 9 terms"):
         prepare(theirs, workdir, 0)
 
 
 def test_share_found():
-    assert share_found([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
+    assert measure_share([["a", "b"], ["c"], []], [["b", "x"], ["c"], []]) == pytest.approx((0.5 + 1 + 1) / 3)
 
 
 def test_dense_vectors_are_unit_and_repeat():
-    [block] = dense_vectors(50, 1, 0)
+    [block] = draw_dense(50, 1, 0)
     assert block.shape == (50, DIMENSIONS) and block.dtype == np.float32
     assert np.linalg.norm(block, axis=1) == pytest.approx(np.ones(50), abs=1e-5)
-    assert (next(dense_vectors(50, 1, 0)) == block).all() and (next(dense_vectors(50, 1, 1)) != block).any()
+    assert (next(draw_dense(50, 1, 0)) == block).all() and (next(draw_dense(50, 1, 1)) != block).any()
 
 
 def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
@@ -560,11 +560,11 @@ def test_a_graph_search_reads_candidates_until_it_finds_almost_all():
     poor.add(vectors)
     rich.add(vectors)
     queries = vectors[:10] + 1
-    few, many = enough_candidates(rich, queries, 10), enough_candidates(poor, queries, 10)
+    few, many = find_candidates(rich, queries, 10), find_candidates(poor, queries, 10)
     assert 64 <= few < many and few % 64 == many % 64 == 0
     exact = (queries @ vectors.T).argsort(axis=1)[:, :-11:-1].tolist()
     rich.hnsw.efSearch = few
-    assert share_found(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
+    assert measure_share(exact, rich.search(queries, 10)[1].tolist()) >= 0.99
 
 
 def test_a_system_without_proc_is_refused(tmp_path, monkeypatch):
