@@ -21,21 +21,8 @@ from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.refine import Refinement
-from lexvl_plugins.bench.tune import (
-    QuerySetting,
-    Split,
-    TuningSetting,
-    command,
-    cross_validate,
-    draw_parts,
-    halve,
-    list_fusions,
-    list_searches,
-    simplex,
-    tabulate_grid,
-    tune,
-    weigh_fields,
-)
+from lexvl_plugins.bench.grids import FusionGrid, QuerySetting, SearchGrid, TuningSetting, simplex, weigh_fields
+from lexvl_plugins.bench.tune import Split, command, cross_validate, draw_parts, halve, tabulate_grid, tune
 from tests.invoking import invoked
 
 RR = parse_measure("RR@10")
@@ -47,8 +34,12 @@ def test_weights_that_sum_to_one():
     assert all(sum(weights) == pytest.approx(1) for weights in simplex(3, 7))
 
 
+def list_fusions(runs: int, **grid: Any) -> list[TuningSetting]:
+    return FusionGrid(runs=[Path("a")] * runs, **grid).settings(True)
+
+
 def test_the_grid_of_fusion_begins_with_the_untuned_one():
-    settings = list_fusions(2, ["rrf", "interpolation"], ["min-max"], 2, [60, 10])
+    settings = list_fusions(2, normalisation=["min-max"], steps=2, k=[60, 10])
     assert [setting.value for setting in settings] == [
         Fusion(),
         Fusion("rrf", k=10),
@@ -60,13 +51,17 @@ def test_the_grid_of_fusion_begins_with_the_untuned_one():
         *("--weight", "0.5", "--weight", "0.5"),
     ]
     with pytest.raises(UnknownName, match="unknown fusion 'rff'"):
-        list_fusions(2, ["rff"], ["min-max"], 2, [60])
+        list_fusions(2, method=["rff"])
     with pytest.raises(UsageError, match="give --run twice or more"):
-        list_fusions(1, ["rrf"], ["min-max"], 2, [60])
+        list_fusions(1)
+
+
+def list_searches(**grid: Any) -> list[TuningSetting]:
+    return SearchGrid(dev="dev", **grid).settings(True)
 
 
 def test_the_grid_of_search_has_every_combination():
-    settings = list_searches([8], [3, 5], [20], [1.0], [0.5, 1.0])
+    settings = list_searches(query_terms=[8], feedback=[3, 5], feedback_beta=[0.5, 1.0])
     assert len(settings) == 2 * (1 + 4)
     assert (settings[0].value, settings[0].arguments) == (QuerySetting(), [])
     assert settings[-1].value == QuerySetting({}, Refinement(query_terms=8, feedback=Feedback(5, 20, 1.0, 1.0)))
@@ -74,14 +69,14 @@ def test_the_grid_of_search_has_every_combination():
         *("--query-terms", "8", "--feedback", "5"),
         *("--feedback-terms", "20", "--feedback-alpha", "1.0", "--feedback-beta", "1.0"),
     ]
-    with pytest.raises(UsageError, match="nothing to tune; give --query-terms, --feedback, --rm3, --field-steps or"):
-        list_searches([], [], [20], [1.0], [0.5])
-    settings = list_searches([], [], [], [], [], ["k1=1"], rm3s=[RM3(5, 20, 0.75)])
+    with pytest.raises(UsageError, match="nothing to tune"):
+        list_searches()
+    settings = list_searches(options=["k1=1"], rm3=[5], rm3_terms=[20], rm3_weight=[0.75])
     assert [setting.arguments[1::2] for setting in settings] == [
         *([], ["5", "20", "0.75"], ["k1=1"], ["k1=1", "5", "20", "0.75"])
     ]
     assert settings[1].value == QuerySetting({}, Refinement(rm3=RM3(5, 20, 0.75)))
-    settings = list_searches([], [], [20], [1.0], [0.5], ["k1=1", "b=0", "k1=2"])
+    settings = list_searches(options=["k1=1", "b=0", "k1=2"])
     assert [setting.arguments[1::2] for setting in settings] == [
         *([], ["b=0"], ["k1=1"], ["k1=1", "b=0"], ["k1=2"], ["k1=2", "b=0"])
     ]
