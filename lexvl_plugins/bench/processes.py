@@ -72,10 +72,10 @@ def time_each(search: Callable[[QueryType], Any], queries: Iterable[QueryType]) 
     """Wall and CPU seconds (all threads of this process) of each query, one after the other."""
     wall, cpu = [], []
     for query in queries:
-        started, worked = time.perf_counter(), time.process_time()
-        search(query)
-        wall.append(time.perf_counter() - started)
-        cpu.append(time.process_time() - worked)
+        with Stopwatch() as watch:
+            search(query)
+        wall.append(watch.wall_s)
+        cpu.append(watch.cpu_s)
     return {"wall_s": wall, "cpu_s": cpu}
 
 

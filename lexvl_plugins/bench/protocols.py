@@ -8,7 +8,6 @@ Both models encode the same topics, one at a time on one thread, and search thei
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -54,18 +53,9 @@ def measure(options: Options) -> Report:
         for kind, shards in twins.items():
             index = folder / f"index-{kind}-{shards.name}"
             built[kind] = run_once(".protocols:build", shards=str(shards), index=str(index)).result
-            workers[kind] = stack.enter_context(
-                Worker(
-                    ".protocols:answer",
-                    ONE_THREAD,
-                    shards=str(shards),
-                    index=str(index),
-                    topics=options.topics,
-                    count=count,
-                    tokens=protocol.tokens,
-                    data_dir=options.data_dir,
-                )
-            )
+            asked = {"topics": options.topics, "count": count, "tokens": protocol.tokens, "data_dir": options.data_dir}
+            worker = Worker(".protocols:answer", ONE_THREAD, shards=str(shards), index=str(index), **asked)
+            workers[kind] = stack.enter_context(worker)
         for worker in workers.values():
             worker.request(hits=protocol.depth, limit=WARM_UP)
         whole = {kind: partial(worker.request, hits=protocol.depth, limit=None) for kind, worker in workers.items()}
@@ -204,17 +194,18 @@ def answer(shards: str, index: str, topics: str | None, count: int, tokens: int 
     engine = open_index(path, manifest)
 
     def respond(hits: int, limit: int | None) -> dict[str, Any]:
-        encode_s, search_s, cpu_s, lists = [], [], [], {}
+        seconds: dict[str, list[float]] = {"encode_s": [], "search_s": [], "cpu_s": []}
+        lists = {}
         for topic in chosen[:limit]:
-            started, worked = time.perf_counter(), time.process_time()
-            [query] = encode_queries(model, [topic], manifest, batch_size=1)
-            encoded = time.perf_counter()
-            [hits_of_query] = engine.search([query], hits + source.remove_query)
-            search_s.append(time.perf_counter() - encoded)
-            cpu_s.append(time.process_time() - worked)
-            encode_s.append(encoded - started)
-            lists[topic.query_id] = [(document.doc_id, document.score) for document in hits_of_query]
-        return {"encode_s": encode_s, "search_s": search_s, "cpu_s": cpu_s, "lists": lists}
+            with Stopwatch() as encoding:
+                [query] = encode_queries(model, [topic], manifest, batch_size=1)
+            with Stopwatch() as searching:
+                [ranking] = engine.search([query], hits + source.remove_query)
+            seconds["encode_s"].append(encoding.wall_s)
+            seconds["search_s"].append(searching.wall_s)
+            seconds["cpu_s"].append(encoding.cpu_s + searching.cpu_s)
+            lists[topic.query_id] = [(document.doc_id, document.score) for document in ranking]
+        return {**seconds, "lists": lists}
 
     sparsity: dict[str, float] = {}
     if manifest.kind == "impact":
