@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.loading import EncoderRequest
     from lexvl_anserini.ground.quantise import Quantiser
+    from lexvl_anserini.shards.corpus_reading import PartOfPlan
     from lexvl_anserini.shards.layout import Layout, Part
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -356,7 +357,9 @@ def encode_for_index(work: Work) -> dict[str, Any]:
     return encode_topics(model, topics, work.quantiser, output, batch_size, work.overwrite, manifest)
 
 
-def encode_corpus(work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | None) -> dict[str, Any]:
+def encode_corpus(
+    work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | PartOfPlan | None
+) -> dict[str, Any]:
     """Encodes a corpus or a part of it, and returns the rows of the command."""
     from lexvl_anserini.shards.request import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts

@@ -29,7 +29,7 @@ from lexvl_anserini.ground.files import new_folder
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef, Manifest
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.ground.registry import CORPORA, ENGINES
-from lexvl_plugins.cluster.places import fetched, place, published
+from lexvl_plugins.cluster.storage import fetch, place, publish_after
 from lexvl_plugins.exchange.sharing.committing import HUB_FILES, HubPlace, check_name, copy_files, hub_errors
 from lexvl_plugins.exchange.sharing.model_card import draw_measures, draw_table
 
@@ -143,7 +143,7 @@ def push_index(
         rows = {"documents": manifest.counts.documents, "files": len(list(names_in(folder)))}
         if not stored:
             return {"index": hub.commit(folder, "Add an index of lexvl-anserini"), **rows}
-        with published(there := place(target)):
+        with publish_after(there := place(target)):
             held = sorted(names_in(there)) if there.is_dir() else []
             if held and REPORT not in held and not overwrite:
                 raise ArtefactError(
@@ -166,7 +166,7 @@ def pull_index(source: str, index: Path, overwrite: bool = False, with_places: b
     commit = {}
     with new_folder(index) as part:
         if "://" in source:
-            copy_index(fetched(place(source)), part)
+            copy_index(fetch(place(source)), part)
             if not (part / REPORT).is_file():
                 raise ArtefactError(f"{source}: no index of `lexvl push` (it lacks {REPORT})")
         else:

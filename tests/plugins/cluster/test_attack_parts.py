@@ -33,8 +33,8 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
-from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, loaded_plan
-from lexvl_plugins.cluster.plans import CorpusPlan, listing_of, plan_corpus
+from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, load_plan
+from lexvl_plugins.cluster.plans import CorpusPlan, name_listing, plan_corpus
 from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 
@@ -70,7 +70,7 @@ def planned(random: Random, folder: Path, encoder: EncoderRequest) -> Callable[.
     layout = Layout(shard_size=random.randint(1, 9), contents=random.random() < 0.5)
     plan, parts = folder / "plan.json", random.randint(1, documents)
     corpus = CorpusRef(name, **options)
-    listing = listing_of(plan) if random.random() < 0.7 else None
+    listing = name_listing(plan) if random.random() < 0.7 else None
     corpus_plan = plan_corpus(
         dataset_of(corpus), encoder.load(), parts, layout=layout, block_size=random.randint(1, 12), listing=listing
     )
@@ -120,7 +120,7 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
     """Damages the parts, the plan or its listing; what is made of them has the sound vectors, or there is one line."""
     home = folder / "disturbed"
     shutil.copytree(request.output, home)
-    plan = {path: path.read_bytes() for path in (request.plan, listing_of(request.plan)) if path.exists()}
+    plan = {path: path.read_bytes() for path in (request.plan, name_listing(request.plan)) if path.exists()}
     path = random.choice([*plan, *[p for p in home.rglob("*") if p.is_file()]])
     what = random.choice(["bytes", "bytes", "gone", "of another"])
     if what == "bytes":
@@ -134,7 +134,7 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
         for name in contents:
             (first / name).parent.mkdir(exist_ok=True)
             (first / name).write_bytes(contents[name])
-    loaded_plan.cache_clear()
+    load_plan.cache_clear()
     try:
         collection = encode_parts(PartsRequest(**{**vars(request), "output": home}))
         vectors = ShardVectors(home, collection.manifest)
@@ -147,7 +147,7 @@ def disturbed(random: Random, folder: Path, request: PartsRequest, sound: dict[s
     assert tree(request.output) == sound
     for file, content in plan.items():
         file.write_bytes(content)
-    loaded_plan.cache_clear()
+    load_plan.cache_clear()
     shutil.rmtree(home)
     rounds.count("damaged parts and plans")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -30,67 +31,66 @@ from lexvl_anserini.engines.index_folder import (
 )
 from lexvl_anserini.engines.lucene.writing import IndexOptions, source_manifest
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import read_json, write_json
+from lexvl_anserini.ground.files import read_json, room_of, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.shards.collection import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
-from lexvl_plugins.cluster.places import fetched, published
-from lexvl_plugins.cluster.runners import all_results, current_runner
-from lexvl_plugins.cluster.storage import discard, gathering_folder, make_place
+from lexvl_plugins.cluster.runners import get_runner, run_all
+from lexvl_plugins.cluster.storage import discard, fetch, find_url, make_place, place, publish, publish_after
 
 # What to do about partitions that are not as they were.
 REPAIR = "run the command that built the index again, which builds what is missing"
 
 
-def partition_name(number: int) -> str:
+def name_partition(number: int) -> str:
     """`partition-00003`."""
     return f"partition-{number:05}"
-
-
-def partition_number(folder: Path) -> int:
-    """The number in a name of `partition_name`."""
-    return int(folder.name.rpartition("-")[2])
 
 
 def build_partitions(
     sources: Sequence[Path], index: Path, threads: int = 1, progress: Progress = silent, options: Any = None
 ) -> BuiltIndex:
-    """Builds one partition from each folder, and from these the index."""
-    manifests = [shards_manifest(source) for source in sources]
+    """Builds one partition from each folder, and from these the index, which is published."""
+    sources, index = [place(source) for source in sources], place(index)
+    manifests = [read_shards_manifest(source) for source in sources]
     manifest = combined(manifests, sources)
     if "parts" in manifest.corpus:
         refuse_common_ids(sources, manifests)
-    digest, staging = collection_digest(manifest, manifests), gathering_folder(index)
+    # Where partitions wait until all are there: beside the index; in storage, where nothing is renamed, in it.
+    staging = index if find_url(index) else room_of(index)
+    # Names the documents of all partitions together, and the greatest impact that their queries are made for.
+    digest = sha256(orjson.dumps([[*map(source_digest, manifests)], manifest.counts.max_impact])).hexdigest()
     make_place(staging)
     options = options or IndexOptions()
-    names = [partition_name(number) for number in range(len(sources))]
+    names = [name_partition(number) for number in range(len(sources))]
     if staging != index:
         keep_partitions(index, staging, names, digest)
-    for _, documents in all_results(
-        current_runner(),
+    for _, documents in run_all(
+        get_runner(),
         partial(build_partition, staging, tuple(sources), options, threads, digest),
         range(len(sources)),
         lambda number: str(sources[number]),
         threads,
     ):
         progress(documents)
-    reports = [read_report(fetched(staging / name, [REPORT])) for name in names]
+    reports = [read_report(fetch(staging / name, [REPORT])) for name in names]
     total = {key: sum(report[key] for report in reports) for key in ("documents", "empty", "postings", "bytes")}
     for key in ("documents", "empty", "postings"):
         if total[key] != manifest.counts[key]:
             raise ArtefactError(f"{index}: {total[key]} {key} in its partitions, {manifest.counts[key]} in the shards")
-    with new_index(index, fetched(sources[0], HEADS), manifest) as part:
+    with new_index(index, fetch(sources[0], HEADS), manifest) as part:
         for name in names if staging != index else ():
             (staging / name).rename(part / name)
         counts = {"engine": "partitions", **total, "max_impact": manifest.counts.max_impact, "partitions": len(names)}
         write_report(part, {**counts, "options": options.to_json(), "collection": digest})
     if staging != index:
         shutil.rmtree(staging)
+    publish(index)
     return BuiltIndex(index, manifest)
 
 
-def shards_manifest(folder: Path) -> Manifest:
+def read_shards_manifest(folder: Path) -> Manifest:
     """The manifest of impact shards."""
     if is_index(folder):
         raise UsageError(f"{folder}: an index; partitions are built from shards, so name those it was built from")
@@ -102,7 +102,7 @@ def refuse_common_ids(sources: Sequence[Path], manifests: Sequence[Manifest]) ->
 
     def ids() -> Iterator[str]:
         for source, manifest in zip(sources, manifests, strict=True):
-            yield from read_ids(fetched(source), manifest)
+            yield from read_ids(fetch(source), manifest)
 
     seen = SeenIds()
     for doc_id in ids():
@@ -116,19 +116,13 @@ def build_partition(
     """Builds one partition from its shards, unless it is finished; returns the number of its documents."""
     from lexvl_anserini.searching.building import carry_out, plan_index
 
-    index = folder / partition_name(number)
-    with published(index):
-        plan = plan_index(fetched(sources[number]), index, "lucene", options.to_json(), True)
+    index = folder / name_partition(number)
+    with publish_after(index):
+        plan = plan_index(fetch(sources[number]), index, "lucene", options.to_json(), True)
         documents = carry_out(plan, threads).documents
         write_json(index / PARTITION, {"collection": collection, "number": number})
     discard(sources[number])
     return documents
-
-
-def collection_digest(whole: Manifest, manifests: Sequence[Manifest]) -> str:
-    """Names the documents of all partitions together, and the greatest impact that their queries are made for."""
-    sources = [source_digest(manifest) for manifest in manifests]
-    return sha256(orjson.dumps([sources, whole.counts.max_impact])).hexdigest()
 
 
 def check_partition(folder: Path, collection: str) -> Manifest:
@@ -141,16 +135,16 @@ def check_partition(folder: Path, collection: str) -> Manifest:
             f"{folder}: a partition of the collection {str(noted)[:12]}, expected {collection[:12]}; queries are "
             f"quantised for one collection; {REPAIR}"
         )
-    if (number := note.get("number")) != partition_number(folder):
+    if name_partition(number := int(note.get("number", -1))) != folder.name:
         raise ArtefactError(f"{folder}: this is partition {number}; {REPAIR}")
     return read_manifest(folder)
 
 
-def lacks_partition(index: Path, count: int, collection: str) -> bool:
+def is_partition_missing(index: Path, count: int, collection: str) -> bool:
     """Whether a partition of an index is missing, or is another one."""
     try:
         for number in range(count):
-            check_partition(fetched(index / partition_name(number), [PARTITION, MANIFEST]), collection)
+            check_partition(fetch(index / name_partition(number), [PARTITION, MANIFEST]), collection)
     except ArtefactError:
         return True
     return False
@@ -160,8 +154,6 @@ def keep_partitions(index: Path, staging: Path, names: Sequence[str], collection
     """Links the partitions of an older index of the same collection into the folder where partitions are gathered."""
     for name in names:
         if (index / name).is_dir() and not (staging / name).exists():
-            try:
+            with suppress(ArtefactError):
                 check_partition(index / name, collection)
-            except ArtefactError:
-                continue
-            shutil.copytree(index / name, staging / name, copy_function=os.link)
+                shutil.copytree(index / name, staging / name, copy_function=os.link)
