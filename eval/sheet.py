@@ -17,8 +17,7 @@ from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import expect_lexical
-from lexvl_anserini.ground.run_manifest import read_run_manifest
+from lexvl_anserini.ground.manifest import expect_lexical, read_run_manifest
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 

@@ -25,9 +25,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
+from lexvl_anserini.ground.machine import home_folder
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
 from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, import_home, name_extra
-from lexvl_anserini.ground.user_folders import home_folder
 
 Command = Callable[..., None]
 
@@ -80,7 +80,7 @@ def encoder_names() -> list[str]:
 
 def corpus_names() -> list[str]:
     """What the shell completes after --corpus: datasets of the registry, and those of BEIR that can be downloaded."""
-    from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+    from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
     from lexvl_anserini.ground.registry import CORPORA
 
     families = [f"{family}:" if row.has_path else family for family, row in CORPORA.items()]
@@ -362,7 +362,7 @@ def print_versions(requested: bool) -> None:
     if not requested:
         return
     from lexvl_anserini.engines.jvm import find_jar
-    from lexvl_anserini.ground.installed import lucene_of, version_of
+    from lexvl_anserini.ground.machine import lucene_of, version_of
 
     try:
         lucene = lucene_of(find_jar())

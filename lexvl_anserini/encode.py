@@ -358,7 +358,7 @@ def encode_for_index(work: Work) -> dict[str, Any]:
 
 def encode_corpus(work: Work, dataset: Dataset, model: Encoder, target: Path, part: Part | None) -> dict[str, Any]:
     """Encodes a corpus or a part of it, and returns the rows of the command."""
-    from lexvl_anserini.shards.request import SKIPPED
+    from lexvl_anserini.shards.manifests import SKIPPED
     from lexvl_anserini.shards.writing import write_impacts
 
     started = time.perf_counter()

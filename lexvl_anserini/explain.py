@@ -18,9 +18,8 @@ from lexvl_anserini.cli import QueryEncoderOptions, Style, Verbose, expanded, ru
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.queries.query_source import TYPED, topic_source, typed_topic, vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges

@@ -19,12 +19,11 @@ from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.run_manifest import RunManifest
+from lexvl_anserini.ground.manifest import Manifest, RunManifest
 from lexvl_anserini.queries.clauses import All, Clause, Not, Term
-from lexvl_anserini.queries.feedback import MOST_RM3_DOCUMENTS, RM3, Feedback
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import TopicSource, topic_source, typed_topic, vocabulary_file
+from lexvl_anserini.queries.query_vectors import MOST_RM3_DOCUMENTS, RM3, Feedback
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, OUTPUT_FORMATS, ensure_run, is_finished
 from lexvl_anserini.searching.cuts import Cut

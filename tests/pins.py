@@ -10,7 +10,7 @@ from importlib.metadata import distributions
 from packaging.specifiers import SpecifierSet
 
 from lexvl_anserini.engines.jvm import find_jar
-from lexvl_anserini.ground.installed import lucene_of
+from lexvl_anserini.ground.machine import lucene_of
 
 # What installs, and this project.
 LEFT_OUT = {"pip", "setuptools", "wheel", "lexvl-anserini"}

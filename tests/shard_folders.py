@@ -15,7 +15,7 @@ from brute_force import Doc
 
 from lexvl_anserini.ground.files import file_sha256, write_json
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 Documents = Sequence[tuple[str, Any]]
 NUMBERS = pa.list_(pa.uint32())

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.words import function_words
+from lexvl_anserini.data.lines import function_words
 from lexvl_anserini.encoders.encoder import Encoder, encode_inputs
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.user_folders import expanded_path
 
 from .classes.classification import Vectors
 from .classes.labelled import LISTS, read_rows

@@ -42,8 +42,7 @@ from .sentence_pairs import words_in
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.ground.records import ImpactDocument
-    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.ground.records import ImpactDocument, Vocabulary
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.analyses.terms")

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.lines import without_packing
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical, read_manifest
+from lexvl_anserini.ground.manifest import CorpusRef, expect_lexical, manifest_path, read_manifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery, Qrel, Topic
-from lexvl_anserini.ground.run_manifest import manifest_path, read_run_manifest
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ import orjson
 from lexvl_anserini.data.pictures.images import usable_cores
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import disk_errors, exclusive, file_sha256, make_folder, read_json, write_json
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.machine import versions_of
 from lexvl_anserini.ground.records import Measurement, Qrel
 from lexvl_anserini.ground.typed import check
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.queries.query_source import typed_topic
 from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import in_rank_order, read_run

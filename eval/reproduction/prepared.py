@@ -10,16 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.data.corpora.beir import find_beir
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES, find_beir
 from lexvl_anserini.data.dataset import data_root, dataset_of
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, model_files
 from lexvl_anserini.encoders.checkpoints.hub import cached, content_sha256, names_in
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import expanded_path, package_folder
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.result_files import slug

@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.data.checks import checked_id, shown
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.data.lines import PACKED, Line, decode, parse_object, plain_suffix, read_lines, string_field
+from lexvl_anserini.data.lines import (
+    PACKED,
+    Line,
+    decode,
+    log_once,
+    parse_object,
+    plain_suffix,
+    read_lines,
+    string_field,
+)
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import Qrel, Topic
 

@@ -32,12 +32,11 @@ from lexvl_anserini.ground.errors import (
     UsageError,
     reason_of,
 )
-from lexvl_anserini.ground.installed import check_model_libraries
+from lexvl_anserini.ground.machine import check_model_libraries, expanded_path
 from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
 from lexvl_anserini.ground.progress import waiting
 from lexvl_anserini.ground.registry import RUNTIMES, TORCH, WRAPPERS, import_home
 from lexvl_anserini.ground.typed import check_type, plain
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     import torch

@@ -26,7 +26,7 @@ from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataC
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from lexvl_anserini.ground.user_folders import kernels_folder
+from lexvl_anserini.ground.machine import kernels_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -20,9 +20,8 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import All, Clause, Impacts, Unscored
-from lexvl_anserini.queries.feedback import RM3
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.query_vectors import RM3
+from lexvl_anserini.runs.order import RankedList, by_documents
 
 
 class EngineOptions:

@@ -25,9 +25,9 @@ from lexvl_anserini.engines.lucene.versions import refuse_newer_line
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import new_folder, read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
+from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.registry import refuse_gone_engine
 from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.vocabulary import VOCABULARY
 
 REPORT = "index.json"
 

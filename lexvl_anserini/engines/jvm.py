@@ -26,7 +26,7 @@ from zipfile import is_zipfile
 
 from lexvl_anserini.ground.errors import ArtefactError, JavaError
 from lexvl_anserini.ground.files import quoted_number
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import package_folder
 from lexvl_anserini.ground.progress import waiting
 
 # Our own classes, compiled from the sources beside it (engines/lucene/jar.py).

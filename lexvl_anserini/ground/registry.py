@@ -144,7 +144,7 @@ CORPORA: Registry[CorpusRow] = Registry(
     {
         "beir": CorpusRow("lexvl_anserini.data.corpora.beir:load_beir", has_path=True),
         "coco": CorpusRow(f"{_CAPTIONED}:load_captions"),
-        "demo": CorpusRow("lexvl_anserini.data.corpora.demo:load_demo", checkpoint="demo"),
+        "demo": CorpusRow("lexvl_anserini.data.corpora.captioned:load_demo", checkpoint="demo"),
         "embeddings": CorpusRow("lexvl_anserini.data.corpora.embeddings:load_embeddings", has_path=True),
         "flickr30k": CorpusRow(f"{_CAPTIONED}:load_captions"),
         "flickr8k": CorpusRow(f"{_CAPTIONED}:load_captions", checkpoint="photos"),

@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.vocabulary import in_field
+from lexvl_anserini.ground.records import in_field
 from lexvl_anserini.queries.clauses import (
     All,
     AnyOf,

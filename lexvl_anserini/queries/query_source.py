@@ -18,12 +18,10 @@ from lexvl_anserini.data.dataset import Dataset, dataset_of, family_of
 from lexvl_anserini.data.lines import parse_object, plain_suffix, read_lines
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256, read_json
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry
-from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, Topic
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry, manifest_path
+from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, ImpactQuery, Topic
 from lexvl_anserini.ground.registry import CORPORA
-from lexvl_anserini.ground.run_manifest import manifest_path
 from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.vocabulary import VOCABULARY
 from lexvl_anserini.queries.clauses import Clause, Query, terms_of
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.installed import OURS, versions_of
-from lexvl_anserini.ground.manifest import EncodedCorpus, EncoderRef
+from lexvl_anserini.ground.machine import OURS, versions_of
+from lexvl_anserini.ground.manifest import NAMED, EncodedCorpus, EncoderRef, RunManifest, read_run_manifest
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import NAMED, RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, in_rank_order, lists_of

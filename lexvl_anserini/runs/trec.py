@@ -14,9 +14,8 @@ from lexvl_anserini.data.lines import BOM, open_packed
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write, file_sha256, packed, same_file
-from lexvl_anserini.ground.manifest import Counts
+from lexvl_anserini.ground.manifest import Counts, RunManifest, manifest_path, read_run_manifest, write_beside
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest, write_beside
 from lexvl_anserini.runs.order import RankedList
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from lexvl_anserini.ground.registry import ENGINES
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count, check_type
 from lexvl_anserini.queries.query_source import read_queries, vocabulary_file
 from lexvl_anserini.searching.index import Index
-from lexvl_anserini.shards.collection import combined, part_folders
+from lexvl_anserini.shards.manifests import combined, part_folders
 
 Folders = Path | str | Sequence[Path | str]
 # How an error names them.

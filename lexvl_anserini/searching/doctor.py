@@ -14,12 +14,11 @@ from lexvl_anserini.cli import Style, Verbose, as_expected, print_rows, run
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.data.pictures.images import usable_cores
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.ground import installed
+from lexvl_anserini.ground import machine as installed
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.installed import OURS, version_of
+from lexvl_anserini.ground.machine import OURS, can_write, kernels_folder, version_of
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.ground.registry import import_home
-from lexvl_anserini.ground.user_folders import can_write, kernels_folder
 
 # Extras for work on this package itself.
 OF_DEVELOPERS = frozenset({"browser", "docs", "store-servers", "test", "test-all"})

@@ -18,8 +18,8 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, heaviest
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
 from lexvl_anserini.queries.clauses import All, AnyOf, Clause, Ids, Text, TreeQuery, Unscored, clause_of
-from lexvl_anserini.queries.feedback import RM3, Feedback, VectorOf, integers, rocchio
-from lexvl_anserini.runs.passages import best_of, by_documents
+from lexvl_anserini.queries.query_vectors import RM3, Feedback, VectorOf, integers, rocchio
+from lexvl_anserini.runs.order import best_of, by_documents
 from lexvl_anserini.searching.cuts import Cut
 
 if TYPE_CHECKING:

@@ -30,17 +30,24 @@ from lexvl_anserini.encoders.encoder import encode_inputs
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncoderRef, read_manifest
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    NAMED,
+    Counts,
+    EncoderRef,
+    RunManifest,
+    read_manifest,
+    read_run_manifest,
+)
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import NAMED, RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.fusion import Fusion, fused_manifest
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.runs.trec import DEFAULT_HITS, lists_of
 from lexvl_anserini.searching.refine import refinement_names
-from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, digested
-from lexvl_anserini.shards.stored_vectors import stored_vectors
+from lexvl_anserini.shards.encoding import Covered, CoveredDigest, digested
+from lexvl_anserini.shards.reading import stored_vectors
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,11 +17,10 @@ from lexvl_anserini.engines.index_folder import BuiltIndex, read_report
 from lexvl_anserini.engines.lucene.versions import commit_id
 from lexvl_anserini.engines.opening import engine_of
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.installed import versions_of
-from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.machine import versions_of
+from lexvl_anserini.ground.manifest import NAMED, Manifest, RunManifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Topic
-from lexvl_anserini.ground.run_manifest import NAMED, RunManifest
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.queries.clauses import Clause, Query, TreeQuery
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable, check_terms
@@ -29,7 +28,7 @@ from lexvl_anserini.runs.order import RankedList
 from lexvl_anserini.runs.trec import DEFAULT_HITS, write_run
 from lexvl_anserini.searching.refine import Refinement, SearchSettings
 from lexvl_anserini.searching.searcher import EncoderChanges, SearchCost, Searcher, refuse_other_kinds
-from lexvl_anserini.shards.collection import source_digest
+from lexvl_anserini.shards.manifests import source_digest
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder

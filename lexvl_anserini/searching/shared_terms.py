@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.engines.index_folder import BuiltIndex
 from lexvl_anserini.engines.opening import open_impact_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.manifest import Manifest, expect_lexical
-from lexvl_anserini.ground.records import ImpactQuery, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, expect_lexical
+from lexvl_anserini.ground.records import ImpactQuery, Topic, field_of
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.ground.vocabulary import field_of
 from lexvl_anserini.queries.clauses import All, Clause, Ids, Impacts, Term, TreeQuery, clause_of, fold, scored_terms
 from lexvl_anserini.queries.query_source import TYPED, TopicSource, check_readable
 from lexvl_anserini.queries.query_vectors import encode_queries
-from lexvl_anserini.runs.passages import best_of, best_passages
+from lexvl_anserini.runs.order import best_of, best_passages
 from lexvl_anserini.runs.trec import in_rank_order, read_run
 from lexvl_anserini.searching.refine import Refinement, refinement_names
 from lexvl_anserini.searching.searcher import EncoderChanges, located

@@ -13,8 +13,8 @@ import orjson
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256, packed, sync_to
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 # Documents per shard: the most that a killed command encodes again, and the most in memory at once.
 SHARD_SIZE = 4096

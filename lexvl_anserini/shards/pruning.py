@@ -23,8 +23,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.ground.records import heaviest
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.records import VOCABULARY, Vocabulary, heaviest
 from lexvl_anserini.shards.layout import shard_stream
 from lexvl_anserini.shards.reading import checked_shards, counted_impacts, read_impacts, read_vocabulary
 

@@ -39,13 +39,11 @@ from lexvl_anserini.ground.files import (
 from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.typed import check_count, check_type
-from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_anserini.shards.collection import SUMMED
-from lexvl_anserini.shards.corpus_reading import CorpusReading, Covered, CoveredDigest, PartOfPlan, reading_of
-from lexvl_anserini.shards.encoding import encode_shard
+from lexvl_anserini.shards.encoding import CorpusReading, Covered, CoveredDigest, PartOfPlan, encode_shard, reading_of
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
-from lexvl_anserini.shards.request import SKIPPED, as_recorded, claim_on_shards, clear, requested, still_valid
+from lexvl_anserini.shards.manifests import SKIPPED, SUMMED, as_recorded, claim_on_shards, clear, requested, still_valid
 
 log = logging.getLogger(__name__)
 

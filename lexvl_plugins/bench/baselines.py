@@ -22,7 +22,7 @@ from scipy import sparse
 
 from lexvl_anserini.engines.approximation import Exact, mean_recall
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.shards.reading import Columns, checked_shards, read_shard, read_vocabulary, shard_pieces
 from lexvl_plugins.bench.collection import read_queries
 from lexvl_plugins.bench.processes import Ready, one_by_one

@@ -28,8 +28,7 @@ import numpy as np
 import typer
 
 from lexvl_anserini.cli import Style, Verbose, expanded, print_rows, progress_bar, run
-from lexvl_anserini.data.corpora.demo import demo_files
-from lexvl_anserini.data.corpora.karpathy import read_karpathy
+from lexvl_anserini.data.corpora.captioned import demo_files, read_karpathy
 from lexvl_anserini.engines.index_folder import REPORT, index_manifest, read_report
 from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder

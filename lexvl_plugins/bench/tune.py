@@ -38,7 +38,7 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.queries.feedback import RM3, Feedback
+from lexvl_anserini.queries.query_vectors import RM3, Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion, fuse_rankings, read_rankings
 from lexvl_anserini.runs.trec import DEFAULT_HITS
 from lexvl_anserini.searching.refine import Refinement, SearchSettings

@@ -33,8 +33,7 @@ from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.records import Document, ImpactDocument, ImpactQuery, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, ImpactDocument, ImpactQuery, Topic, Vocabulary
 from lexvl_anserini.shards.layout import Layout
 from lexvl_plugins.bench.mixture import LARGEST, Mixture
 from lexvl_plugins.exchange.vectors import read_matrix

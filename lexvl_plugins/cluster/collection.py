@@ -12,8 +12,8 @@ from typing import NamedTuple
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import Manifest
-from lexvl_anserini.shards.collection import part_name
 from lexvl_anserini.shards.layout import Part
+from lexvl_anserini.shards.manifests import part_name
 
 COLLECTION = "collection.json"
 FORMAT = "lexvl-collection/1"

@@ -33,7 +33,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.collection import combined, source_digest
+from lexvl_anserini.shards.manifests import combined, source_digest
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 from lexvl_plugins.cluster.places import fetched, published
 from lexvl_plugins.cluster.runners import all_results, current_runner

@@ -20,8 +20,8 @@ from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import MANIFEST, CorpusRef, Counts, EncodedCorpus, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.shards.collection import SUMMED, part_name, source_digest
 from lexvl_anserini.shards.layout import Layout, Part
+from lexvl_anserini.shards.manifests import SUMMED, part_name, source_digest
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster.collection import COLLECTION, EncodedCollection
 from lexvl_plugins.cluster.places import fetched, fetched_file, published

@@ -15,8 +15,8 @@ from pathlib import Path, PosixPath
 from typing import Any
 
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.machine import cache_folder, expanded_path
 from lexvl_anserini.ground.registry import import_home
-from lexvl_anserini.ground.user_folders import cache_folder, expanded_path
 
 # A URL of storage: scheme, and names without `..`, `?` or `#`.
 URL = re.compile(r"(?P<scheme>[a-z][a-z\d+.-]*)://(?P<names>[^?#\x00-\x1f]+)")

@@ -30,10 +30,9 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import NO_METADATA, Document
 from lexvl_anserini.ground.typed import check_count
-from lexvl_anserini.shards.corpus_reading import Covered, CoveredDigest, exhaust
-from lexvl_anserini.shards.encoding import calibrated
+from lexvl_anserini.shards.encoding import Covered, CoveredDigest, calibrated, exhaust
 from lexvl_anserini.shards.layout import Layout, Part
-from lexvl_anserini.shards.request import requested
+from lexvl_anserini.shards.manifests import requested
 from lexvl_plugins.cluster.places import fetched_file
 from lexvl_plugins.cluster.storage import publish_file
 

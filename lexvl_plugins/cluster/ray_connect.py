@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import LONGEST_REASON, LexvlError, MissingExtra, UsageError, reason_of
-from lexvl_anserini.ground.installed import version_of
+from lexvl_anserini.ground.machine import version_of
 from lexvl_plugins.cluster.runners import RunnerSettings
 
 log = logging.getLogger(__name__)

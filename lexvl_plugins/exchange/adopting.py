@@ -21,8 +21,7 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.records import VOCABULARY, ImpactQuery, Vocabulary
 from lexvl_anserini.shards.reading import MAX_IMPACT
 from lexvl_plugins.exchange.ciff_writing import Census, take_census
 from lexvl_plugins.exchange.importing import ImportSettings, columns_of, of_integers

@@ -21,7 +21,7 @@ from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
 from lexvl_anserini.engines.compiling import kernel
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.shards.layout import Shard
 from lexvl_anserini.shards.reading import MAX_IMPACT
 

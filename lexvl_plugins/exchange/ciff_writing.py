@@ -23,7 +23,7 @@ from lexvl_anserini.engines.resident.packing import Lists, exported
 from lexvl_anserini.ground.claims import refuse_existing
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, packed
-from lexvl_anserini.ground.installed import OURS, version_of
+from lexvl_anserini.ground.machine import OURS, version_of
 from lexvl_anserini.ground.manifest import MANIFEST, QuantiserEntry, expect_lexical, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_plugins.exchange.ciff_reading import VERSION

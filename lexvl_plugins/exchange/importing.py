@@ -18,7 +18,7 @@ from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.machine import versions_of
 from lexvl_anserini.ground.manifest import (
     MANIFEST,
     NO_ENCODER,
@@ -30,9 +30,9 @@ from lexvl_anserini.ground.manifest import (
 )
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
-from lexvl_anserini.shards.collection import SUMMED
+from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
 from lexvl_anserini.shards.layout import Layout, Shard, write_shard
+from lexvl_anserini.shards.manifests import SUMMED
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError, reas
 from lexvl_anserini.ground.manifest import MANIFEST
 from lexvl_anserini.ground.progress import Progress
 from lexvl_anserini.ground.quantise import row_max
-from lexvl_anserini.ground.vocabulary import Vocabulary, check_term
+from lexvl_anserini.ground.records import Vocabulary, check_term
 from lexvl_anserini.shards.layout import Shard
 from lexvl_anserini.shards.reading import MAX_IMPACT
 

@@ -28,8 +28,8 @@ from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fa
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, DenseTower, Texts, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, reason_of
 from lexvl_anserini.ground.files import new_folder, write_json
-from lexvl_anserini.ground.installed import versions_of
-from lexvl_anserini.ground.vocabulary import VOCABULARY
+from lexvl_anserini.ground.machine import versions_of
+from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_plugins.onnx.loading import EXPORT, IMAGES, PASSAGES, SIDES, TEXTS, Export, SideOfExport
 
 # The encoders of which `export` can write at least one layout; the tests try all of the registry.

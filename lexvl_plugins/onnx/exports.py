@@ -23,8 +23,8 @@ from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.manifest import EncoderRef
-from lexvl_anserini.ground.user_folders import expanded_path
 from lexvl_plugins.onnx.loading import ONNX, Export, is_export, read_file
 
 if TYPE_CHECKING:

@@ -37,8 +37,8 @@ from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError, reason_of
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
+from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
 from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
 from lexvl_plugins.onnx.towers import (
     DenseGraphTower,
     Graph,

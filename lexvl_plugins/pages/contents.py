@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lexvl_anserini.data.corpora.files import suffix_of
-from lexvl_anserini.data.pictures.references import PageReference
+from lexvl_anserini.data.corpora.folder import suffix_of
+from lexvl_anserini.data.pictures.archives import PageReference
 from lexvl_plugins.pages import ocr, pdf, scans
 from lexvl_plugins.pages.page import OCR, TEXT_LAYER, PageWords
 

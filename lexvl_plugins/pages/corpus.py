@@ -10,7 +10,7 @@ from itertools import tee
 from pathlib import Path
 
 from lexvl_anserini.data.checks import unescape_id
-from lexvl_anserini.data.corpora.files import (
+from lexvl_anserini.data.corpora.folder import (
     Files,
     OtherFiles,
     checked_name,
@@ -20,9 +20,9 @@ from lexvl_anserini.data.corpora.files import (
     suffix_of,
 )
 from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction
-from lexvl_anserini.data.entries import LeftOut, log_once
+from lexvl_anserini.data.lines import LeftOut, log_once
+from lexvl_anserini.data.pictures.archives import PageReference
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
-from lexvl_anserini.data.pictures.references import PageReference
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document

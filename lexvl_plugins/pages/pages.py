@@ -25,11 +25,11 @@ from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.searching.shared_terms import Explanation
-from lexvl_anserini.shards.request import SKIPPED
+from lexvl_anserini.shards.manifests import SKIPPED
 from lexvl_plugins.pages.answering import PageAlbum, up_to_date
 from lexvl_plugins.pages.corpus import reference_of
 from lexvl_plugins.pages.read_answers import strips_of_read

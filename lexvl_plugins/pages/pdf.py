@@ -14,9 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.entries import FileState, state_of
+from lexvl_anserini.data.lines import FileState, state_of
+from lexvl_anserini.data.pictures.archives import PageReference, file_of
 from lexvl_anserini.data.pictures.images import open_source
-from lexvl_anserini.data.pictures.references import PageReference, file_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.pages.page import SOFT_HYPHEN, Box, Word
 

@@ -9,7 +9,7 @@ from lexvl_eval.report.answers import TypedAnswer, with_map
 from lexvl_eval.report.strips import Cell, Item, Strip
 
 from lexvl_anserini.data.checks import unescape_id
-from lexvl_anserini.data.entries import printable
+from lexvl_anserini.data.lines import printable
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.engines.analysis import word_analysis

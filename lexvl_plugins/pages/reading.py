@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from lexvl_anserini.data.dataset import data_root
-from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.memory import Memory
-from lexvl_anserini.data.pictures.references import PageReference, page_of
+from lexvl_anserini.data.digests import FileDigests, Memory
+from lexvl_anserini.data.pictures.archives import PageReference, page_of
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.machine import versions_of
 from lexvl_plugins.pages import contents
 from lexvl_plugins.pages.contents import LONGEST, Pages, Rendered
 from lexvl_plugins.pages.page import PageWords

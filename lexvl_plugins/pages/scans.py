@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lexvl_anserini.data.pictures.archives import PageReference
 from lexvl_anserini.data.pictures.images import decoded, decoder_errors, open_source, opened
-from lexvl_anserini.data.pictures.references import PageReference
 from lexvl_anserini.ground.errors import DataError
 
 if TYPE_CHECKING:

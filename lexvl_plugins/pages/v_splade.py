@@ -34,8 +34,8 @@ from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_
 from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, reason_of
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.installed import package_folder, version_of
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.machine import package_folder, version_of
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.pages.page_images import IMAGE, PageNetwork, PageTower
 from lexvl_plugins.pages.tiles import read_tiles
 from lexvl_plugins.pages.v_splade_layout import (

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.dataset import Dataset, checked_direction, data_root
-from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.data.parquet import read_batches
-from lexvl_anserini.data.pictures.tables import DAMAGED, picture_column, schema_of
+from lexvl_anserini.data.lines import log_once
+from lexvl_anserini.data.parquet import DAMAGED, picture_column, read_batches, schema_of
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, Topic
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from pyarrow import Schema

@@ -25,14 +25,14 @@ from lexvl_eval.sheet import DEFAULT_HITS, DEFAULT_TERMS
 from lexvl_anserini.cli import Checkpoint, Device, Verbose, progress_bar, run
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.corpora.folder import load_pictures
-from lexvl_anserini.data.entries import printable
+from lexvl_anserini.data.lines import printable
 from lexvl_anserini.encoders.cards import default_encoder, direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import exclusive
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import Searcher

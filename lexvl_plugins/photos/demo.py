@@ -30,8 +30,7 @@ from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run
-from lexvl_anserini.data.corpora.demo import demo_files
-from lexvl_anserini.data.corpora.karpathy import read_karpathy
+from lexvl_anserini.data.corpora.captioned import demo_files, read_karpathy
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import package_folder
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document
 

@@ -21,9 +21,8 @@ from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read
 from lexvl_anserini.engines.opening import find_urls, index_name, index_path
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import Document, in_field
 from lexvl_anserini.ground.registry import TORCH
-from lexvl_anserini.ground.vocabulary import in_field
 from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher

@@ -20,8 +20,7 @@ from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import json_bytes
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import SCORE_LIMIT
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, Vocabulary
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.shards.reading import check_distinct, expect_counts, read_ids, read_impacts, read_vocabulary
 from lexvl_plugins.stores.fetching import best_hits

@@ -28,7 +28,7 @@ from lexvl_anserini.engines.opening import Target, engine_class
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import atomic_write, json_bytes, new_folder
 from lexvl_anserini.ground.manifest import MANIFEST
-from lexvl_anserini.ground.vocabulary import VOCABULARY
+from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_plugins.stores.store import ImpactStore
 from lexvl_plugins.stores.urls import StorePlace, parse_url
 

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.installed import shipped_folder
+from lexvl_anserini.ground.machine import shipped_folder
 from lexvl_anserini.ground.typed import plain
 from lexvl_plugins.train.corpora.webdataset import FAMILY
 from lexvl_plugins.train.model_settings import (

@@ -16,7 +16,7 @@ from lexvl_eval.reproduction.published import PublishedSystem
 from lexvl_eval.reproduction.retrieval import measure_retrieval
 from lexvl_eval.reproduction.rows import Finding, RowPart, Workplace
 
-from lexvl_anserini.ground.installed import shipped_folder
+from lexvl_anserini.ground.machine import shipped_folder
 
 if TYPE_CHECKING:
     from lexvl_plugins.train.recipe import Recipe
@@ -62,7 +62,7 @@ def stair_side(number: int) -> float:
     import torch
 
     from lexvl_anserini.encoders.parts.tokens import TokenColumns
-    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.ground.records import Vocabulary
     from lexvl_plugins.train.images.sides import SIDES
     from lexvl_plugins.train.model_settings import ModelSettings
     from lexvl_plugins.train.recipe import read_recipe

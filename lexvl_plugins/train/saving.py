@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_model
 
 from lexvl_anserini.ground.files import make_folder, new_folder, write_json
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.machine import versions_of
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.curve import draw_curve
 from lexvl_plugins.train.recipe import Recipe

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from lexvl_anserini.data.words import function_words, read_words
+from lexvl_anserini.data.lines import function_words, read_words
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.parts.tokens import load_tokenizer
 from lexvl_anserini.ground.errors import UsageError, reason_of

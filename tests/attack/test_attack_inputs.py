@@ -32,10 +32,11 @@ from rounds import Round, Rounds
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.data import digests, fetch
+from lexvl_anserini.data import digests
+from lexvl_anserini.data.corpora import beir as fetch
 from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.data.pictures.images import image_suffixes, open_image
 from lexvl_anserini.encode import command
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError

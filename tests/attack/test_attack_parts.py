@@ -28,7 +28,7 @@ from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.query_vectors import ShardVectors
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.shards.layout import Layout, Part

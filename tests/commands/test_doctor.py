@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.ground import installed
+from lexvl_anserini.ground import machine as installed
 from lexvl_anserini.ground.errors import JavaError
 from lexvl_anserini.searching import doctor
 

@@ -29,10 +29,9 @@ from lexvl_anserini.encoders.cards import CARDS, default_encoder, length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import manifest_path, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.run_manifest import manifest_path
 from lexvl_anserini.queries.query_vectors import encode_queries, finished_queries
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout
 from lexvl_anserini.shards.writing import write_impacts

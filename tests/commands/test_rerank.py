@@ -17,8 +17,8 @@ from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.rerank import command
 from lexvl_anserini.runs.fusion import Fusion, fused_manifest
 from lexvl_anserini.runs.order import in_order
@@ -32,7 +32,7 @@ from lexvl_anserini.searching.rescoring import (
     topics_of_run,
 )
 from lexvl_anserini.searching.shared_terms import encoder_options
-from lexvl_anserini.shards.corpus_reading import Covered, WholeCorpus
+from lexvl_anserini.shards.encoding import Covered, WholeCorpus
 
 BERT, PUBLISHED = "splade/ckpt_bert", "vdr/text-tiny"
 

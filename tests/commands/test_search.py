@@ -28,10 +28,8 @@ from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
 from lexvl_anserini.ground.files import file_sha256, packed, read_json, write_json
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, manifest_path, read_manifest, read_run_manifest
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic, Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.queries.query_source import TopicSource, topic_source
 from lexvl_anserini.runs.trec import is_finished, read_run, write_run

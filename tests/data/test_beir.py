@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_servers import Quiet, answering, serving_files
 
-from lexvl_anserini.data import fetch
 from lexvl_anserini.data.checks import check_corpus, document_bytes
+from lexvl_anserini.data.corpora import beir as fetch
 from lexvl_anserini.data.corpora.beir import read_corpus
 from lexvl_anserini.data.dataset import data_root, load_dataset
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UnknownName, UsageError

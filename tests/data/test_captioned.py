@@ -9,8 +9,7 @@ from world.grammar import captions
 from world.pictures import draw_split
 from world.scenes import SPLITS, make_scene, scenes
 
-from lexvl_anserini.data.corpora.captioned import KNOWN
-from lexvl_anserini.data.corpora.karpathy import Caption, CaptionedImage, read_karpathy
+from lexvl_anserini.data.corpora.captioned import KNOWN, Caption, CaptionedImage, read_karpathy
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError

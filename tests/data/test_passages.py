@@ -10,8 +10,7 @@ from beir_folders import write_beir
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_anserini.data.dataset import dataset_of, load_dataset
-from lexvl_anserini.data.passages import PassageRule, document_of, in_passages
+from lexvl_anserini.data.dataset import PassageRule, dataset_of, document_of, in_passages, load_dataset
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document
 

@@ -13,7 +13,7 @@ from tiny_encoders import BERT, PUBLISHED, SPARSE, made_dense
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UnknownName, UsageError
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import package_folder
 from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.queries.query_source import check_readable
 

@@ -20,9 +20,8 @@ from lexvl_anserini.engines.resident.packing import Lists, finish_resident, put_
 from lexvl_anserini.engines.resident.plain import PlainPostings
 from lexvl_anserini.engines.resident.searching import STEP, ResidentPostings, steps_of
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-from lexvl_anserini.queries.batches import QueryBatch
+from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
+from lexvl_anserini.queries.query_vectors import QueryBatch
 
 
 def lists_of(rows: Mapping[str, Mapping[int, int]], some: int = 3) -> Iterator[Lists]:

@@ -20,9 +20,8 @@ from eval.report.tables import caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import CorpusRef
+from lexvl_anserini.ground.manifest import CorpusRef, RunManifest, manifest_path
 from lexvl_anserini.ground.records import Measurement
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from eval.measures.averages import datasets_of
 from eval.measures.inputs import JudgementSource, describe_run
 from eval.measures.measure_runs import measure_runs
 from lexvl_anserini.cli import run as run_command
+from lexvl_anserini.ground.manifest import RunManifest, manifest_path
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path
 from lexvl_anserini.runs.trec import write_run
 
 # Topic 1 finds its document at rank 2 behind itself; topic 2 finds its document at rank 1.

@@ -19,8 +19,8 @@ from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
+from lexvl_anserini.ground.manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.runs.columns import hits_of
 from lexvl_anserini.runs.trec import write_run
 

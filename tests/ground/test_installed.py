@@ -17,9 +17,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.ground.installed import MODEL_LIBRARIES, declared_versions, lucene_of, version_of, versions_of
+from lexvl_anserini.ground.machine import MODEL_LIBRARIES, declared_versions, lucene_of, version_of, versions_of
 
-CHECK = "from lexvl_anserini.ground.installed import check_model_libraries; check_model_libraries()"
+CHECK = "from lexvl_anserini.ground.machine import check_model_libraries; check_model_libraries()"
 
 
 def python(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:

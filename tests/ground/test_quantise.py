@@ -13,8 +13,7 @@ from scipy import sparse
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import QuantiserEntry
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact, row_max
-from lexvl_anserini.ground.records import SCORE_LIMIT
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
 
 quickly = settings(derandomize=True)
 

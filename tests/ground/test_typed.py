@@ -19,13 +19,12 @@ from lexvl_anserini.encoders import loading
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.run_manifest import RunManifest, read_run_manifest
 from lexvl_anserini.ground.typed import Entry, Key, check, shown
 from lexvl_anserini.queries.clauses import Boost, Term
-from lexvl_anserini.queries.feedback import Feedback
 from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.fusion import Fusion, fuse_runs
 from lexvl_anserini.searching.building import append_index, build_index
 from lexvl_anserini.searching.refine import Refinement, TwoPhase

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from lexvl_anserini.ground import user_folders
-from lexvl_anserini.ground.user_folders import cache_folder, expanded_path, home_folder, kernels_folder, private_folder
+from lexvl_anserini.ground import machine as user_folders
+from lexvl_anserini.ground.machine import cache_folder, expanded_path, home_folder, kernels_folder, private_folder
 from lexvl_plugins.cluster import places
 
 GOLDEN = Path(__file__).parents[1] / "golden"

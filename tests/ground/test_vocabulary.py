@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
+from lexvl_anserini.ground.records import TermWeights, Vocabulary
 
 
 def test_terms_and_dimensions():

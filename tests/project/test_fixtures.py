@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from lexvl_anserini import LexvlError, load_dataset, search_index
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.ground.run_manifest import INDEX_DIGESTS
+from lexvl_anserini.ground.manifest import INDEX_DIGESTS
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 COMMANDS = [

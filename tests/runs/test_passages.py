@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.typed import MOST
-from lexvl_anserini.runs import passages
-from lexvl_anserini.runs.order import RankedList, ranked
-from lexvl_anserini.runs.passages import best_of, best_passages, by_documents
+from lexvl_anserini.runs import order as passages
+from lexvl_anserini.runs.order import RankedList, best_of, best_passages, by_documents, ranked
 
 # In the order of passages `a!#0` comes before `a#0`, in that of documents `a` before `a!`.
 NAMES = ("a", "a!", "a#0", "a#1", "a#2", "a!#0", "a!#1", "ab", "b#x#y", "#", "#1", "é#0", "😀#0", "😀#1")

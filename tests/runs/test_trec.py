@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lexvl_anserini.data.lines import open_packed
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
 from lexvl_anserini.runs.trec import in_rank_order, is_finished, read_run, strict_scores, write_run
 
 MANIFEST = RunManifest(

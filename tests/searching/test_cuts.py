@@ -17,7 +17,7 @@ from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.records import DenseQuery, ImpactQuery
 from lexvl_anserini.ground.registry import ENGINES, EngineRow
 from lexvl_anserini.queries.clauses import AnyOf, Boost, Impacts, Term, Text, TreeQuery
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_anserini.searching.cuts import Cut, greatest_score

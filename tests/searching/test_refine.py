@@ -14,7 +14,7 @@ from lexvl_anserini.engines.engine import ImpactEngine
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.clauses import AnyOf, Clause, Impacts, Not, Term, Text, TreeQuery
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import RankedList, in_order
 from lexvl_anserini.searching.refine import (
     RefinedQuery,

@@ -13,8 +13,7 @@ from shard_folders import Documents, write_shards
 from lexvl_anserini import Searcher
 from lexvl_anserini.engines.index_folder import RESIDENT
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.records import ImpactQuery, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import ImpactQuery, Topic, Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.searching import searcher as searching
 from lexvl_anserini.searching.building import build_index

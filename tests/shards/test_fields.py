@@ -16,8 +16,7 @@ from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, read_manifest
 from lexvl_anserini.queries.clauses import Text
-from lexvl_anserini.shards.bm25 import bm25_weights
-from lexvl_anserini.shards.fields import join_fields
+from lexvl_anserini.shards.fields import bm25_weights, join_fields
 from lexvl_anserini.shards.reading import read_impacts, read_metadata, read_vocabulary
 
 TEXT = [("d1", {"boat": 3, "red": 1}), ("d2", {}), ("d3", {"sea": 2})]

@@ -16,7 +16,8 @@ from word_towers import DOCUMENTS, SMALL, encode, same_as_fresh, stopped
 from lexvl_anserini.ground import files
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.shards import layout, request
+from lexvl_anserini.shards import layout
+from lexvl_anserini.shards import manifests as request
 
 # ---- damage
 

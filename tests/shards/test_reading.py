@@ -12,7 +12,7 @@ import pytest
 from shard_folders import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
 
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_anserini.shards.reading import (
     read_ids,
     read_impacts,

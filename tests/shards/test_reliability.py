@@ -22,9 +22,9 @@ from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.manifest import EncodedCorpus, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
-from lexvl_anserini.shards.collection import combined_corpus
-from lexvl_anserini.shards.corpus_reading import UNREADABLE, Covered
+from lexvl_anserini.shards.encoding import UNREADABLE, Covered
 from lexvl_anserini.shards.layout import Part
+from lexvl_anserini.shards.manifests import combined_corpus
 
 
 @pytest.fixture(autouse=True)
@@ -321,7 +321,7 @@ def test_a_memory_that_fails_costs_time_only(tmp_path, old):
 
 
 def test_a_memory_that_another_process_locks_is_not_waited_for(tmp_path, old, monkeypatch):
-    monkeypatch.setattr("lexvl_anserini.data.memory.PATIENCE_S", 0.01)
+    monkeypatch.setattr("lexvl_anserini.data.digests.PATIENCE_S", 0.01)
     memory = tmp_path / MEMORY
     remembered(memory, old[:1])
     with sqlite3.connect(memory) as other:

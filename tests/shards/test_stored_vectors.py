@@ -15,9 +15,8 @@ from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import read_json, write_json
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import read_manifest, read_run_manifest
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
@@ -25,7 +24,7 @@ from lexvl_anserini.searching.rescoring import candidates_of, encoder_of_run, hy
 from lexvl_anserini.searching.retrieval import IndexSearch
 from lexvl_anserini.searching.searcher import EncoderChanges
 from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.shards.stored_vectors import shards_of_runs, stored_vectors
+from lexvl_anserini.shards.reading import shards_of_runs, stored_vectors
 from lexvl_anserini.shards.writing import write_impacts
 
 DOCUMENTS = [("d1", {"dog": 8, "cat": 2}), ("d2", {}), ("d3", {"cat": 4})]

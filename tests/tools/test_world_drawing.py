@@ -18,8 +18,7 @@ from world.scenes import SPLITS, Scene, Thing, make_scene, scenes
 from world.shapes import Drawing, rasterise, slanted
 from world.sketches import materials, plan
 
-from lexvl_anserini.data.corpora.demo import PICTURES, demo_files
-from lexvl_anserini.data.corpora.karpathy import read_karpathy
+from lexvl_anserini.data.corpora.captioned import PICTURES, demo_files, read_karpathy
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 
 pytestmark = pytest.mark.extended

@@ -17,7 +17,7 @@ import numpy as np
 
 from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.machine import expanded_path
 
 from .labelled import ImageClasses, Labelled, LabelledImages, class_folders, read_classes, read_labelled, with_numbers
 

@@ -22,8 +22,8 @@ from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.pictures.images import image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import read_json
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image

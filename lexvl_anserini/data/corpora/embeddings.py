@@ -17,15 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lexvl_anserini.data.checks import checked_id, unescape_id
-from lexvl_anserini.data.corpora.captioned import DEFAULT_DIRECTION, DEFAULT_SPLIT, captioned_images
-from lexvl_anserini.data.corpora.karpathy import CaptionedImage, viewed
+from lexvl_anserini.data.corpora.captioned import (
+    DEFAULT_DIRECTION,
+    DEFAULT_SPLIT,
+    CaptionedImage,
+    captioned_images,
+    viewed,
+)
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import FileState, some, state_of
+from lexvl_anserini.data.lines import FileState, some, state_of
 from lexvl_anserini.data.parquet import Failure, parquet_errors, read_batches
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.checks import checked_id
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import some
+from lexvl_anserini.data.lines import some
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import NO_METADATA, Document, Qrel, Topic
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from ir_datasets import Dataset as Source

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import struct
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,8 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lexvl_anserini.data.entries import FileState, LeftOut, printable, state_of
+from lexvl_anserini.data.lines import FileState, LeftOut, printable, state_of
 from lexvl_anserini.ground.errors import DataError
+from lexvl_anserini.ground.machine import expanded_path
 
 # What `tarfile` raises for damaged headers; a size above the memory gives a MemoryError.
 _BROKEN = (
@@ -219,3 +221,44 @@ def _check_end(path: Path, end: int, last: str) -> None:
                     f"byte {end:,}; unpack archives that were joined and pack one (tar --concatenate joins them)"
                 )
             at += len(piece)
+
+
+# A member of an archive.
+MEMBER = re.compile(r"(?P<archive>.+?\.tar)::(?P<member>.+)", re.IGNORECASE | re.DOTALL)
+
+# A row of a table, from 0.
+CELL = re.compile(r"(?P<table>.+?\.parquet)::(?P<row>[0-9]{1,12})", re.IGNORECASE | re.DOTALL)
+
+# A page of a file: its number follows the suffix of the file.
+_PAGE = re.compile(r"(?P<file>.+\.[A-Za-z0-9]+)#(?P<page>[1-9][0-9]{0,8})", re.DOTALL)
+
+
+class PageReference(NamedTuple):
+    """A page: the file (or member of an archive), and the number of the page in it, from 1."""
+
+    file: str
+    page: int
+
+    def __str__(self) -> str:
+        return f"{self.file}#{self.page}"
+
+
+def page_of(reference: str) -> PageReference | None:
+    """The page that a reference names; None for a whole file.
+
+    >>> page_of("reports/a.pdf#3")
+    PageReference(file='reports/a.pdf', page=3)
+    """
+    match = _PAGE.fullmatch(reference)
+    return PageReference(match["file"], int(match["page"])) if match else None
+
+
+def file_of(reference: str) -> Path:
+    """The file that a reference leads into: of a member of an archive, the archive; of a row, the table."""
+    page = page_of(reference)
+    whole = page.file if page else reference
+    match = MEMBER.fullmatch(whole) or CELL.fullmatch(whole)
+    return expanded_path(match[1] if match else whole)
+
+
+# DOC """References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `a.pdf#3`, `scan.tif#2`."""

@@ -29,12 +29,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.pictures.archives import open_archive
-from lexvl_anserini.data.pictures.references import CELL, MEMBER, page_of
-from lexvl_anserini.data.pictures.tables import read_picture
+from lexvl_anserini.data.parquet import read_picture
+from lexvl_anserini.data.pictures.archives import CELL, MEMBER, open_archive, page_of
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.registry import NUMBERED, PICTURES, import_home
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -21,7 +21,7 @@ from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly
 from lexvl_anserini.ground.errors import CheckpointError
-from lexvl_anserini.ground.user_folders import expanded_path
+from lexvl_anserini.ground.machine import expanded_path
 
 # Width of a head if there is no number of heads: that of all of OpenAI's models.
 HEAD_WIDTH = 64

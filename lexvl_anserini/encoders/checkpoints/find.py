@@ -31,10 +31,9 @@ from lexvl_anserini.encoders.checkpoints.hub import (
 )
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, MissingExtra, reason_of
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import expanded_path, package_folder
 from lexvl_anserini.ground.manifest import PLACES
 from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.user_folders import expanded_path
 
 log = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lexvl_anserini.data.entries import log_once
+from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
-from lexvl_anserini.ground.vocabulary import NOT_INDEXED, Vocabulary
+from lexvl_anserini.ground.records import NOT_INDEXED, Vocabulary
 
 # In BERT's uncased vocabulary id 999 is "!": everything below is [PAD], [UNK], [CLS], [SEP], [MASK] and [unused].
 FIRST_WORD_ID = 999

@@ -17,10 +17,9 @@ from lexvl_anserini.engines.jvm import attend, java_errors, our_class
 from lexvl_anserini.engines.lucene.fields import CONTENTS
 from lexvl_anserini.ground.records import SCORE_LIMIT, ImpactQuery, bits_over
 from lexvl_anserini.ground.typed import MOST_THREADS, check_count
-from lexvl_anserini.queries.batches import QueryBatch
 from lexvl_anserini.queries.clauses import inexact_score
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, by_documents
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.joined import PostingLists

@@ -47,7 +47,7 @@ from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import sole_writer, write_json
 from lexvl_anserini.ground.manifest import MANIFEST, Counts, EncodedCorpus, Manifest
 from lexvl_anserini.ground.progress import Progress, silent
-from lexvl_anserini.shards.collection import combined
+from lexvl_anserini.shards.manifests import combined
 from lexvl_anserini.shards.reading import expect_counts, read_vocabulary
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import numpy as np
 
 from lexvl_anserini.engines.jvm import LUCENE_LINES, find_jar, lucene_version
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.installed import lucene_of, version_of
+from lexvl_anserini.ground.machine import lucene_of, version_of
 
 # The start of `segments_N`, the file of a commit, as Lucene's SegmentInfos and CodecUtil document it: magic number,
 # codec name; then int32 version and 16 bytes of an id; a suffix; and numbers of 7 bits a byte.

@@ -51,9 +51,8 @@ from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import MANIFEST, Manifest, read_manifest
 from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.ground.records import SCORE_LIMIT
-from lexvl_anserini.ground.vocabulary import Vocabulary
-from lexvl_anserini.shards.collection import source_digest
+from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
+from lexvl_anserini.shards.manifests import source_digest
 from lexvl_anserini.shards.reading import (
     Columns,
     checked_shards,

@@ -13,9 +13,8 @@ import numpy as np
 
 from lexvl_anserini.engines.resident.layout import BLOCK
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.batches import QueryBatch
-from lexvl_anserini.runs.order import RankedList, merged, ranked
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, by_documents, merged, ranked
 
 if TYPE_CHECKING:
     from lexvl_anserini.engines.resident.plain import PlainPostings

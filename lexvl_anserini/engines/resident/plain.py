@@ -25,9 +25,8 @@ from lexvl_anserini.engines.resident.layout import (
 )
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.queries.batches import QueryBatch
-from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.passages import by_documents
+from lexvl_anserini.queries.query_vectors import QueryBatch
+from lexvl_anserini.runs.order import RankedList, by_documents
 
 
 class Slot(NamedTuple):

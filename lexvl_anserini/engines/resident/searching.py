@@ -34,9 +34,8 @@ from lexvl_anserini.engines.resident.layout import (
 )
 from lexvl_anserini.engines.resident.passages import STOP, Grouped, grouped
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.vocabulary import TermWeights, Vocabulary
-from lexvl_anserini.queries.batches import QueryBatch, together
+from lexvl_anserini.ground.records import ImpactQuery, TermWeights, Vocabulary
+from lexvl_anserini.queries.query_vectors import QueryBatch, together
 from lexvl_anserini.runs.order import RankedList, top_positions
 
 # Queries that a thread takes at a time at most: enough that a call costs little, few enough for little memory.

@@ -17,7 +17,7 @@ from weakref import finalize
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.installed import version_of
+from lexvl_anserini.ground.machine import version_of
 from lexvl_anserini.ground.records import Document, Topic
 from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query, saved_picture
 

@@ -22,8 +22,7 @@ from lexvl_anserini.encoders.encoder import Encoder, Kind
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, row_max
-from lexvl_anserini.ground.records import Document, ImpactQuery, Topic
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Document, ImpactQuery, Topic, Vocabulary
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.searcher import located

@@ -13,7 +13,7 @@ import numpy as np
 
 from lexvl_anserini.engines.lucene.vectors import read_vectors
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.serve.publishing.data_files import as_text, varying
 
 # Bytes of a file of postings, before they are written as text.

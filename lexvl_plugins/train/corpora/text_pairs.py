@@ -17,10 +17,10 @@ import orjson
 from lexvl_anserini.data.checks import checked_id, shown
 from lexvl_anserini.data.corpora.beir import corpus_file, read_corpus
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.data.lines import (
     DAMAGED_GZIP,
     decode,
+    log_once,
     open_packed,
     parse_object,
     plain_suffix,
@@ -29,9 +29,9 @@ from lexvl_anserini.data.lines import (
 )
 from lexvl_anserini.data.topics import read_topics
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Document, Qrel, TeacherScore, Topic
-from lexvl_anserini.ground.user_folders import expanded_path
 
 SPLIT = "train"
 

@@ -21,14 +21,14 @@ from typing import NamedTuple
 import orjson
 
 from lexvl_anserini.data.checks import checked_id
-from lexvl_anserini.data.corpora.karpathy import Caption, CaptionedImage, viewed
+from lexvl_anserini.data.corpora.captioned import Caption, CaptionedImage, viewed
 from lexvl_anserini.data.dataset import Dataset, checked_direction
-from lexvl_anserini.data.entries import HIDDEN, LeftOut
+from lexvl_anserini.data.lines import HIDDEN, LeftOut
 from lexvl_anserini.data.pictures.archives import Archive, open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
 from lexvl_anserini.ground.errors import DataError, UsageError
+from lexvl_anserini.ground.machine import expanded_path
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 FAMILY = "webdataset"
 OFFERED = ("text-to-image", "image-to-text")

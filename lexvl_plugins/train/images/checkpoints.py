@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.common.tower_pair import TowerPair
 from lexvl_plugins.train.images.fdt_run import save_run
 from lexvl_plugins.train.images.networks import Networks, cells_settings, stair_config, token_columns

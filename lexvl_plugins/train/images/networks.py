@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.parts.tokens import (
 )
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.images.fdt_networks import clip_texts, merges_of, patch_network
 from lexvl_plugins.train.model_settings import (
     AnyImage,

@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 import torch
 
-from lexvl_anserini.data.entries import NAMED, LeftOut, state_of
+from lexvl_anserini.data.lines import NAMED, LeftOut, state_of
 from lexvl_anserini.data.pictures.archives import Archive, index_archive
 from lexvl_anserini.data.pictures.images import decode_image, usable_cores
 from lexvl_anserini.encoders.parts.images.pixels import Pixels

@@ -19,10 +19,10 @@ from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName,
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.registry import RUNNERS
-from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.query_vectors import ShardVectors
 from lexvl_anserini.searching.building import build_index, folders_of
-from lexvl_anserini.shards.collection import EncodedCollection
 from lexvl_anserini.shards.layout import Layout, Part
+from lexvl_anserini.shards.manifests import EncodedCollection
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster import parts
 from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts

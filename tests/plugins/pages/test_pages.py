@@ -16,9 +16,8 @@ from picture_towers import PictureTower
 from PIL import Image
 from word_towers import TEXT, lines, model_of
 
-from lexvl_anserini.data.dataset import load_dataset
+from lexvl_anserini.data.dataset import document_of, load_dataset
 from lexvl_anserini.data.digests import FileDigests
-from lexvl_anserini.data.passages import document_of
 from lexvl_anserini.data.pictures.images import UnreadableImage, open_image
 from lexvl_anserini.ground.errors import ArtefactError, DataError, MissingExtra, UsageError
 from lexvl_anserini.ground.files import file_sha256

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_at
 from PIL import Image, ImageDraw, ImageFont
 
-from lexvl_anserini.data.pictures.references import PageReference, file_of, page_of
+from lexvl_anserini.data.pictures.archives import PageReference, file_of, page_of
 from lexvl_anserini.ground.errors import DataError
 from lexvl_plugins.pages import pdf, scans
 from lexvl_plugins.pages.contents import LONGEST, count_pages, words_of

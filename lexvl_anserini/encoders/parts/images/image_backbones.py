@@ -23,7 +23,7 @@ from lexvl_anserini.encoders.parts.images.efficientnet import CLASSIFIER, VARIAN
 from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels, Squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import package_folder
 
 # The convention of TensorFlow Lite: (value - 127) / 128. On photos, it gave the most confident classes of three
 # conventions (ImageNet's statistics, and 0 to 1, are the other two).
