@@ -1,4 +1,10 @@
-"""A dataset: its documents, topics and judgements; loaded by name or by the reference in a manifest."""
+"""A dataset: its documents, topics and judgements; loaded by name or by the reference in a manifest.
+
+Passages: the parts of a long text, each a document of its own with the id `doc#0`, `doc#1`, ...
+
+A document's id ends at the first `#` of the id of its passage, as in Pyserini; an id without `#` is a document of one
+passage, and so is one that begins with its only `#`.
+"""
 
 from __future__ import annotations
 
@@ -253,10 +259,3 @@ def in_passages(documents: Callable[[], Iterator[Document]], rule: PassageRule, 
 def splitting(documents: Callable[[], Iterator[Document]], rule: str, name: str) -> Callable[[], Iterator[Document]]:
     """What starts a stream of passages; `rule` as of `PassageRule.of`, which raises here."""
     return partial(in_passages, documents, PassageRule.of(rule), name)
-
-
-# DOC """Passages: the parts of a long text, each a document of its own with the id `doc#0`, `doc#1`, ...
-# DOC
-# DOC A document's id ends at the first `#` of the id of its passage, as in Pyserini; an id without `#` is a document of one
-# DOC passage, and so is one that begins with its only `#`.
-# DOC """

@@ -3,6 +3,11 @@
 A digest is found again by the place of the bytes and by all that the file system says about their file: size, times,
 inode. A file that changed within the last two seconds is not remembered, because another change could leave its time as
 it is (git calls this racy).
+
+What was computed from the bytes of files, remembered between commands in one SQLite file outside every artefact.
+
+The file may be missing, damaged, locked or read-only, and may be deleted at any time: then everything is computed
+again.
 """
 
 from __future__ import annotations
@@ -235,10 +240,3 @@ class Memory:
 def _check(key: bytes, value: bytes) -> bytes:
     """Shows that a remembered value is whole and belongs to the key."""
     return blake2b(key + value, digest_size=_CHECK_BYTES).digest()
-
-
-# DOC """What was computed from the bytes of files, remembered between commands in one SQLite file outside every artefact.
-# DOC
-# DOC The file may be missing, damaged, locked or read-only, and may be deleted at any time: then everything is computed
-# DOC again.
-# DOC """

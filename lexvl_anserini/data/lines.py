@@ -1,4 +1,11 @@
-"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time."""
+"""Lines of a text file with their numbers: plain, gzip or Zstandard, UTF-8, one at a time.
+
+Entries of folders and archives: the state of a file, by which a change is seen, and what a corpus leaves out.
+
+What is left out is counted and named by reason, and logged in one line a reason.
+
+Lists of words, one file a list.
+"""
 
 from __future__ import annotations
 
@@ -271,10 +278,3 @@ def read_words(path: Path) -> frozenset[str]:
     """The words of a list, in lower case; a line that begins with # is a comment."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
-
-
-# DOC """Entries of folders and archives: the state of a file, by which a change is seen, and what a corpus leaves out.
-# DOC
-# DOC What is left out is counted and named by reason, and logged in one line a reason.
-# DOC """
-# DOC """Lists of words, one file a list."""

@@ -1,4 +1,7 @@
-"""Parquet files in batches: every way in which a file can be damaged or foreign is one error that names it."""
+"""Parquet files in batches: every way in which a file can be damaged or foreign is one error that names it.
+
+Pictures inside Parquet tables, as the hub keeps data sets: `table.parquet::17` is the picture of row 17, from 0.
+"""
 
 from __future__ import annotations
 
@@ -184,6 +187,3 @@ def _pictures(path: Path, state: FileState, group: int) -> ChunkedArray:
         if column is None:
             raise DataError(f"{path}: no column of pictures; it has {', '.join(file.schema_arrow.names)}")
         return file.read_row_group(group, columns=[column]).column(0)
-
-
-# DOC """Pictures inside Parquet tables, as the hub keeps data sets: `table.parquet::17` is the picture of row 17, from 0."""

@@ -1,4 +1,7 @@
-"""Versions of packages, from their metadata and files: nothing is imported and no Java starts."""
+"""Versions of packages, from their metadata and files: nothing is imported and no Java starts.
+
+The folders of the user who runs a command: home, caches, and a temporary folder where neither can be written.
+"""
 
 from __future__ import annotations
 
@@ -204,6 +207,3 @@ def private_folder() -> Path:
         folder = Path(os.devnull, name)
     log.warning("%s: keeps what belongs in a home folder; set HOME to a folder that can be written", folder)
     return folder
-
-
-# DOC """The folders of the user who runs a command: home, caches, and a temporary folder where neither can be written."""

@@ -1,4 +1,4 @@
-"""Progress: the callback that a long step calls with the number of items it has just finished, and a bar behind it.
+"""Long steps: their batches, the callback that they call with the number of items just finished, and a bar behind it.
 
 with progress_bar("encode", len(documents)) as advance:
 write_impacts(dataset, model, folder, progress=advance)
@@ -11,11 +11,15 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from threading import Lock
+from typing import TypeVar
 
 log = logging.getLogger("lexvl_anserini")
+
+Item = TypeVar("Item")
 
 Progress = Callable[[int], None]
 
@@ -33,6 +37,13 @@ CLEAR, BACK = "\x1b[2K", "\r"
 
 def silent(_: int) -> None:
     """The progress callback that reports nothing."""
+
+
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """The items in lists of a size; the last one may be shorter."""
+    stream = iter(items)
+    while batch := list(islice(stream, size)):
+        yield batch
 
 
 def in_notebook() -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
+from lexvl_anserini.ground.manifest import QuantiserEntry
 from lexvl_anserini.ground.records import SCORE_LIMIT, TermWeights, Vocabulary, bits_over
 
 if TYPE_CHECKING:
@@ -233,9 +234,9 @@ class Quantiser:
             top[over] = (top[over] - 1) // 2  # one bit less
         return bounded(result, most)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> QuantiserEntry:
         """For the manifest."""
-        return {"document": asdict(self.document), "query": asdict(self.query)}
+        return QuantiserEntry(document=asdict(self.document), query=asdict(self.query))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Quantiser:

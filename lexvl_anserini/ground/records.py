@@ -6,6 +6,8 @@
 
 A topic takes the same way: `Topic`, CSR [N, V] float32, CSR int64, then `ImpactQuery`. Streaming records are
 NamedTuples; the manifest beside an artefact on disk is a frozen dataclass (`manifest.py`).
+
+Dimension (int) to term (str) and back: the only place that maps one to the other.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import atomic_write
+from lexvl_anserini.ground.manifest import VocabularyEntry
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,6 +201,10 @@ class Vocabulary(Sequence[str]):
         """SHA-256 (hex) of the terms joined by line feeds: equal digests mean equal dimensions."""
         return sha256("\n".join(self.terms).encode("utf-8", "surrogatepass")).hexdigest()
 
+    def to_json(self) -> VocabularyEntry:
+        """For the manifest."""
+        return VocabularyEntry(size=len(self), digest=self.digest)
+
     def write(self, path: Path) -> None:
         """One term a line, in the order of dimensions."""
         with atomic_write(path) as out:
@@ -257,6 +264,3 @@ class TermWeights(Mapping[str, int]):
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process has another vocabulary.
         return dict, (self._by_term,)
-
-
-# DOC """Dimension (int) to term (str) and back: the only place that maps one to the other."""

@@ -70,13 +70,15 @@ def list_keys(record: type) -> Mapping[str, tuple[Any, Any]]:
     if issubclass(record, Entry):
         return {name: (hints[name], default) for name, default in record.defaults.items()}
     assert is_dataclass(record)
-    required = {f.name for f in fields(record) if f.default is f.default_factory is MISSING}
-    return {name: (kind, MISSING if name in required else None) for name, kind in hints.items()}
+    required = {f.name: f.default is f.default_factory is MISSING for f in fields(record)}
+    return {name: (hints[name], MISSING if needed else None) for name, needed in required.items()}
 
 
 def convert(value: Any, kind: Any) -> Any:
     """A JSON value as its type: an object as an `Entry`, a list as a tuple where the type says so."""
     kind = _list_choices(kind)[0]
+    if value is None:
+        return None
     if get_origin(kind) is tuple:
         return tuple(convert(item, get_args(kind)[0]) for item in value)
     return kind(value) if _is_entry(kind) and not isinstance(value, kind) else value

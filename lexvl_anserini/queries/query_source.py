@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -21,7 +20,7 @@ from lexvl_anserini.ground.files import file_sha256, read_json
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest, QuantiserEntry, VocabularyEntry, manifest_path
 from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, ImpactQuery, Topic
 from lexvl_anserini.ground.registry import CORPORA
-from lexvl_anserini.ground.typed import Entry, Key, check
+from lexvl_anserini.ground.typed import Entry, check
 from lexvl_anserini.queries.clauses import Clause, Query, terms_of
 
 if TYPE_CHECKING:
@@ -36,16 +35,18 @@ TYPED = "query"
 class Origin(Entry):
     """Where encoded topics came from; `TopicSource.to_json` in their manifest."""
 
-    dataset: Key[str] = Key("")
-    split: Key[str] = Key("")
-    data_dir: Key[str | None] = Key(None)
-    remove_query: Key[bool] = Key(False)
+    dataset: str = ""
+    split: str = ""
+    data_dir: str | None = None
+    remove_query: bool = False
 
 
 class OfQueries(Entry):
     """The manifest beside encoded topics."""
 
-    inside = MappingProxyType({"topics": Origin, "vocabulary": VocabularyEntry, "quantiser": QuantiserEntry})
+    topics: Origin = Origin()
+    vocabulary: VocabularyEntry = VocabularyEntry()
+    quantiser: QuantiserEntry = QuantiserEntry()
 
 
 @dataclass(frozen=True)

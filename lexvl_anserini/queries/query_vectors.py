@@ -1,4 +1,13 @@
-"""Topics -> encoded queries: a topic's vector, quantised for the index; in memory, or as a file of encoded queries."""
+"""Topics -> encoded queries: a topic's vector, quantised for the index; in memory, or as a file of encoded queries.
+
+Encoded queries of a batch as columns, with weights that are checked for all of them at once.
+
+Pseudo-relevance feedback: a query moves towards its own best documents, by Rocchio over impacts, by RM3 with BM25.
+
+Rocchio: q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps only its largest terms; the weights of q' are then
+rounded to integers, the largest to 255. This is Anserini's Rocchio without its term for non-relevant documents. RM3
+(Abdul-Jaleel et al., TREC 2004): see `RM3`; Anserini computes it.
+"""
 
 from __future__ import annotations
 
@@ -433,12 +442,3 @@ class ShardVectors:
         span = self.spans[doc_id]
         terms = (self.vocabulary.terms[dim] for dim in self.dims[span])
         return dict(zip(terms, self.impacts[span], strict=True))
-
-
-# DOC """Encoded queries of a batch as columns, with weights that are checked for all of them at once."""
-# DOC """Pseudo-relevance feedback: a query moves towards its own best documents, by Rocchio over impacts, by RM3 with BM25.
-# DOC
-# DOC Rocchio: q' = alpha q/|q| + beta mean(d/|d|), where the mean keeps only its largest terms; the weights of q' are then
-# DOC rounded to integers, the largest to 255. This is Anserini's Rocchio without its term for non-relevant documents.
-# DOC RM3 (Abdul-Jaleel et al., TREC 2004): see `RM3`; Anserini computes it.
-# DOC """

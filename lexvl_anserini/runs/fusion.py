@@ -19,7 +19,14 @@ import numpy as np
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import file_sha256
 from lexvl_anserini.ground.machine import OURS, versions_of
-from lexvl_anserini.ground.manifest import NAMED, EncodedCorpus, EncoderRef, RunManifest, read_run_manifest
+from lexvl_anserini.ground.manifest import (
+    NAMED,
+    EncodedCorpus,
+    EncoderRef,
+    QuantiserEntry,
+    RunManifest,
+    read_run_manifest,
+)
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.typed import check_count
 from lexvl_anserini.runs.order import RankedList, ranked
@@ -177,7 +184,7 @@ def fused_manifest(runs: Sequence[Path], fusion: Fusion, hits: int) -> RunManife
         **shared,
         corpus=first.corpus if first else EncodedCorpus(),
         encoder=EncoderRef(name="fusion", options={**fusion.to_json(), "runs": named}),
-        quantiser={},
+        quantiser=QuantiserEntry(),
         index="",
         hits=hits,
         versions=versions_of([OURS]),

@@ -3,6 +3,10 @@
 The order is score descending, then doc_id ascending by code points. Integer scores tie often, so every list of this
 package breaks ties in this way, and a cut at k hits is well defined. Lucene and Java follow the same rule by sorting on
 the field `id`.
+
+Documents scored by their passages: the best one (MaxP), or the sum of the best (SumP; Dai and Callan 2019).
+
+`data.passages` says which document a passage belongs to.
 """
 
 from __future__ import annotations
@@ -297,9 +301,3 @@ def settled(passages: RankedList, hits: int, best: int, complete: bool) -> Ranke
         return None
     others = ((sums[name] + (best - count) * most, name) for name, count in counts.items() if count < best)
     return None if any(bound >= least for bound, name in others if name not in listed) else documents
-
-
-# DOC """Documents scored by their passages: the best one (MaxP), or the sum of the best (SumP; Dai and Callan 2019).
-# DOC
-# DOC `data.passages` says which document a passage belongs to.
-# DOC """

@@ -35,6 +35,7 @@ from lexvl_anserini.ground.manifest import (
     NAMED,
     Counts,
     EncoderRef,
+    QuantiserEntry,
     RunManifest,
     read_manifest,
     read_run_manifest,
@@ -317,4 +318,4 @@ def reranked_manifest(path: Path, topics: TopicSource, model: Encoder, depth: in
     first = {"depth": depth, "encoder": dict(run.encoder), **other_topics(run, topics)}
     index = f"{run.index}+{file_sha256(path)[:NAMED]}"
     encoder = EncoderRef({**model.identity(), "reranks": first})
-    return replace(run, encoder=encoder, index=index, quantiser={}, efficiency={}, counts=Counts())
+    return replace(run, encoder=encoder, index=index, quantiser=QuantiserEntry(), efficiency={}, counts=Counts())

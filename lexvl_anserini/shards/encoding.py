@@ -1,4 +1,13 @@
-"""Encodes documents into a shard, and the sample of documents that calibrates the quantiser."""
+"""Encodes documents into a shard, and the sample of documents that calibrates the quantiser.
+
+The two reads of a corpus: the first checks, digests and samples it, the second is encoded.
+
+The second read is compared with the first, so that a corpus that changes meanwhile gives no shards.
+
+The digest of ids, titles, texts and names of pictures (`data.checks`) does not see that a picture was replaced by
+another of its name. `CoveredDigest` does: it has what is encoded besides texts, which is a picture or vector, and the
+metadata that the shards store. A corpus of texts without stored metadata has none.
+"""
 
 from __future__ import annotations
 
@@ -325,13 +334,3 @@ def exhaust(documents: Iterable[Document]) -> None:
     """Reads documents to the end, to complete their digest."""
     for _ in documents:
         pass
-
-
-# DOC """The two reads of a corpus: the first checks, digests and samples it, the second is encoded.
-# DOC
-# DOC The second read is compared with the first, so that a corpus that changes meanwhile gives no shards.
-# DOC
-# DOC The digest of ids, titles, texts and names of pictures (`data.checks`) does not see that a picture was replaced by
-# DOC another of its name. `CoveredDigest` does: it has what is encoded besides texts, which is a picture or vector, and the
-# DOC metadata that the shards store. A corpus of texts without stored metadata has none.
-# DOC """

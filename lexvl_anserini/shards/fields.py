@@ -2,6 +2,14 @@
 
 Documents of equal ids join. Each field has the impacts of its own shards; those of texts (`encode --encoder bm25`) are
 computed here. What is written is a folder of shards like any other, whose manifest names each field's encoder.
+
+BM25 as impacts: each word of a document gets the weight that Lucene's BM25 gives it, so that a dot product ranks.
+
+    w(d, t) = ln(1 + (N - df + 0.5) / (df + 0.5)) x tf / (tf + k1 (1 - b + b |d| / avgdl))
+
+The symbols are those of `encoders.families.plain_text`; |d| is exact here. A query weighs each of its words by the
+number of times that it has the word. N, df and avgdl are of the whole corpus, so that no encoder could compute the
+vector of one document: the weights are computed of all texts that `encode --encoder bm25` wrote.
 """
 
 from __future__ import annotations
@@ -22,12 +30,22 @@ import numpy as np
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import clear_remains, new_folder, write_json
-from lexvl_anserini.ground.manifest import FIELDS, MANIFEST, Counts, EncoderRef, FieldEntry, Manifest, read_manifest
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.files import clear_remains, new_folder
+from lexvl_anserini.ground.manifest import (
+    FIELDS,
+    Counts,
+    EncoderRef,
+    FieldEntry,
+    LayoutEntry,
+    Manifest,
+    QuantiserEntry,
+    ShardRecord,
+    read_manifest,
+)
+from lexvl_anserini.ground.progress import Progress, batched, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.records import NO_METADATA, VOCABULARY, ImpactDocument, Vocabulary, in_field
-from lexvl_anserini.shards.layout import Layout, Shard, write_shard
+from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument, Vocabulary, in_field
+from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
 from lexvl_anserini.shards.manifests import combined_corpus, source_digest
 from lexvl_anserini.shards.reading import (
     checked_shards,
@@ -69,12 +87,12 @@ class FieldDocument(NamedTuple):
 class FieldSource(NamedTuple):
     """A field that is to be joined.
 
-    manifest    of its shards
-    quantiser   of its impacts and queries; None where the manifest has none
-    vocabulary  its terms, without the field's name
-    doc_ids     of its documents, each once, in the order of the shards
-    documents   streams them in this order, once
-    cut         numbers of weights that quantising clipped and dropped
+    Attributes:
+        manifest: of its shards.
+        quantiser: of its impacts and queries; None where the manifest has none.
+        vocabulary: its terms, without the field's name.
+        doc_ids: of its documents, each once, in the order of the shards.
+        documents: streams them in this order, once.
     """
 
     name: str
@@ -83,7 +101,6 @@ class FieldSource(NamedTuple):
     vocabulary: Vocabulary
     doc_ids: Mapping[str, None]
     documents: Iterator[FieldDocument]
-    cut: Counts
 
     def entry(self) -> FieldEntry:
         """The field in the manifest of the whole."""
@@ -92,7 +109,7 @@ class FieldSource(NamedTuple):
             kind=self.manifest.kind,
             encoder=dict(self.manifest.encoder),
             quantiser=self.quantiser.settled().to_json() if self.quantiser else {},
-            vocabulary={"size": len(self.vocabulary), "digest": self.vocabulary.digest},
+            vocabulary=self.vocabulary.to_json(),
         )
 
 
@@ -156,14 +173,15 @@ def join_fields(
         return there if claim(output, "shards", {FIELDS: noted}, earlier, overwrite) is Claim.DONE else None
 
     def write() -> Manifest:
-        sources = [opened_field(name, fields[name], manifest, analysis) for name, manifest in manifests.items()]
-        return write_joined(sources, noted, output, progress)
+        cut = Counts(clipped=0, dropped=0)
+        sources = [open_field(name, fields[name], manifest, analysis, cut) for name, manifest in manifests.items()]
+        return write_joined(sources, noted, output, cut, progress)
 
     return ensure(output, finished, write, folder=True)
 
 
-def opened_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis) -> FieldSource:
-    """A field, ready to be read; that of texts is computed."""
+def open_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis, cut: Counts) -> FieldSource:
+    """A field, ready to be read; that of texts is computed. `cut` counts what quantising clips and drops."""
     doc_ids = dict.fromkeys(read_ids(folder, manifest))
     if len(doc_ids) != manifest.counts.documents:
         raise ArtefactError(
@@ -175,15 +193,20 @@ def opened_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis
         quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
         vectors = partial(counted_impacts, vocabulary=vocabulary)
         documents = _documents(folder, manifest, lambda path, entry: vectors(path, entry))
-        cut = Counts(clipped=manifest.counts.clipped, dropped=manifest.counts.dropped)
-        return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents, cut)
+        add_cut(cut, manifest.counts.clipped, manifest.counts.dropped)
+        return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents)
     settings = BM25Settings.of(manifest.encoder.options)
     texts = (document.contents for document in read_texts(folder, manifest))
     weights, vocabulary = bm25_weights(texts, analysis(settings), settings.k1, settings.b)
-    quantiser, cut = BM25_QUANTISER.calibrate(weights), Counts(clipped=0, dropped=0)
+    quantiser = BM25_QUANTISER.calibrate(weights)
     vectors_of = _impacts(weights, vocabulary, quantiser, doc_ids, cut)
-    documents = _documents(folder, manifest, lambda path, entry: islice(vectors_of, entry["documents"]))
-    return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents, cut)
+    documents = _documents(folder, manifest, lambda path, entry: islice(vectors_of, entry.documents))
+    return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents)
+
+
+def add_cut(cut: Counts, clipped: int, dropped: int) -> None:
+    """Adds numbers of postings that quantising clipped and dropped."""
+    cut.update(clipped=cut.clipped + clipped, dropped=cut.dropped + dropped)
 
 
 def _impacts(
@@ -193,13 +216,13 @@ def _impacts(
     ids = iter(doc_ids)
     for start in range(0, weights.shape[0], PIECE):
         piece = quantiser.documents(weights[start : start + PIECE])
-        cut.update(clipped=cut.clipped + piece.clipped, dropped=cut.dropped + piece.dropped)
+        add_cut(cut, piece.clipped, piece.dropped)
         for vector in piece.by_term(vocabulary.terms):
             yield ImpactDocument(next(ids), vector)
 
 
 def _documents(
-    folder: Path, manifest: Manifest, vectors: Callable[[Path, Mapping[str, Any]], Iterable[ImpactDocument]]
+    folder: Path, manifest: Manifest, vectors: Callable[[Path, ShardRecord], Iterable[ImpactDocument]]
 ) -> Iterator[FieldDocument]:
     """The documents of a folder of shards with what is stored beside their vectors."""
     for path, entry in checked_shards(folder, manifest):
@@ -280,56 +303,46 @@ def layout_of(manifests: Sequence[Manifest]) -> Layout:
     )
 
 
-def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, progress: Progress) -> Manifest:
+def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: Counts, progress: Progress) -> Manifest:
     """Writes the shards of fields, and their manifest."""
     layout = layout_of([source.manifest for source in sources])
     vocabulary = Vocabulary(in_field(source.name, term) for source in sources for term in source.vocabulary.terms)
     rows = aligned([source.documents for source in sources], [source.doc_ids for source in sources])
-    entries: list[dict[str, Any]] = []
     with new_folder(output) as part:
-        (part / "docs").mkdir()
-        while batch := list(islice(rows, layout.shard_size)):
-            shard, name = joined(batch, sources, len(vocabulary)), layout.name(len(entries))
-            entries.append(write_shard(part, name, shard, vocabulary, layout))
-            progress(len(batch))
-        vocabulary.write(part / VOCABULARY)
-        manifest = manifest_of(sources, vocabulary, {**layout.to_json(), FIELDS: noted}, entries)
-        write_json(part / MANIFEST, manifest.to_json())
+
+        def join() -> Iterator[ShardRecord]:
+            for number, batch in enumerate(batched(rows, layout.shard_size)):
+                shard = joined(batch, sources, len(vocabulary))
+                yield write_shard(part, layout.name(number), shard, vocabulary, layout)
+                progress(len(batch))
+
+        request = request_joined(sources, LayoutEntry({**layout.to_json(), FIELDS: noted}))
+        manifest = write_shards(part, request, vocabulary, join(), cut)
     for source in sources:
         if lacking := manifest.counts.documents - len(source.doc_ids):
             log.warning("%d of %d documents have no field %s", lacking, manifest.counts.documents, source.name)
     return manifest
 
 
-def manifest_of(
-    sources: Sequence[FieldSource], vocabulary: Vocabulary, layout: Mapping[str, Any], entries: Sequence[dict[str, Any]]
-) -> Manifest:
-    """The manifest of the whole."""
-    counts = Counts({key: sum(entry[key] for entry in entries) for key in ("documents", "empty", "postings")})
-    counts.update({key: sum(source.cut[key] for source in sources) for key in ("clipped", "dropped")})
-    counts["max_impact"] = max((entry["max_impact"] for entry in entries), default=0)
+def request_joined(sources: Sequence[FieldSource], layout: LayoutEntry) -> Manifest:
+    """The manifest of the whole, without shards and counts."""
     corpora = [source.manifest.corpus for source in sources]
     same = len({(corpus.digest, str(corpus.part)) for corpus in corpora}) == 1
+    documents = len(set().union(*(source.doc_ids for source in sources)))
     encoder = EncoderRef(
         name=FIELDS,
         checkpoint=None,
         checkpoint_digest=None,
-        options={
-            f"{entry['name']}.weight": own_weight(source.quantiser)
-            for source, entry in zip(sources, layout[FIELDS], strict=True)
-        },
+        options={f"{source.name}.weight": own_weight(source.quantiser) for source in sources},
         fields=[source.entry() for source in sources],
     )
     return replace(
         sources[0].manifest,
         kind="impact",
         encoder=encoder,
-        quantiser={},
-        vocabulary={"size": len(vocabulary), "digest": vocabulary.digest},
-        corpus=corpora[0] if same else combined_corpus(corpora, counts.documents),
-        counts=counts,
+        quantiser=QuantiserEntry(),
+        corpus=corpora[0] if same else combined_corpus(corpora, documents),
         layout=layout,
-        shards=tuple(entries),
     )
 
 
@@ -373,13 +386,3 @@ def bm25_weights(
     matrix = sparse.csr_matrix((weights, place[indices], indptr), shape=(len(postings), len(words)))
     matrix.sort_indices()
     return matrix, Vocabulary(words[order], "words of BM25")
-
-
-# DOC """BM25 as impacts: each word of a document gets the weight that Lucene's BM25 gives it, so that a dot product ranks.
-# DOC
-# DOC     w(d, t) = ln(1 + (N - df + 0.5) / (df + 0.5)) x tf / (tf + k1 (1 - b + b |d| / avgdl))
-# DOC
-# DOC The symbols are those of `encoders.families.plain_text`; |d| is exact here. A query weighs each of its words by the
-# DOC number of times that it has the word. N, df and avgdl are of the whole corpus, so that no encoder could compute the
-# DOC vector of one document: the weights are computed of all texts that `encode --encoder bm25` wrote.
-# DOC """

@@ -2,13 +2,15 @@
 
 OUT/manifest.json     the shards are finished
 OUT/unfinished.json   the plan of a call that was killed, with the shards that it finished
+
+Several encoded corpora as one: what must be equal, the manifest of the whole, and the folders of parts.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,11 +25,20 @@ from lexvl_anserini.ground.claims import Claim, claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256, part_of, publish, read_json
 from lexvl_anserini.ground.machine import versions_of
-from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    UNFINISHED,
+    Counts,
+    EncodedCorpus,
+    Manifest,
+    QuantiserEntry,
+    ShardRecord,
+    VocabularyEntry,
+)
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.registry import RUNTIMES, TORCH
-from lexvl_anserini.shards.layout import Layout, Part
+from lexvl_anserini.shards.layout import SUMMED, Layout, Part
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -63,8 +74,8 @@ def requested(
     return Manifest(
         kind=model.kind,
         encoder=model.identity(),
-        quantiser={} if vocabulary is None else model.fitted(quantiser).to_json(),
-        vocabulary={} if vocabulary is None else {"size": len(vocabulary), "digest": vocabulary.digest},
+        quantiser=QuantiserEntry() if vocabulary is None else model.fitted(quantiser).to_json(),
+        vocabulary=VocabularyEntry() if vocabulary is None else vocabulary.to_json(),
         corpus=EncodedCorpus(
             name=dataset.name,
             split=dataset.split,
@@ -156,8 +167,8 @@ def comparable(
 
 
 def still_valid(
-    output: Path, unfinished: Manifest | None, quantiser: Mapping[str, Any], overwrite: bool
-) -> tuple[Mapping[str, Any], ...]:
+    output: Path, unfinished: Manifest | None, quantiser: QuantiserEntry, overwrite: bool
+) -> tuple[ShardRecord, ...]:
     """The shards of an unfinished folder that still count although pictures, vectors or metadata changed since then.
 
     Those whose own documents changed are encoded again later. None counts if the scale of the impacts changed.
@@ -190,19 +201,19 @@ def clear(output: Path) -> None:
         (output / name).unlink(missing_ok=True)
 
 
-def sized(output: Path, shard: Mapping[str, Any]) -> bool:
+def sized(output: Path, shard: ShardRecord) -> bool:
     """True if a recorded shard is on disk with its number of bytes."""
-    path = output / shard["name"]
-    return path.is_file() and path.stat().st_size == shard["bytes"]
+    path = output / shard.name
+    return path.is_file() and path.stat().st_size == shard.bytes
 
 
-def as_recorded(output: Path, shard: Mapping[str, Any]) -> bool:
+def as_recorded(output: Path, shard: ShardRecord) -> bool:
     """True if a recorded shard is on disk as recorded; a complete `.part` file of the shard gets its name first."""
-    path = output / shard["name"]
+    path = output / shard.name
     part = output / (path.name + ".part")
-    if not path.is_file() and part.is_file() and file_sha256(part) == shard["sha256"]:
+    if not path.is_file() and part.is_file() and file_sha256(part) == shard.sha256:
         publish(part, path)
-    if sized(output, shard) and file_sha256(path) == shard["sha256"]:
+    if sized(output, shard) and file_sha256(path) == shard.sha256:
         return True
     log.warning("%s: not as recorded; encoding it again", path)
     return False
@@ -210,9 +221,6 @@ def as_recorded(output: Path, shard: Mapping[str, Any]) -> bool:
 
 # Missing parts that a warning names.
 NAMED = 5
-
-# Counts of a manifest that add up.
-SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
 
 # Keys of a corpus that distinguish it from another.
 IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
@@ -240,7 +248,7 @@ def part_folders(folder: Path) -> list[Path]:
 
 def source_digest(manifest: Manifest) -> str:
     """Equal for shards of equal bytes (16 hex digits)."""
-    return sha256("".join(str(shard["sha256"]) for shard in manifest.shards).encode()).hexdigest()[:16]
+    return sha256("".join(str(shard.sha256) for shard in manifest.shards).encode()).hexdigest()[:16]
 
 
 def check_same_meaning(first: Manifest, other: Manifest, where: Path) -> None:
@@ -319,6 +327,3 @@ def contents_of(parts: Sequence[EncodedCorpus]) -> dict[str, str]:
     """The entry `contents` of parts together; none if a part has none."""
     contents = [part.contents for part in sorted(parts, key=lambda part: part.part.id if part.part else 0)]
     return {} if None in contents else {"contents": sha256("".join(map(str, contents)).encode()).hexdigest()}
-
-
-# DOC """Several encoded corpora as one: what must be equal, the manifest of the whole, and the folders of parts."""

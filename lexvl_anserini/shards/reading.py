@@ -1,6 +1,8 @@
 """Reads the shards of an encoded corpus for engines, and checks them against their manifest.
 
 Stock Anserini drops what it cannot read and returns 0; here every document, posting and byte is counted.
+
+The stored vectors of some documents: what `encode` wrote, instead of encoding the documents again.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from lexvl_anserini.data.lines import DAMAGED_GZIP, open_packed
 from lexvl_anserini.data.parquet import Failure, is_integers, is_numbers, is_text, read_batches
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, ShardRecord, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import SCORE_LIMIT, VOCABULARY, ImpactDocument, Vocabulary
 
@@ -83,7 +85,7 @@ def check_distinct(seen: SeenIds, again: Callable[[], Iterator[str]]) -> None:
         raise ArtefactError(f"document id {doc_id!r} occurs twice in the shards; ids must be distinct")
 
 
-def checked_shards(shards: Path, manifest: Manifest) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def checked_shards(shards: Path, manifest: Manifest) -> Iterator[tuple[Path, ShardRecord]]:
     """Yields each shard's file and its entry in the manifest, after comparing its checksum.
 
     Raises:
@@ -508,6 +510,3 @@ def _may_have_answered(shards: Manifest, run: RunManifest) -> bool:
         return False
     options = shards.encoder.without_places()["options"]
     return all(name.startswith("query") or run.encoder.options.get(name) == value for name, value in options.items())
-
-
-# DOC """The stored vectors of some documents: what `encode` wrote, instead of encoding the documents again."""

@@ -13,9 +13,8 @@ again writes the same bytes and encodes no finished shard twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +33,15 @@ from lexvl_anserini.ground.files import (
     file_sha256,
     make_folder,
     publish,
-    write_json,
 )
-from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, Manifest
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.manifest import UNFINISHED, Manifest, QuantiserEntry, ShardRecord, write_manifest
+from lexvl_anserini.ground.progress import Progress, batched, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.typed import check_count, check_type
 from lexvl_anserini.shards.encoding import CorpusReading, Covered, CoveredDigest, PartOfPlan, encode_shard, reading_of
-from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream
-from lexvl_anserini.shards.manifests import SKIPPED, SUMMED, as_recorded, claim_on_shards, clear, requested, still_valid
+from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream, sum_counts
+from lexvl_anserini.shards.manifests import SKIPPED, as_recorded, claim_on_shards, clear, requested, still_valid
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +111,7 @@ def write_impacts(
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
                 scale = quantiser_of(request, reading, model, batch_size, policy)
                 plan = replace(request, quantiser=scale, shards=still_valid(output, plan, scale, overwrite))
-                write_json(output / UNFINISHED, plan.to_json())
+                write_manifest(output, plan, UNFINISHED)
             shards = UnfinishedShards(output, plan, model, layout, covered)
             shards.fill(reading, batch_size, progress, policy)
             return shards.finish()
@@ -121,7 +119,7 @@ def write_impacts(
 
 def quantiser_of(
     request: Manifest, reading: CorpusReading, model: Encoder, batch_size: int, on_error: OnError
-) -> Mapping[str, Any]:
+) -> QuantiserEntry:
     """The quantiser of the request with the scale of the corpus; empty for shards without impacts."""
     if not request.quantiser:
         return request.quantiser
@@ -141,7 +139,7 @@ class UnfinishedShards:
     model: Encoder
     layout: Layout
     covered: Covered
-    records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    records: dict[str, ShardRecord] = field(default_factory=dict)
 
     def fill(self, reading: CorpusReading, batch_size: int, progress: Progress, on_error: OnError) -> None:
         """Encodes the shards that are not recorded as done, or whose pictures, vectors or metadata changed since.
@@ -158,11 +156,9 @@ class UnfinishedShards:
             make_folder(self.output / "docs")
         if self.model.kind == "impact":
             self.model.vocabulary.write(self.output / VOCABULARY)
-        self.records = {shard["name"]: shard for shard in self.plan.shards if as_recorded(self.output, shard)}
+        self.records = {shard.name: shard for shard in self.plan.shards if as_recorded(self.output, shard)}
         done, contents, documents = set(self.records), CoveredDigest(self.covered), reading.documents()
-        for number in count():
-            if not (batch := list(islice(documents, self.layout.shard_size))):
-                break
+        for number, batch in enumerate(batched(documents, self.layout.shard_size)):
             name = self.layout.name(number)
             shard = None
             if name in done and self._covers(name, batch):
@@ -180,7 +176,7 @@ class UnfinishedShards:
             )
 
     def _covers(self, name: str, batch: list[Any]) -> bool:
-        return self.records[name].get("contents") in (None, CoveredDigest(self.covered).add(batch))
+        return self.records[name].contents in (None, CoveredDigest(self.covered).add(batch))
 
     def add(self, name: str, shard: Shard, contents: str | None) -> None:
         """Writes a shard under a temporary name, records it in the plan, then gives it its name."""
@@ -194,13 +190,13 @@ class UnfinishedShards:
                 part.unlink(missing_ok=True)
                 raise
         list_skipped(self.output / SKIPPED, name, shard.skipped)
-        record = {"name": name, **shard.counts(), "bytes": part.stat().st_size, "sha256": file_sha256(part)}
-        self.records[name] = record | ({"contents": contents} if contents else {})
-        write_json(self.output / UNFINISHED, replace(self.plan, shards=self._recorded()).to_json())
+        record = ShardRecord(name=name, **shard.counts(), bytes=part.stat().st_size, sha256=file_sha256(part))
+        self.records[name] = ShardRecord(record, contents=contents) if contents else record
+        write_manifest(self.output, replace(self.plan, shards=self._recorded()), UNFINISHED)
         with disk_errors(self.output / name):
             publish(part, self.output / name)
 
-    def _recorded(self) -> tuple[Mapping[str, Any], ...]:
+    def _recorded(self) -> tuple[ShardRecord, ...]:
         """The finished shards in the order of their names."""
         return tuple(self.records[name] for name in sorted(self.records))
 
@@ -211,16 +207,14 @@ class UnfinishedShards:
             DataError: no document can be read.
         """
         shards = self._recorded()
-        keys = [key for key in SUMMED if any(key in shard for shard in shards)]
-        counts = Counts({key: sum(shard.get(key, 0) for shard in shards) for key in keys})
-        if any("max_impact" in shard for shard in shards):
-            counts["max_impact"] = max(shard["max_impact"] for shard in shards)
+        counts = sum_counts(shards)
         assert counts.documents + counts.skipped == self.plan.documents, "documents out are not documents in"
         if not counts.documents:
             raise DataError(f"{self.plan.corpus.name}: no image can be read; {self.output / SKIPPED} lists them")
-        plain = tuple({key: value for key, value in shard.items() if key != "contents"} for shard in shards)
-        manifest = replace(self.plan, counts=counts, shards=plain)
-        write_json(self.output / MANIFEST, manifest.to_json())
+        for shard in shards:
+            shard.pop("contents", None)
+        manifest = replace(self.plan, counts=counts, shards=shards)
+        write_manifest(self.output, manifest)
         (self.output / UNFINISHED).unlink()
         return manifest
 

@@ -18,8 +18,7 @@ from lexvl_anserini.engines.resident.packing import write_resident
 from lexvl_anserini.engines.verifying import changed_index
 from lexvl_anserini.ground.claims import Claim, claim
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
-from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import MANIFEST, Counts, Manifest, read_manifest
+from lexvl_anserini.ground.manifest import MANIFEST, Counts, LayoutEntry, Manifest, read_manifest, write_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import VOCABULARY, ImpactQuery, Vocabulary
 from lexvl_anserini.shards.reading import MAX_IMPACT
@@ -61,7 +60,7 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
     _try(index, facts, manifest)
     with changed_index(index.resolve()) as part:
         vocabulary.write(part / VOCABULARY)
-        write_json(part / MANIFEST, manifest.to_json())
+        write_manifest(part, manifest)
         # The name is a link to the file of the older index.
         (part / RESIDENT).unlink(missing_ok=True)
         write_resident(part, facts.most)
@@ -71,7 +70,9 @@ def adopt_index(index: Path, settings: ImportSettings = ImportSettings(), overwr
 def _request(index: Path, settings: ImportSettings) -> Manifest:
     """The manifest before the index is read; the commit of Lucene is what identifies its documents."""
     request = settings.request(index.resolve().name, commit_id(index) or "")
-    return replace(request, quantiser=of_integers(Quantiser.from_json(request.quantiser)).to_json(), layout={})
+    return replace(
+        request, quantiser=of_integers(Quantiser.from_json(request.quantiser)).to_json(), layout=LayoutEntry()
+    )
 
 
 def _compared(manifest: Manifest) -> dict[str, Any]:
@@ -104,9 +105,10 @@ def _described(index: Path, facts: Census, settings: ImportSettings) -> tuple[Ma
         max_impact=facts.most,
     )
     request = _request(index, settings)
-    described = {"size": len(vocabulary), "digest": vocabulary.digest}
     corpus = {**request.corpus, "documents": counts.documents}
-    return replace(request, counts=counts, vocabulary=described, corpus=type(request.corpus)(corpus)), vocabulary
+    return replace(
+        request, counts=counts, vocabulary=vocabulary.to_json(), corpus=type(request.corpus)(corpus)
+    ), vocabulary
 
 
 def _try(index: Path, facts: Census, manifest: Manifest) -> None:

@@ -17,22 +17,22 @@ from scipy import sparse
 from lexvl_anserini.data.checks import SeenIds
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder, write_json
+from lexvl_anserini.ground.files import clear_remains, file_sha256, new_folder
 from lexvl_anserini.ground.machine import versions_of
 from lexvl_anserini.ground.manifest import (
-    MANIFEST,
     NO_ENCODER,
     Counts,
     EncodedCorpus,
     EncoderRef,
+    LayoutEntry,
     Manifest,
+    ShardRecord,
     read_manifest,
 )
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
-from lexvl_anserini.shards.layout import Layout, Shard, write_shard
-from lexvl_anserini.shards.manifests import SUMMED
+from lexvl_anserini.ground.records import Vocabulary
+from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
 from lexvl_anserini.shards.reading import check_distinct, read_ids
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ImportSettings:
             corpus=corpus,
             counts=Counts(),
             # Shards of integers do not note which quantiser was requested.
-            layout={**self.layout.to_json(), "imported": {**quantiser.to_json(), **files}},
+            layout=LayoutEntry(self.layout.to_json(), imported={**quantiser.to_json(), **files}),
             versions=versions_of(VERSIONED),
         )
 
@@ -177,30 +177,23 @@ def _written(
         vocabulary = Vocabulary(vectors.terms) if settings.model is None else settings.model.vocabulary
         columns = columns_of(vectors.terms, vocabulary)
         quantiser = _quantiser(vectors, request)
-        (part / "docs").mkdir()
-        seen, entries = SeenIds(), []
-        for number, shard in enumerate(vectors.shards(progress)):
-            for doc_id in shard.ids:
-                seen.add(doc_id)
-            shard = _of_vocabulary(shard, columns, vocabulary)
-            if not vectors.integers:
-                quantised = quantiser.documents(shard.vectors)
-                shard = shard._replace(vectors=quantised.impacts, clipped=quantised.clipped, dropped=quantised.dropped)
-            entries.append(write_shard(part, settings.layout.name(number), shard, vocabulary, settings.layout))
-        vocabulary.write(part / VOCABULARY)
-        counts = Counts({key: sum(entry.get(key, 0) for entry in entries) for key in SUMMED if key in entries[0]})
-        counts["max_impact"] = max(entry["max_impact"] for entry in entries)
-        assert counts.documents == vectors.documents, "documents out are not documents in"
-        manifest = replace(
-            request,
-            corpus=EncodedCorpus({**request.corpus, "documents": vectors.documents}),
-            counts=counts,
-            quantiser=quantiser.to_json(),
-            vocabulary={"size": len(vocabulary), "digest": vocabulary.digest},
-            shards=tuple(entries),
-        )
+        seen = SeenIds()
+
+        def quantise() -> Iterator[ShardRecord]:
+            for number, shard in enumerate(vectors.shards(progress)):
+                for doc_id in shard.ids:
+                    seen.add(doc_id)
+                shard = _of_vocabulary(shard, columns, vocabulary)
+                if not vectors.integers:
+                    impacts, clipped, dropped = quantiser.documents(shard.vectors)
+                    shard = shard._replace(vectors=impacts, clipped=clipped, dropped=dropped)
+                yield write_shard(part, settings.layout.name(number), shard, vocabulary, settings.layout)
+
+        corpus = EncodedCorpus({**request.corpus, "documents": vectors.documents})
+        request = replace(request, corpus=corpus, quantiser=quantiser.to_json())
+        manifest = write_shards(part, request, vocabulary, quantise())
+        assert manifest.counts.documents == vectors.documents, "documents out are not documents in"
         check_distinct(seen, lambda: read_ids(part, manifest))
-        write_json(part / MANIFEST, manifest.to_json())
     return manifest
 
 

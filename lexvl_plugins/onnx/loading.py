@@ -38,7 +38,7 @@ from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
 from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
-from lexvl_anserini.ground.typed import Entry, Key, check
+from lexvl_anserini.ground.typed import Entry, check
 from lexvl_plugins.onnx.towers import (
     DenseGraphTower,
     Graph,
@@ -68,35 +68,35 @@ TEXTS, PASSAGES, IMAGES = "texts", "passages", "images"
 class ReaderEntry(Entry):
     """How texts are tokenised, see `parts.tokens.TextReader`; `pad_id`, `cuts_start` of its tokenizer."""
 
-    tokenizer: Key[str] = Key("", required=True)
-    max_length: Key[int] = Key(0, required=True)
-    padding: Key[str] = Key("none")
-    specials: Key[bool] = Key(True)
-    limit: Key[int | None] = Key(None)
-    prompt: Key[str] = Key("")
-    joiner: Key[str] = Key(" ")
-    pad_id: Key[int] = Key(0)
-    cuts_start: Key[bool] = Key(False)
+    tokenizer: str
+    max_length: int
+    padding: str = "none"
+    specials: bool = True
+    limit: int | None = None
+    prompt: str = ""
+    joiner: str = " "
+    pad_id: int = 0
+    cuts_start: bool = False
 
 
 class PixelsEntry(Entry):
     """How an image becomes a square, see `parts.images.pixels`; the other keys are the fields of the class `kind`."""
 
-    kind: Key[str] = Key("", required=True)
-    resolution: Key[int] = Key(0, required=True)
-    mean: Key[list[float]] = Key([], required=True)
-    std: Key[list[float]] = Key([], required=True)
-    shorter: Key[int | None] = Key(None)
-    resample: Key[int | None] = Key(None)
-    floor: Key[bool | None] = Key(None)
+    kind: str
+    resolution: int
+    mean: list[float]
+    std: list[float]
+    shorter: int | None = None
+    resample: int | None = None
+    floor: bool | None = None
 
 
 class SparsifierEntry(Entry):
     """Which weights a vector keeps, see `parts.sparsify.Sparsifier`."""
 
-    topk: Key[int | None] = Key(None)
-    own: Key[bool] = Key(False)
-    first: Key[int | None] = Key(None)
+    topk: int | None = None
+    own: bool = False
+    first: int | None = None
 
 
 class SideOfExport(Entry):
@@ -111,16 +111,18 @@ class SideOfExport(Entry):
     normalise              of a bag of tokens or a dense network; a lexical network does it itself
     """
 
-    reads: Key[str] = Key("", required=True)
-    graph: Key[str | None] = Key(None)
-    columns: Key[str | None] = Key(None)
-    weight: Key[str | None] = Key(None)
-    topk: Key[int | None] = Key(None)
-    adds: Key[bool] = Key(False)
-    width: Key[int] = Key(0)
-    dimensions: Key[int | None] = Key(None)
-    normalise: Key[bool] = Key(False)
-    inside = {"reader": ReaderEntry, "pixels": PixelsEntry, "sparsifier": SparsifierEntry}
+    reads: str
+    graph: str | None = None
+    columns: str | None = None
+    weight: str | None = None
+    topk: int | None = None
+    adds: bool = False
+    width: int = 0
+    dimensions: int | None = None
+    normalise: bool = False
+    reader: ReaderEntry | None = None
+    pixels: PixelsEntry | None = None
+    sparsifier: SparsifierEntry | None = None
 
 
 @dataclass(frozen=True)

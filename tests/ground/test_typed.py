@@ -21,7 +21,7 @@ from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.manifest import Manifest, RunManifest, read_manifest, read_run_manifest
 from lexvl_anserini.ground.records import ImpactQuery
-from lexvl_anserini.ground.typed import Entry, Key, check, shown
+from lexvl_anserini.ground.typed import Entry, check, shown
 from lexvl_anserini.queries.clauses import Boost, Term
 from lexvl_anserini.queries.query_source import topic_source
 from lexvl_anserini.queries.query_vectors import Feedback
@@ -38,15 +38,15 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "lexvl-1"
 
 
 class Near(Entry):
-    name: Key[str] = Key("", required=True)
+    name: str
 
 
 class Point(Entry):
-    name: Key[str] = Key("", required=True)
-    x: Key[int] = Key(0)
-    share: Key[float | None] = Key(None)
-    tags: Key[Mapping[str, bool]] = Key({})
-    inside = {"near": list[Near]}
+    name: str
+    x: int = 0
+    share: float | None = None
+    tags: Mapping[str, bool] = {}
+    near: tuple[Near, ...] = ()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""BEIR's folder layout: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`."""
+"""BEIR's folder layout: `corpus.jsonl`, `queries.jsonl`, `qrels/<split>.tsv`.
+
+BEIR's archives from the network: verified, unpacked beside their place, then renamed into it.
+"""
 
 from __future__ import annotations
 
@@ -334,6 +337,3 @@ def _by_hand(name: str, url: str, target: Path, folder: Path, problem: Exception
         f"fetch {url} elsewhere and unpack it as {target}, "
         "or name the folder that holds it with --data-dir or $LEXVL_DATA"
     )
-
-
-# DOC """BEIR's archives from the network: verified, unpacked beside their place, then renamed into it."""

@@ -10,6 +10,21 @@ Files are looked for in this order, where NAME is the corpus and ROOT the data f
 
 `train` includes the images that COCO's file calls `restval`, as papers do (113,287 images); `train-only` leaves them
 out.
+
+Captioned images: read from Karpathy's `dataset_*.json`, and seen in three directions.
+
+text-to-image  documents are images, topics are captions; each caption has one relevant image
+image-to-text  documents are captions, topics are images; all captions of an image are relevant
+text-to-text   no images: a document is the first four captions of an image, the topic its fifth
+
+The file of COCO has 144 MB, most of it tokens that are not used: its list is decoded element by element.
+
+The demo dataset: drawn scenes with five captions each, in the directions of `karpathy`.
+
+The test split, 1,000 scenes, is in the package. `python tools/world draw train val` draws the other splits into the
+data folder (20,000 and 1,000 scenes). The default direction is text to image: a document is an image, a topic is one of
+its captions. Text to text, a document is the first four captions of a scene, a topic is the fifth; exact words often
+miss it, because annotators differ.
 """
 
 from __future__ import annotations
@@ -527,20 +542,3 @@ def demo_files(split: str = "test", data_dir: str | None = None) -> tuple[Path, 
     if not captions.is_file():
         raise DataError(f"{captions}: not there; python tools/world draw {split}, in a checkout, draws the split")
     return captions, folder / PICTURES.format(split=split)
-
-
-# DOC """Captioned images: read from Karpathy's `dataset_*.json`, and seen in three directions.
-# DOC
-# DOC text-to-image  documents are images, topics are captions; each caption has one relevant image
-# DOC image-to-text  documents are captions, topics are images; all captions of an image are relevant
-# DOC text-to-text   no images: a document is the first four captions of an image, the topic its fifth
-# DOC
-# DOC The file of COCO has 144 MB, most of it tokens that are not used: its list is decoded element by element.
-# DOC """
-# DOC """The demo dataset: drawn scenes with five captions each, in the directions of `karpathy`.
-# DOC
-# DOC The test split, 1,000 scenes, is in the package. `python tools/world draw train val` draws the other splits into the
-# DOC data folder (20,000 and 1,000 scenes). The default direction is text to image: a document is an image, a topic is one of
-# DOC its captions. Text to text, a document is the first four captions of a scene, a topic is the fifth; exact words often
-# DOC miss it, because annotators differ.
-# DOC """

@@ -1,4 +1,7 @@
-"""A user's own folder or tar as a dataset: text files, images, images with captions, or BEIR's layout."""
+"""A user's own folder or tar as a dataset: text files, images, images with captions, or BEIR's layout.
+
+The files of a corpus: below a folder, in an uncompressed tar, or one alone; what is no file is counted and named.
+"""
 
 from __future__ import annotations
 
@@ -312,6 +315,3 @@ def nothing(folder: Path, what: str) -> NoReturn:
         f"{folder}: a plain folder has no {what}; {REMEDIES[what]} names a file of them, in commands that have this "
         "option; others need BEIR's layout, or karpathy:FILE.json,IMAGES for images with captions"
     )
-
-
-# DOC """The files of a corpus: below a folder, in an uncompressed tar, or one alone; what is no file is counted and named."""

@@ -2,6 +2,8 @@
 
 Every member is a file, a link to one, or is left out with a line that counts and names it. An archive that is cut off,
 damaged or followed by other bytes is refused: `tarfile` alone takes the members before the damage for all there are.
+
+References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `a.pdf#3`, `scan.tif#2`.
 """
 
 from __future__ import annotations
@@ -259,6 +261,3 @@ def file_of(reference: str) -> Path:
     whole = page.file if page else reference
     match = MEMBER.fullmatch(whole) or CELL.fullmatch(whole)
     return expanded_path(match[1] if match else whole)
-
-
-# DOC """References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `a.pdf#3`, `scan.tif#2`."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
@@ -33,7 +32,7 @@ from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlEr
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.machine import expanded_path, package_folder
 from lexvl_anserini.ground.manifest import PLACES
-from lexvl_anserini.ground.typed import Entry, Key, check
+from lexvl_anserini.ground.typed import Entry, check
 
 log = logging.getLogger(__name__)
 
@@ -213,11 +212,11 @@ class SavedEncoder(Entry):
     file     the weight file, of an encoder that is loaded from a file
     """
 
-    encoder: Key[str] = Key("", required=True)
-    options: Key[Mapping[str, Any]] = Key(MappingProxyType({}))
-    places: Key[Mapping[str, Any]] = Key(MappingProxyType({}))
-    folder: Key[str] = Key("")
-    file: Key[str | None] = Key(None)
+    encoder: str
+    options: Mapping[str, Any] = {}
+    places: Mapping[str, Any] = {}
+    folder: str = ""
+    file: str | None = None
 
     def weights_of(self, checkpoint: Checkpoint) -> Checkpoint:
         """The checkpoint with the folder and the file of its weights."""
