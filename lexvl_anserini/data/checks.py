@@ -82,10 +82,10 @@ def document_bytes(document: Document) -> bytes:
     the matter of `shards.corpus_reading`.
     """
     image = document.image and document.image.rsplit("/", 1)[-1]
-    return b"".join(map(field_bytes, (document.doc_id, document.title, document.text, image)))
+    return b"".join(map(pack_field, (document.doc_id, document.title, document.text, image)))
 
 
-def field_bytes(value: str | None) -> bytes:
+def pack_field(value: str | None) -> bytes:
     """A mark (absent or present), the length of the text, its UTF-8: fields in a row are unambiguous."""
     if value is None:
         return b"-"
@@ -128,7 +128,7 @@ def checked_id(raw: Any, where: str, escape: bool = False) -> str:
     """An id that a run file and an index can hold.
 
     JSON integers are taken as their decimal digits, because tools that write ids from a table often leave them
-    unquoted and qrels name them by those digits; fractions and booleans have no such spelling and are refused.
+    remove_quotes and qrels name them by those digits; fractions and booleans have no such spelling and are refused.
 
     Raises:
         DataError: empty, too long for an index, not a string or an integer, or (unless `escape`) with white space or

@@ -132,14 +132,14 @@ def load_dataset(
     return dataset_of(CorpusRef(str(name), split, place, escape_ids, direction, passages))
 
 
-def family_of(name: str) -> str:
+def get_family(name: str) -> str:
     """The key in `CORPORA` of a corpus name: its part before `/` or `:`."""
     return name.split(":", 1)[0].split("/", 1)[0]
 
 
 def dataset_of(ref: CorpusRef) -> Dataset:
     """Loads the dataset of a reference, for example of `manifest.corpus.ref`."""
-    family = family_of(ref.name)
+    family = get_family(ref.name)
     if family not in CORPORA and expanded_path(ref.name).exists():
         raise UsageError(
             f"{ref.name!r} is a path and names no corpus; folder:{ref.name} has its pictures and texts, "
@@ -154,11 +154,11 @@ def dataset_of(ref: CorpusRef) -> Dataset:
     dataset: Dataset = import_home(row.home)(ref)
     if ref.passages is None:
         return dataset
-    documents = splitting(dataset.documents, ref.passages, ref.name)
+    documents = prepare_splitting(dataset.documents, ref.passages, ref.name)
     return replace(dataset, documents=documents, passages=ref.passages, placed=None)
 
 
-def checked_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
+def choose_split(ref: CorpusRef, split_in_name: str | None) -> str | None:
     """The split of the reference, or the one that follows the name, as in `coco/val`; None if neither is given."""
     if ref.split and split_in_name and ref.split != split_in_name:
         raise UsageError(
@@ -235,7 +235,7 @@ class PassageRule(NamedTuple):
             yield text[some[0][0] : some[-1][1]]
 
 
-def in_passages(documents: Callable[[], Iterator[Document]], rule: PassageRule, name: str) -> Iterator[Document]:
+def split_documents(documents: Callable[[], Iterator[Document]], rule: PassageRule, name: str) -> Iterator[Document]:
     """The passages of all documents, each with its document's title and metadata; one of a document with an image.
 
     Raises:
@@ -256,6 +256,8 @@ def in_passages(documents: Callable[[], Iterator[Document]], rule: PassageRule, 
     log_once(f"{name}: {count:,} documents in {passages:,} passages", logging.INFO)
 
 
-def splitting(documents: Callable[[], Iterator[Document]], rule: str, name: str) -> Callable[[], Iterator[Document]]:
+def prepare_splitting(
+    documents: Callable[[], Iterator[Document]], rule: str, name: str
+) -> Callable[[], Iterator[Document]]:
     """What starts a stream of passages; `rule` as of `PassageRule.of`, which raises here."""
-    return partial(in_passages, documents, PassageRule.of(rule), name)
+    return partial(split_documents, documents, PassageRule.of(rule), name)

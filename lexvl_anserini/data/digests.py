@@ -59,33 +59,33 @@ class FileDigests:
         None if they cannot be read.
         """
         try:
-            source = _source(reference)
-            digest = self._digest(source, lambda: state_of(source.path), lambda: self._read(source))
+            source = _find_source(reference)
+            digest = self._get_digest(source, lambda: state_of(source.path), lambda: self._read(source))
         except (OSError, DataError):
             return None
         return None if digest is None else digest.hex()
 
     def once(self, path: Path, file: BinaryIO, compute: Callable[[], bytes | None]) -> bytes | None:
         """What `compute` returns for an open file (32 bytes), remembered for the state of the file; None is not."""
-        return self._digest(_whole(path), lambda: FileState.of(os.fstat(file.fileno())), compute)
+        return self._get_digest(_place_file(path), lambda: FileState.of(os.fstat(file.fileno())), compute)
 
     def known(self, path: Path) -> Known | None:
         """What `once` remembers of a file as it is now; None if nothing."""
         state = state_of(path)
-        digest = self._memory.get(_key(_whole(path), state))
+        digest = self._memory.get(_make_key(_place_file(path), state))
         return None if digest is None else Known(state, digest)
 
     def keep(self, path: Path, known: Known) -> None:
         """Remembers this of a file of which nothing changed since but the number of its links, which has a time."""
         state = state_of(path)
         if state._replace(ctime_ns=known.state.ctime_ns) == known.state:
-            self._memory.put(_key(_whole(path), state), known.digest)
+            self._memory.put(_make_key(_place_file(path), state), known.digest)
 
-    def _digest(
+    def _get_digest(
         self, source: _Source, state_now: Callable[[], FileState], compute: Callable[[], bytes | None]
     ) -> bytes | None:
         state = state_now()
-        key = _key(source, state)
+        key = _make_key(source, state)
         digest = self._last[1] if key == self._last[0] else self._memory.get(key)
         if digest is None and state.regular:
             now = time.time_ns()
@@ -122,23 +122,23 @@ class Known(NamedTuple):
     digest: bytes
 
 
-def _whole(path: Path) -> _Source:
+def _place_file(path: Path) -> _Source:
     """A file, and no member of an archive."""
     return _Source(path, place=(-1, -1))
 
 
-def _source(reference: str) -> _Source:
+def _find_source(reference: str) -> _Source:
     if match := REFERENCE.fullmatch(reference):
         return _Source(Path(match["table"]))
     if page := page_of(reference):
-        return _source(page.file)
+        return _find_source(page.file)
     if match := MEMBER.fullmatch(reference):
         path = expanded_path(match["archive"])
         return _Source(path, match["member"], open_archive(path).place(match["member"]))
     return _Source(expanded_path(reference))
 
 
-def _key(source: _Source, state: FileState) -> bytes:
+def _make_key(source: _Source, state: FileState) -> bytes:
     """16 bytes that differ if the place or the file differs."""
     where = os.fsencode(source.path.absolute()), *source.place
     return blake2b(repr((where, *state)).encode(), digest_size=16).digest()
@@ -167,7 +167,7 @@ class Memory:
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None where it is not known."""
-        value = self._new.get(key) or self._stored(key)
+        value = self._new.get(key) or self._read_value(key)
         if not isinstance(value, bytes):
             return None
         content, check = value[:-_CHECK_BYTES], value[-_CHECK_BYTES:]
@@ -183,9 +183,9 @@ class Memory:
         """Writes what is new; nothing is remembered from now on."""
         if self._new:
             self._write()
-        self._let_go()
+        self._close_memory()
 
-    def _stored(self, key: bytes) -> Any:
+    def _read_value(self, key: bytes) -> Any:
         self._open()
         if self._memory is None:
             return None
@@ -224,14 +224,14 @@ class Memory:
 
     def _give_up(self, problem: Exception) -> None:
         """Goes on without the file, and removes it if it is no memory (any more)."""
-        self._let_go()
+        self._close_memory()
         if isinstance(problem, sqlite3.DatabaseError) and not isinstance(problem, sqlite3.OperationalError):
             try:
                 self._path.unlink(missing_ok=True)
             except OSError:
                 return
 
-    def _let_go(self) -> None:
+    def _close_memory(self) -> None:
         if self._memory is not None:
             self._memory.close()
             self._memory = None

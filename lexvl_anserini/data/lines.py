@@ -151,7 +151,7 @@ def parse_object(line: Line) -> dict[str, Any]:
             raise DataError(f"{line.where}: malformed JSON ({str(problem).partition(';')[0]})") from problem
     if not isinstance(record, dict):
         raise DataError(
-            f'{line.where}: a JSON {_json_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'
+            f'{line.where}: a JSON {_describe_type(record)}, expected an object such as {{"_id": ..., "text": ...}}'
         )
     return record
 
@@ -166,7 +166,7 @@ def string_field(record: dict[str, Any], key: str, where: str) -> str | None:
         return None
     value = record[key]
     if not isinstance(value, str):
-        raise DataError(f"{where}: {key!r} is {_json_type(value)}, expected a string (an empty one is allowed)")
+        raise DataError(f"{where}: {key!r} is {_describe_type(value)}, expected a string (an empty one is allowed)")
     return value
 
 
@@ -181,7 +181,7 @@ def whole_characters(value: Any) -> Any:
     return value
 
 
-def _json_type(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     if value is None:
         return "null"
     names = {bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object"}

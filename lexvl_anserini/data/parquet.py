@@ -51,7 +51,7 @@ def read_batches(
     """
     from pyarrow import parquet
 
-    with parquet_errors(path, failure), parquet.ParquetFile(path) as file:
+    with raise_parquet_errors(path, failure), parquet.ParquetFile(path) as file:
         schema = file.schema_arrow
         if missing := [name for name in columns if schema.names.count(name) != 1]:
             names = ", ".join(schema.names) or "none"
@@ -66,7 +66,7 @@ def read_batches(
 
 
 @contextmanager
-def parquet_errors(path: Path, failure: Failure) -> Iterator[None]:
+def raise_parquet_errors(path: Path, failure: Failure) -> Iterator[None]:
     """Turns what Arrow raises for damaged files into an error of one line.
 
     Arrow raises its own exceptions, but also the system's for what it cannot decompress or deserialise.
@@ -90,7 +90,7 @@ def is_text(kind: Any) -> bool:
     return bool(types.is_string(plain) or types.is_large_string(plain))
 
 
-def is_list_of(kind: Any, numbers: Callable[[Any], bool]) -> bool:
+def has_items(kind: Any, numbers: Callable[[Any], bool]) -> bool:
     """Whether a type of Arrow is a list of such numbers, of any length."""
     from pyarrow import types
 
@@ -101,14 +101,14 @@ def is_integers(kind: Any) -> bool:
     """Whether a type of Arrow is a list of integers."""
     from pyarrow import types
 
-    return is_list_of(kind, types.is_integer)
+    return has_items(kind, types.is_integer)
 
 
 def is_numbers(kind: Any) -> bool:
     """Whether a type of Arrow is a list of numbers."""
     from pyarrow import types
 
-    return is_list_of(kind, lambda numbers: types.is_floating(numbers) or types.is_integer(numbers))
+    return has_items(kind, lambda numbers: types.is_floating(numbers) or types.is_integer(numbers))
 
 
 # Row groups held at once, over all tables: readers of neighbouring rows take turns at the border of two.
@@ -125,15 +125,15 @@ def schema_of(path: Path) -> Schema:
     Raises:
         DataError: it cannot be read, or is no Parquet.
     """
-    with _opened(path) as file:
+    with _open_table(path) as file:
         return file.schema_arrow
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[ParquetFile]:
+def _open_table(path: Path) -> Iterator[ParquetFile]:
     from pyarrow.parquet import ParquetFile
 
-    with parquet_errors(path, DAMAGED), ParquetFile(path) as file:
+    with raise_parquet_errors(path, DAMAGED), ParquetFile(path) as file:
         yield file
 
 
@@ -160,12 +160,12 @@ def read_picture(path: Path, row: int) -> bytes:
         DataError: no such table, row or picture, or a damaged table.
     """
     state = state_of(path)
-    starts = _starts(path, state)
+    starts = _list_starts(path, state)
     if not 0 <= row < starts[-1]:
         raise DataError(f"{path}::{row}: no such row; the table has {starts[-1]:,}")
     group = bisect_right(starts, row) - 1
     with _LOCK:
-        value = _pictures(path, state, group)[row - starts[group]].as_py()
+        value = _read_pictures(path, state, group)[row - starts[group]].as_py()
     content = value.get("bytes") if isinstance(value, dict) else value
     if not content:
         raise DataError(f"{path}::{row}: no picture in this row")
@@ -173,16 +173,16 @@ def read_picture(path: Path, row: int) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _starts(path: Path, state: FileState) -> Sequence[int]:
+def _list_starts(path: Path, state: FileState) -> Sequence[int]:
     """The first row of each group, and the number of rows."""
-    with _opened(path) as file:
+    with _open_table(path) as file:
         groups = range(file.metadata.num_row_groups)
         return list(accumulate((file.metadata.row_group(group).num_rows for group in groups), initial=0))
 
 
 @lru_cache(maxsize=GROUPS_HELD)
-def _pictures(path: Path, state: FileState, group: int) -> ChunkedArray:
-    with _opened(path) as file:
+def _read_pictures(path: Path, state: FileState, group: int) -> ChunkedArray:
+    with _open_table(path) as file:
         column = picture_column(file.schema_arrow)
         if column is None:
             raise DataError(f"{path}: no column of pictures; it has {', '.join(file.schema_arrow.names)}")

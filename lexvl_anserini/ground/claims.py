@@ -56,23 +56,23 @@ class Comparison:
 
     def __str__(self) -> str:
         """The keys that differ, at any depth, for an error message: the first with their values, the others by name."""
-        keys = [key for name, values in self.differing.items() for key in _differing(name, *values)]
-        detailed = ["{}: {} found, {} requested".format(name, *_shown_apart(*pair)) for name, *pair in keys[:DETAILED]]
+        keys = [key for name, values in self.differing.items() for key in _list_differences(name, *values)]
+        detailed = ["{}: {} found, {} requested".format(name, *_show_apart(*pair)) for name, *pair in keys[:DETAILED]]
         others = ", ".join(name for name, *_ in keys[DETAILED:])
         return "; ".join([*detailed, f"also {others}"] if others else detailed)
 
 
-def _differing(name: str, request: Any, earlier: Any) -> Iterator[tuple[str, Any, Any]]:
+def _list_differences(name: str, request: Any, earlier: Any) -> Iterator[tuple[str, Any, Any]]:
     """The keys where two unequal values differ: name, earlier value, requested value."""
     if not (isinstance(request, Mapping) and isinstance(earlier, Mapping)):
         yield name, earlier, request
         return
     for key in {**request, **earlier}:
         if (pair := (request.get(key), earlier.get(key)))[0] != pair[1]:
-            yield from _differing(f"{name}.{key}", *pair)
+            yield from _list_differences(f"{name}.{key}", *pair)
 
 
-def _shown_apart(earlier: Any, request: Any) -> tuple[str, str]:
+def _show_apart(earlier: Any, request: Any) -> tuple[str, str]:
     """Two values as JSON, cut so that they show where they differ."""
     first, second = (shown(value, sys.maxsize) for value in (earlier, request))
     begin = len(commonprefix([first, second])) - BEFORE

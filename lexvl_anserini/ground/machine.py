@@ -62,7 +62,7 @@ def shipped_folder(name: str) -> Path:
     return installed if installed.is_dir() else root / "runs" / name
 
 
-def declared_versions() -> dict[str, SpecifierSet]:
+def read_declared_versions() -> dict[str, SpecifierSet]:
     """The versions of each package that ours declares to need; nothing in a checkout that is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -119,7 +119,7 @@ def check_model_libraries() -> None:
     """
     from packaging.version import Version
 
-    declared = declared_versions()
+    declared = read_declared_versions()
     for library, tested in MODEL_LIBRARIES.items():
         versions = declared.get(library, ())
         needed = ",".join(sorted(map(str, versions), reverse=True))
@@ -155,7 +155,7 @@ def home_folder() -> Path:
     try:
         return Path.home()
     except RuntimeError:  # neither $HOME nor an entry of the user
-        return private_folder()
+        return make_private_folder()
 
 
 def expanded_path(path: str | Path) -> Path:
@@ -170,7 +170,7 @@ def expanded_path(path: str | Path) -> Path:
 def cache_folder() -> Path:
     """The folder of what commands keep: ~/.cache/lexvl, or a private one where there is none and none can be made."""
     folder = home_folder() / CACHE
-    return folder if os.access(folder, os.F_OK) or can_write(folder) else private_folder() / CACHE
+    return folder if os.access(folder, os.F_OK) or can_write(folder) else make_private_folder() / CACHE
 
 
 def kernels_folder() -> Path:
@@ -179,7 +179,7 @@ def kernels_folder() -> Path:
     if named and can_write(Path(named)):
         return Path(named)
     folder = cache_folder()
-    return (folder if can_write(folder) else private_folder() / CACHE) / "kernels"
+    return (folder if can_write(folder) else make_private_folder() / CACHE) / "kernels"
 
 
 def can_write(folder: Path) -> bool:
@@ -189,7 +189,7 @@ def can_write(folder: Path) -> bool:
 
 
 @cache
-def private_folder() -> Path:
+def make_private_folder() -> Path:
     """A temporary folder of this user alone, the same one in each process; logs one line that names what to set.
 
     Where another user made the folder of its name, it is one of this process alone, and where nothing can be written, a

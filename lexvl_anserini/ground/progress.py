@@ -46,7 +46,7 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield batch
 
 
-def in_notebook() -> bool:
+def is_notebook() -> bool:
     """Whether a kernel of Jupyter runs this process."""
     shell = sys.modules.get("IPython")
     return shell is not None and "zmqshell" in type(shell.get_ipython()).__module__
@@ -55,13 +55,13 @@ def in_notebook() -> bool:
 @contextmanager
 def progress_bar(label: str, total: int | None, unit: str = "documents") -> Iterator[Progress]:
     """Yields `advance(n)`: a bar on a terminal and in a notebook, a line of the log every ten seconds elsewhere."""
-    if sys.stderr.isatty() or in_notebook():
+    if sys.stderr.isatty() or is_notebook():
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Bar(*columns, console=Console(stderr=not in_notebook()), transient=True) as bar:
+        with Bar(*columns, console=Console(stderr=not is_notebook()), transient=True) as bar:
             task = bar.add_task(label, total=total)
             yield lambda n: bar.advance(task, n)
         return

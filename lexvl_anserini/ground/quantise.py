@@ -203,7 +203,9 @@ class Quantiser:
         if side.scheme == "binary":
             return ones(weights)
         if side.scheme == "peak":
-            return quantised(weights, per_row(weights, peak_scales(weights, side.largest or 1)), side.largest)
+            return quantised(
+                weights, expand_rows(weights, compute_peak_scales(weights, side.largest or 1)), side.largest
+            )
         if side.scale is None:
             raise LexvlError("the quantiser is not calibrated; call calibrate with a sample of document vectors")
         return quantised(weights, side.scale, side.largest)
@@ -227,8 +229,8 @@ class Quantiser:
         assert side.bits is not None
         top = np.full(weights.shape[0], (1 << side.bits) - 1, dtype=np.float64)
         for _ in range(side.bits):
-            result = quantised(weights, per_row(weights, peak_scales(weights, top)), side.largest)
-            over = row_sum(result.impacts) * most >= SCORE_LIMIT
+            result = quantised(weights, expand_rows(weights, compute_peak_scales(weights, top)), side.largest)
+            over = sum_rows(result.impacts) * most >= SCORE_LIMIT
             if not over.any():
                 break
             top[over] = (top[over] - 1) // 2  # one bit less
@@ -254,18 +256,18 @@ class Quantiser:
 def row_max(matrix: Matrix) -> np.ndarray:
     """Largest stored value per row, 0 for an empty one; float64 [n]."""
     result = np.zeros(matrix.shape[0])
-    np.maximum.at(result, per_row(matrix, np.arange(matrix.shape[0])), matrix.data)
+    np.maximum.at(result, expand_rows(matrix, np.arange(matrix.shape[0])), matrix.data)
     return result
 
 
-def row_sum(matrix: Matrix) -> np.ndarray:
+def sum_rows(matrix: Matrix) -> np.ndarray:
     """Sum per row."""
     result = np.zeros(matrix.shape[0], matrix.data.dtype)
-    np.add.at(result, per_row(matrix, np.arange(matrix.shape[0])), matrix.data)
+    np.add.at(result, expand_rows(matrix, np.arange(matrix.shape[0])), matrix.data)
     return result
 
 
-def with_values(matrix: Matrix, values: np.ndarray) -> Any:
+def replace_values(matrix: Matrix, values: np.ndarray) -> Any:
     """A matrix of the same type with these values of its entries; those of 0 are left out."""
     present = values != 0
     indptr = np.concatenate([[0], np.cumsum(present)])[matrix.indptr].astype(matrix.indptr.dtype)
@@ -277,20 +279,20 @@ def with_values(matrix: Matrix, values: np.ndarray) -> Any:
     )
 
 
-def peak_scales(weights: Matrix, largest: Any) -> np.ndarray:
+def compute_peak_scales(weights: Matrix, largest: Any) -> np.ndarray:
     """Per row, the scale that makes its largest weight `largest`; float64 [n]."""
     peaks = row_max(weights)
     return np.divide(largest, peaks, out=np.ones_like(peaks), where=peaks > 0)
 
 
-def per_row(matrix: Matrix, values: np.ndarray) -> np.ndarray:
+def expand_rows(matrix: Matrix, values: np.ndarray) -> np.ndarray:
     """`values` [n] repeated for each stored entry of its row."""
     return np.repeat(values, np.diff(matrix.indptr))
 
 
 def ones(weights: Matrix) -> Quantised:
     """Every stored weight becomes 1."""
-    return Quantised(with_values(weights, np.ones(len(weights.data), np.int64)), 0, 0)
+    return Quantised(replace_values(weights, np.ones(len(weights.data), np.int64)), 0, 0)
 
 
 def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
@@ -309,7 +311,7 @@ def quantised(weights: Matrix, scale: Any, largest: int | None) -> Quantised:
         place = int(np.argmin((rounded >= 0) & (rounded < SCORE_LIMIT)))
         row = int(np.searchsorted(weights.indptr, place, side="right")) - 1
         raise TooLargeImpact(rounded[place], row, int(weights.indices[place]))
-    impacts = with_values(weights, rounded.astype(np.int64))
+    impacts = replace_values(weights, rounded.astype(np.int64))
     return Quantised(impacts, clipped, len(rounded) - len(impacts.data))
 
 
@@ -319,7 +321,7 @@ def bounded(result: Quantised, max_impact: int) -> Quantised:
     Raises:
         LexvlError: the sum of a query's weights times `max_impact` reaches it; proposes bits.
     """
-    sums = row_sum(result.impacts)
+    sums = sum_rows(result.impacts)
     if len(sums) and (worst := int(sums.max()) * max_impact) >= SCORE_LIMIT:
         raise LexvlError(
             f"query {int(sums.argmax())} could score {worst}, at or above 2^24, where Lucene's sums are not exact; "

@@ -105,7 +105,7 @@ def _find_problems(value: Any, expected: Any, place: str) -> Iterator[tuple[str,
     if kind is Any or (value is None and null):
         return
     if not _fits(value, kind):
-        names = " or ".join(map(_name_type, (kind, *null)))
+        names = " or ".join(map(_describe_type, (kind, *null)))
         yield place, "missing" if value is MISSING else shown(value), names
         return
     for name, item, inner in _open(value, kind):
@@ -143,7 +143,7 @@ def _is_entry(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Entry)
 
 
-def _name_type(kind: Any) -> str:
+def _describe_type(kind: Any) -> str:
     return NAMES.get(kind) or ("a list" if get_origin(kind) in (list, tuple) else "an object")
 
 

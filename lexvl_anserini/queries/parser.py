@@ -87,14 +87,14 @@ def tokens_of(expression: str) -> list[Token]:
             continue
         match = TOKEN.match(expression, start)
         if match is None:
-            raise _malformed(expression, start, "expected a term, +, -, a bracket or a closed quote")
+            raise _describe_malformed(expression, start, "expected a term, +, -, a bracket or a closed quote")
         kind = next(k for k in ("open", "close", "boost", "sign", "operator", "field", "term") if match[k] is not None)
         tokens.append(Token(kind, match, start))
         start = match.end()
     return tokens
 
 
-def unquoted(text: str) -> str:
+def remove_quotes(text: str) -> str:
     """`"a \\" b"` -> `a " b`; a bare word is itself."""
     return re.sub(r"\\(.)", r"\1", text[1:-1], flags=re.DOTALL) if text.startswith('"') else text
 
@@ -108,12 +108,12 @@ class _Parser:
         self.nesting = 0
 
     def whole(self) -> Clause:
-        clause = self.side_by_side()
+        clause = self.parse_side_by_side()
         if self.place < len(self.tokens):
             raise self.malformed("no bracket is open here")
         return clause
 
-    def side_by_side(self) -> Clause:
+    def parse_side_by_side(self) -> Clause:
         required, forbidden, optional = [], [], []
         while (kind := self.kind()) is not None and kind != "close":
             sign = self.take().match["sign"] if kind == "sign" else ""
@@ -162,13 +162,13 @@ class _Parser:
     def primary(self) -> Clause:
         kind = self.kind()
         if kind == "term":
-            return Term(unquoted(self.take().match["term"]))
+            return Term(remove_quotes(self.take().match["term"]))
         if kind == "field":
             return _field(self.take().match, self.fields)
         if kind != "open":
             raise self.malformed("expected a term, a field or a bracket")
         self.take()
-        clause = self.nested(self.side_by_side)
+        clause = self.nested(self.parse_side_by_side)
         if self.kind() != "close":
             raise self.malformed("a bracket is not closed")
         self.take()
@@ -202,14 +202,14 @@ class _Parser:
 
     def malformed(self, problem: str) -> UsageError:
         start = self.tokens[self.place].start if self.place < len(self.tokens) else len(self.expression)
-        return _malformed(self.expression, start, problem)
+        return _describe_malformed(self.expression, start, problem)
 
 
 def _field(match: re.Match[str], fields: Collection[str]) -> Clause:
     """The clause of `field:value` or `field:[low TO high]`."""
     field = match["field"]
     if match["left"] is None:
-        value = unquoted(match["value"])
+        value = remove_quotes(match["value"])
         if field in fields:
             return Term(in_field(field, value))
         if field.startswith("meta.") and (span := SPAN.fullmatch(match["value"])):
@@ -217,11 +217,11 @@ def _field(match: re.Match[str], fields: Collection[str]) -> Clause:
         return Text(value) if field == "text" else Ids((value,)) if field == "id" else Equals(field, value)
     if not field.startswith("meta."):
         raise UsageError(f"{match[0]!r}: only metadata fields have ranges, meta.key:[low TO high]")
-    low, high = (None if end == "*" else unquoted(end) for end in (match["low"], match["high"]))
+    low, high = (None if end == "*" else remove_quotes(end) for end in (match["low"], match["high"]))
     return Range(field, low, high, match["left"] == "[", match["right"] == "]")
 
 
-def _malformed(expression: str, start: int, problem: str) -> UsageError:
+def _describe_malformed(expression: str, start: int, problem: str) -> UsageError:
     rest = repr(expression[start : start + 20]) if start < len(expression) else "its end"
     shown = expression if len(expression) <= SHOWN_CHARACTERS else expression[: SHOWN_CHARACTERS - 3] + "..."
     return UsageError(f"expression {shown!r}, at {rest}: {problem}")

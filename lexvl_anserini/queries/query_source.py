@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from lexvl_anserini.data.dataset import Dataset, dataset_of, family_of
+from lexvl_anserini.data.dataset import Dataset, dataset_of, get_family
 from lexvl_anserini.data.lines import parse_object, plain_suffix, read_lines
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
 from lexvl_anserini.ground.files import file_sha256, read_json
@@ -124,7 +124,7 @@ def read_queries(path: Path, index: Path, manifest: Manifest, vocabulary: Path |
     seen: set[str] = set()
     for line in read_lines(path):
         where = line.where
-        query = _query(parse_object(line), where)
+        query = _parse_query(parse_object(line), where)
         if query.query_id in seen:
             raise DataError(f"{where}: query id {query.query_id!r} a second time; ids must be distinct")
         seen.add(query.query_id)
@@ -147,9 +147,9 @@ def topic_source(
     split: str | None = None,
 ) -> TopicSource:
     """Finds the topics: a file of topics or of encoded queries, a dataset's split, or those of the corpus."""
-    from lexvl_anserini.data.topics import is_file_of_topics, read_topics
+    from lexvl_anserini.data.topics import is_topics_file, read_topics
 
-    if topics and is_file_of_topics(topics):
+    if topics and is_topics_file(topics):
         if split:
             raise UsageError(f"{topics}: a file of topics has no splits; leave out --split {split}")
         path = Path(topics)
@@ -157,15 +157,15 @@ def topic_source(
         stream: Callable[[], Iterator[Query]] = partial(read_topics, path, escape_ids)
         judged: CorpusRef | None = None
         origin = Origin()
-        encoded = _holds_vectors(path)
+        encoded = _has_vectors(path)
         if encoded:
             stream = partial(read_queries, path, index, manifest, vocabulary)
-            origin = Origin(_manifest_beside(path).get("topics") or {})
+            origin = Origin(_read_manifest(path).get("topics") or {})
         if origin.dataset:
             judged = CorpusRef(origin.dataset, origin.split or None, data_dir or origin.data_dir, escape_ids, direction)
         return TopicSource(stream, path.name, judged, origin.remove_query, file_sha256(path), encoded)
     ref = manifest.corpus.ref.at(data_dir)
-    if not topics and family_of(ref.name) not in CORPORA:
+    if not topics and get_family(ref.name) not in CORPORA:
         raise UsageError(
             f"{index}: its corpus {ref.name!r} is no dataset, so it has no topics; name a file of topics, or "
             "a dataset, with --topics"
@@ -176,9 +176,9 @@ def topic_source(
 
 def load_topics(ref: CorpusRef) -> TopicSource:
     """The topics of a dataset's split, or of a file if there is one of that name."""
-    from lexvl_anserini.data.topics import is_file_of_topics, read_topics
+    from lexvl_anserini.data.topics import is_topics_file, read_topics
 
-    if is_file_of_topics(ref.name):
+    if is_topics_file(ref.name):
         return TopicSource(partial(read_topics, Path(ref.name)), ref.name)
     return TopicSource.of(dataset_of(ref))
 
@@ -246,7 +246,7 @@ def vocabulary_file(index: Path, manifest: Path | None) -> Path | None:
     return path if path.is_file() else None
 
 
-def _holds_vectors(path: Path) -> bool:
+def _has_vectors(path: Path) -> bool:
     """True if the first line is an encoded query."""
     if plain_suffix(path) != ".jsonl":
         return False
@@ -254,7 +254,7 @@ def _holds_vectors(path: Path) -> bool:
     return first is not None and "vector" in parse_object(first)
 
 
-def _query(row: dict[str, Any], where: str) -> ImpactQuery:
+def _parse_query(row: dict[str, Any], where: str) -> ImpactQuery:
     """One encoded query."""
     query_id, vector = row.get("id"), row.get("vector")
     if not isinstance(query_id, str) or query_id.split() != [query_id]:
@@ -270,7 +270,7 @@ def _query(row: dict[str, Any], where: str) -> ImpactQuery:
     return ImpactQuery(query_id, vector)
 
 
-def _manifest_beside(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> dict[str, Any]:
     """The manifest that `encode --topics` writes beside encoded queries; empty where there is none."""
     beside = manifest_path(path)
     if not beside.is_file():
@@ -282,7 +282,7 @@ def _manifest_beside(path: Path) -> dict[str, Any]:
 
 def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
     """Compares the manifest beside encoded queries, if there is one, with the index's."""
-    theirs = _manifest_beside(path)
+    theirs = _read_manifest(path)
     # Only the query side of the quantiser decides what a query looks like; the document side may not be calibrated.
     for part, key in (("vocabulary", "digest"), ("quantiser", "query")):
         value, expected = (theirs.get(part) or {}).get(key), getattr(manifest, part).get(key)

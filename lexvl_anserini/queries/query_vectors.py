@@ -30,7 +30,7 @@ from lexvl_anserini.encoders.encoder import as_dense, as_lexical
 from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.ground.claims import claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import atomic_write, packed, read_json, same_file
+from lexvl_anserini.ground.files import atomic_write, is_same_file, packed, read_json
 from lexvl_anserini.ground.manifest import (
     Counts,
     EncoderRef,
@@ -65,10 +65,10 @@ def encode_queries(
     from lexvl_anserini.ground.quantise import Quantiser
 
     quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else Quantiser()
-    return quantised_queries(model, topics, quantiser, manifest.counts.max_impact, batch_size)
+    return quantise_queries(model, topics, quantiser, manifest.counts.max_impact, batch_size)
 
 
-def quantised_queries(
+def quantise_queries(
     model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, max_impact: int | None, batch_size: int = 32
 ) -> Iterator[Query]:
     """As `encode_queries`, with a given quantiser; topics for BM25 stay as they are."""
@@ -98,10 +98,10 @@ def queries_of(
     elif isinstance(tower, FieldsTower):
         yield from map(ImpactQuery, query_ids, field_vectors(tower, inputs, max_impact, batch_size))
     else:
-        yield from map(ImpactQuery, query_ids, lexical_vectors(tower, inputs, quantiser, max_impact, batch_size))
+        yield from map(ImpactQuery, query_ids, encode_lexical(tower, inputs, quantiser, max_impact, batch_size))
 
 
-def lexical_vectors(
+def encode_lexical(
     tower: Tower, inputs: Sequence[Any], quantiser: Quantiser, max_impact: int | None, batch_size: int
 ) -> Sequence[Mapping[str, int]]:
     """Term -> weight of each input of a lexical tower."""
@@ -125,7 +125,7 @@ def field_vectors(
             assert field.analyse is not None
             own: Sequence[Mapping[str, int]] = [Counter(field.analyse(text)) for text in items]
         else:
-            own = lexical_vectors(field.tower, items, field.quantiser, max_impact, batch_size)
+            own = encode_lexical(field.tower, items, field.quantiser, max_impact, batch_size)
         for number, vector in zip(there, own, strict=True):
             vectors[number].update({in_field(field.name, term): field.weight * w for term, w in vector.items()})
     return [halved(vector, max_impact or 1) for vector in vectors]
@@ -164,7 +164,7 @@ def encode_topics(
         quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
         encoder = model.identity()
         terms: Mapping[str, Any] = {"size": len(vocabulary), "digest": vocabulary.digest}
-        encode = partial(quantised_queries, quantiser=quantiser, max_impact=None)
+        encode = partial(quantise_queries, quantiser=quantiser, max_impact=None)
     else:
         encoder, terms = EncoderRef({**index.encoder, "options": dict(model.options)}), index.vocabulary
         encode = partial(encode_queries, manifest=index)
@@ -191,11 +191,11 @@ def finished_queries(output: Path, request: Mapping[str, Any], overwrite: bool) 
     if not output.exists() or overwrite:
         return None
     beside = manifest_path(output)
-    with same_file(output):
+    with is_same_file(output):
         if not beside.exists():
             raise ArtefactError(f"{output}: exists without {beside.name}; --overwrite replaces it")
         content = read_json(beside, "manifest of the queries")
-    expected, stored = queries_request(request), queries_request(content)
+    expected, stored = describe_request(request), describe_request(content)
     if stored["topics"] and "topics_sha256" not in stored:
         del expected["topics_sha256"]  # an older file of a dataset's topics, which the entry `topics` names
     if "contents" not in stored:
@@ -206,7 +206,7 @@ def finished_queries(output: Path, request: Mapping[str, Any], overwrite: bool) 
     return Counts(content.get("counts", {})).topics
 
 
-def queries_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def describe_request(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What decides the bytes of encoded topics, from their manifest; the folders of checkpoint and dataset do not.
 
     Nor does the dataset's rule, which is about their lists: until 0.2.0 all folders `beir:PATH` had BEIR's.
@@ -229,7 +229,7 @@ def _write_topics(
     queries = encode(stream)
     texts = (topic.text or "" for topic in again)
     with atomic_write(output) as out:
-        count = query_lines(cast(Iterable[ImpactQuery], queries), texts, out, output.suffix)
+        count = format_queries(cast(Iterable[ImpactQuery], queries), texts, out, output.suffix)
         write_beside(output, out, {**request, "counts": {"topics": count}})
     return count
 
@@ -237,10 +237,10 @@ def _write_topics(
 def write_queries(queries: Iterable[ImpactQuery], output: Path, texts: Iterable[str] | None = None) -> int:
     """Writes queries as JSON lines `{"id","contents","vector"}`, gzip if the name ends in .gz; returns their number."""
     with atomic_write(output) as out:
-        return query_lines(queries, repeat("") if texts is None else texts, out, output.suffix)
+        return format_queries(queries, repeat("") if texts is None else texts, out, output.suffix)
 
 
-def query_lines(queries: Iterable[ImpactQuery], texts: Iterable[str], out: BinaryIO, suffix: str) -> int:
+def format_queries(queries: Iterable[ImpactQuery], texts: Iterable[str], out: BinaryIO, suffix: str) -> int:
     """The lines of `write_queries` into an open file whose name has that suffix; returns their number."""
     count = 0
     with packed(out, suffix) as lines:
@@ -270,16 +270,16 @@ class QueryBatch:
         for query_id, vector in queries:
             plain = isinstance(vector, TermWeights) or set(map(type, vector.values())) <= {int}
             self.query_ids.append(query_id)
-            self.vectors.append(vector if plain else _integers(query_id, vector))
+            self.vectors.append(vector if plain else _is_integers(query_id, vector))
         self.ends = np.fromiter(accumulate(map(len, self.vectors), initial=0), np.int64, len(self.vectors) + 1)
         try:
-            self.weights = together([*map(_weights, self.vectors)], NO_WEIGHTS)
+            self.weights = together([*map(_check_weights, self.vectors)], NO_WEIGHTS)
             inside = not len(self.weights) or 1 <= self.weights.min() <= self.weights.max() < SCORE_LIMIT
         except OverflowError:
             inside = False
         if not inside:
             for query_id, vector in zip(self.query_ids, self.vectors, strict=True):
-                _integers(query_id, vector)
+                _is_integers(query_id, vector)
 
     @classmethod
     def of(cls, queries: QueryBatch | Sequence[ImpactQuery]) -> QueryBatch:
@@ -309,13 +309,13 @@ def together(arrays: Sequence[np.ndarray], none: np.ndarray) -> np.ndarray:
     return np.asarray(arrays[0], none.dtype) if len(arrays) == 1 else np.concatenate([none, *arrays])
 
 
-def _weights(vector: Mapping[str, int]) -> np.ndarray:
+def _check_weights(vector: Mapping[str, int]) -> np.ndarray:
     if isinstance(vector, TermWeights):
         return vector.weights
     return np.fromiter(vector.values(), np.int64, len(vector))
 
 
-def _integers(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
+def _is_integers(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
     """The weights as Python's own integers."""
     try:
         return Impacts(vector).vector

@@ -44,18 +44,18 @@ LARGEST = 1e30
 SHARED = ("topics", "topics_sha256", "dataset", "split", "data_dir", "remove_query")
 
 
-def min_max(scores: np.ndarray) -> np.ndarray:
+def normalise_min_max(scores: np.ndarray) -> np.ndarray:
     """Scores [n] brought to 0..1 by the list's least and greatest; 1 where all are equal."""
     low, high = scores.min(), scores.max()
     return (scores - low) / (high - low) if high > low else scores * 0 + 1
 
 
-def as_given(scores: np.ndarray) -> np.ndarray:
+def keep_scores(scores: np.ndarray) -> np.ndarray:
     """Scores as they are."""
     return scores
 
 
-def mean_deviation(scores: np.ndarray) -> np.ndarray:
+def normalise_deviation(scores: np.ndarray) -> np.ndarray:
     """Scores [n] as standard deviations above the list's mean; 0 where all are equal."""
     distances = scores - fsum(scores) / len(scores)
     deviation = (fsum(distances**2) / len(scores)) ** 0.5
@@ -63,9 +63,9 @@ def mean_deviation(scores: np.ndarray) -> np.ndarray:
 
 
 NORMALISATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "min-max": min_max,
-    "none": as_given,
-    "z-score": mean_deviation,
+    "min-max": normalise_min_max,
+    "none": keep_scores,
+    "z-score": normalise_deviation,
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from lexvl_anserini.data.lines import BOM, open_packed
 from lexvl_anserini.ground.claims import Claim, claim, ensure
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
-from lexvl_anserini.ground.files import atomic_write, file_sha256, packed, same_file
+from lexvl_anserini.ground.files import atomic_write, file_sha256, is_same_file, packed
 from lexvl_anserini.ground.manifest import Counts, RunManifest, manifest_path, read_run_manifest, write_beside
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs.order import RankedList
@@ -50,7 +50,7 @@ def is_finished(output: Path, planned: RunManifest, overwrite: bool) -> bool:
         raise UsageError(f"{output}: a folder; --output names the run's file, for example {output / 'run.trec'}")
     if not output.exists() or overwrite:
         return False
-    with same_file(output):
+    with is_same_file(output):
         manifest = read_run_manifest(output)
     if manifest is None:
         raise ArtefactError(f"{output}: exists without {manifest_path(output).name}; --overwrite replaces it")
@@ -87,15 +87,17 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
         unscored: an MS MARCO run (query-id, doc-id, rank) is read too. Each document's score is 1 / rank, as in the
             conversion that MS MARCO's tools make; no two documents of a topic have the same.
     """
-    if unscored and len(next((line for line in _lines(path) if line.strip()), b"").split()) == 3:
-        return _checked(path, _parse_unscored, distinct_ranks=True)
-    return _checked(path, _parse)
+    if unscored and len(next((line for line in _format_lines(path) if line.strip()), b"").split()) == 3:
+        return _check_fields(path, _parse_unscored, distinct_ranks=True)
+    return _check_fields(path, _parse)
 
 
-def _checked(path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False) -> Iterator[ScoredDoc]:
+def _check_fields(
+    path: Path, parse: Callable[[bytes, str], ScoredDoc], distinct_ranks: bool = False
+) -> Iterator[ScoredDoc]:
     """The lines of a run, each document once for a topic."""
     seen: dict[str, set[str | int]] = {}
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_format_lines(path), start=1):
         if line.strip():
             scored = parse(line, f"{path} line {number}")
             documents = seen.setdefault(scored.query_id, set())
@@ -193,7 +195,7 @@ def write_run(
                 lines += len(hits)
                 if hits:
                     _refuse_unwritable(path, hits, tag)
-                    text.write(_lines_of(hits, manifest, tag).encode())
+                    text.write(_read_lines(hits, manifest, tag).encode())
         counts = Counts(topics=topics, topics_without_hits=without, lines=lines)
         out.flush()
         digest = file_sha256(Path(out.name))
@@ -202,7 +204,7 @@ def write_run(
     return written
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _format_lines(path: Path) -> Iterator[bytes]:
     """The lines of a plain or compressed file, without a byte order mark."""
     try:
         with open_packed(path) as source:
@@ -218,7 +220,7 @@ def _parse(line: bytes, where: str) -> ScoredDoc:
     if len(columns) != 6:
         hint = HINTS.get(len(columns), "")
         raise DataError(f"{where}: {len(columns)} columns, expected 6 (query-id Q0 doc-id rank score tag){hint}")
-    query_id, _, doc_id, rank, score, _ = _decoded(columns, where)
+    query_id, _, doc_id, rank, score, _ = _decode(columns, where)
     try:
         parsed = ScoredDoc(query_id, doc_id, int(rank), float(score))
         # Python reads 1_0 as 10.
@@ -238,7 +240,7 @@ def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
     columns = line.split()
     if len(columns) != 3:
         raise DataError(f"{where}: {len(columns)} columns, expected 3 as in the first line (query-id, doc-id, rank)")
-    query_id, doc_id, rank = _decoded(columns, where)
+    query_id, doc_id, rank = _decode(columns, where)
     if not (rank.isascii() and rank.isdecimal() and 0 < int(rank[:20]) <= LARGEST_RANK):
         raise DataError(
             f"{where}: rank {rank[:40]!r}, expected a whole number from 1; a run has three columns (query-id, doc-id, "
@@ -248,7 +250,7 @@ def _parse_unscored(line: bytes, where: str) -> ScoredDoc:
     return ScoredDoc(query_id, doc_id, int(rank), 1 / int(rank))
 
 
-def _decoded(columns: Sequence[bytes], where: str) -> list[str]:
+def _decode(columns: Sequence[bytes], where: str) -> list[str]:
     try:
         return [column.decode() for column in columns]
     except UnicodeDecodeError as error:
@@ -273,7 +275,7 @@ def _refuse_unwritable(path: Path, hits: RankedList, tag: str) -> None:
             )
 
 
-def _lines_of(hits: RankedList, manifest: RunManifest, tag: str) -> str:
+def _read_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
     """The lines of a list in the format of the run."""
     if manifest.output_format == "msmarco":
         start = f"{hits.query_id}\t"
@@ -281,11 +283,14 @@ def _lines_of(hits: RankedList, manifest: RunManifest, tag: str) -> str:
     scores = hits.scores.tolist()
     start, end = f"{hits.query_id} Q0 ", f" {tag}\n"
     numbered = zip(
-        hits.doc_ids, hits.ranks, map(_number, strict_scores(scores) if manifest.strict_scores else scores), strict=True
+        hits.doc_ids,
+        hits.ranks,
+        map(_parse_number, strict_scores(scores) if manifest.strict_scores else scores),
+        strict=True,
     )
     return "".join([f"{start}{doc_id} {rank} {score}{end}" for doc_id, rank, score in numbered])
 
 
-def _number(score: float) -> str:
+def _parse_number(score: float) -> str:
     """A whole number without a fraction, another as the shortest decimal that reads as the same float."""
     return str(int(score)) if score.is_integer() else repr(score)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import orjson
 
-from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes, field_bytes
+from lexvl_anserini.data.checks import CorpusSummary, check_corpus, document_bytes, pack_field
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.data.digests import FileDigests
 from lexvl_anserini.data.pictures.images import FAIL, OnError
@@ -174,11 +174,11 @@ class Covered:
 
     def fields(self, document: Document) -> tuple[str | None, str | None]:
         """SHA-256 (hex) of the picture or of the vector's table, and the metadata as JSON; None for what is absent."""
-        reference = self._reference(document)
+        reference = self._find_reference(document)
         picture = None if reference is None else self.files.of(reference) or UNREADABLE
-        return picture, _json(document) if self.metadata else None
+        return picture, _format_metadata(document) if self.metadata else None
 
-    def _reference(self, document: Document) -> str | None:
+    def _find_reference(self, document: Document) -> str | None:
         """The reference of the picture or vector that the tower reads; None if it reads the text only, or nothing."""
         if document.image is None or document.problem is not None:
             return None
@@ -200,7 +200,7 @@ class CoveredDigest:
         for document in documents:
             fields = self._covered.fields(document)
             self._any |= fields != (None, None)
-            data = b"".join(map(field_bytes, fields))
+            data = b"".join(map(pack_field, fields))
             these.update(data)
             self._whole.update(data)
         return these.hexdigest()
@@ -210,7 +210,7 @@ class CoveredDigest:
         return self._whole.hexdigest() if self._any else None
 
 
-def _json(document: Document) -> str:
+def _format_metadata(document: Document) -> str:
     """A document's metadata as the shards store it."""
     try:
         return orjson.dumps(dict(document.metadata)).decode()
@@ -284,7 +284,7 @@ class WholeCorpus:
             self._held.clear()
         if self.part is not None and (covered.metadata or self._summary.images):
             first, count = self._span()
-            contents.add(islice(self._again(), first, first + count))
+            contents.add(islice(self._start_again(), first, first + count))
         return self._summary._replace(contents=contents.hexdigest())
 
     def settled(self, request: Manifest, output: Path) -> Manifest:
@@ -294,7 +294,7 @@ class WholeCorpus:
     def calibrated(self, quantiser: Quantiser, model: Encoder, batch_size: int, on_error: OnError) -> Quantiser:
         """From a sample of all documents, which are in memory, or read again up to the last one of the sample."""
         return calibrated(
-            quantiser, self._again(), self._summary.documents, model, batch_size, on_error, self.dataset.name
+            quantiser, self._start_again(), self._summary.documents, model, batch_size, on_error, self.dataset.name
         )
 
     def documents(self) -> Iterator[Document]:
@@ -314,11 +314,11 @@ class WholeCorpus:
     def _span(self) -> tuple[int, int]:
         return (self.part or Part()).span(self._summary.documents)
 
-    def _again(self) -> Iterator[Document]:
+    def _start_again(self) -> Iterator[Document]:
         return iter(self._held) if self._held else self.dataset.documents()
 
 
-def reading_of(dataset: Dataset, part: Part | PartOfPlan | None) -> CorpusReading:
+def choose_reading(dataset: Dataset, part: Part | PartOfPlan | None) -> CorpusReading:
     """The documents of a part, or of the whole corpus."""
     return WholeCorpus(dataset, part) if part is None or isinstance(part, Part) else part(dataset)
 

@@ -46,10 +46,10 @@ from lexvl_anserini.ground.progress import Progress, batched, silent
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
 from lexvl_anserini.ground.records import NO_METADATA, ImpactDocument, Vocabulary, in_field
 from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shards
-from lexvl_anserini.shards.manifests import combined_corpus, source_digest
+from lexvl_anserini.shards.manifests import merge_corpora, source_digest
 from lexvl_anserini.shards.reading import (
     checked_shards,
-    counted_impacts,
+    count_impacts,
     read_contents,
     read_ids,
     read_metadata,
@@ -113,7 +113,7 @@ class FieldSource(NamedTuple):
         )
 
 
-def own_weight(quantiser: Quantiser | None) -> int:
+def compute_own_weight(quantiser: Quantiser | None) -> int:
     """The weight with which a query weight of a field counts `LARGEST` at its largest; of a count, each word does."""
     side = (quantiser or Quantiser()).query
     largest = side.largest if side.scheme != "fixed" else side.scale
@@ -191,16 +191,16 @@ def open_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis, 
     if manifest.kind == "impact":
         vocabulary = read_vocabulary(folder, manifest)
         quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
-        vectors = partial(counted_impacts, vocabulary=vocabulary)
-        documents = _documents(folder, manifest, lambda path, entry: vectors(path, entry))
+        vectors = partial(count_impacts, vocabulary=vocabulary)
+        documents = _read_documents(folder, manifest, lambda path, entry: vectors(path, entry))
         add_cut(cut, manifest.counts.clipped, manifest.counts.dropped)
         return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents)
     settings = BM25Settings.of(manifest.encoder.options)
     texts = (document.contents for document in read_texts(folder, manifest))
-    weights, vocabulary = bm25_weights(texts, analysis(settings), settings.k1, settings.b)
+    weights, vocabulary = compute_bm25(texts, analysis(settings), settings.k1, settings.b)
     quantiser = BM25_QUANTISER.calibrate(weights)
-    vectors_of = _impacts(weights, vocabulary, quantiser, doc_ids, cut)
-    documents = _documents(folder, manifest, lambda path, entry: islice(vectors_of, entry.documents))
+    vectors_of = _quantise_texts(weights, vocabulary, quantiser, doc_ids, cut)
+    documents = _read_documents(folder, manifest, lambda path, entry: islice(vectors_of, entry.documents))
     return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents)
 
 
@@ -209,7 +209,7 @@ def add_cut(cut: Counts, clipped: int, dropped: int) -> None:
     cut.update(clipped=cut.clipped + clipped, dropped=cut.dropped + dropped)
 
 
-def _impacts(
+def _quantise_texts(
     weights: sparse.csr_matrix, vocabulary: Vocabulary, quantiser: Quantiser, doc_ids: Iterable[str], cut: Counts
 ) -> Iterator[ImpactDocument]:
     """The documents of CSR [n, V]; counts what quantising clips and drops."""
@@ -221,7 +221,7 @@ def _impacts(
             yield ImpactDocument(next(ids), vector)
 
 
-def _documents(
+def _read_documents(
     folder: Path, manifest: Manifest, vectors: Callable[[Path, ShardRecord], Iterable[ImpactDocument]]
 ) -> Iterator[FieldDocument]:
     """The documents of a folder of shards with what is stored beside their vectors."""
@@ -290,7 +290,7 @@ def agreeing(there: Mapping[str, FieldDocument]) -> dict[str, Any]:
     return values
 
 
-def layout_of(manifests: Sequence[Manifest]) -> Layout:
+def choose_layout(manifests: Sequence[Manifest]) -> Layout:
     """How the whole is stored: in the compact format if a field is, with the texts and metadata that a field has."""
     layouts = [manifest.layout for manifest in manifests]
     parquet = any(layout.get("shard_format") == "parquet" for layout in layouts)
@@ -305,7 +305,7 @@ def layout_of(manifests: Sequence[Manifest]) -> Layout:
 
 def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: Counts, progress: Progress) -> Manifest:
     """Writes the shards of fields, and their manifest."""
-    layout = layout_of([source.manifest for source in sources])
+    layout = choose_layout([source.manifest for source in sources])
     vocabulary = Vocabulary(in_field(source.name, term) for source in sources for term in source.vocabulary.terms)
     rows = aligned([source.documents for source in sources], [source.doc_ids for source in sources])
     with new_folder(output) as part:
@@ -316,7 +316,7 @@ def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: 
                 yield write_shard(part, layout.name(number), shard, vocabulary, layout)
                 progress(len(batch))
 
-        request = request_joined(sources, LayoutEntry({**layout.to_json(), FIELDS: noted}))
+        request = build_request(sources, LayoutEntry({**layout.to_json(), FIELDS: noted}))
         manifest = write_shards(part, request, vocabulary, join(), cut)
     for source in sources:
         if lacking := manifest.counts.documents - len(source.doc_ids):
@@ -324,7 +324,7 @@ def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: 
     return manifest
 
 
-def request_joined(sources: Sequence[FieldSource], layout: LayoutEntry) -> Manifest:
+def build_request(sources: Sequence[FieldSource], layout: LayoutEntry) -> Manifest:
     """The manifest of the whole, without shards and counts."""
     corpora = [source.manifest.corpus for source in sources]
     same = len({(corpus.digest, str(corpus.part)) for corpus in corpora}) == 1
@@ -333,7 +333,7 @@ def request_joined(sources: Sequence[FieldSource], layout: LayoutEntry) -> Manif
         name=FIELDS,
         checkpoint=None,
         checkpoint_digest=None,
-        options={f"{source.name}.weight": own_weight(source.quantiser) for source in sources},
+        options={f"{source.name}.weight": compute_own_weight(source.quantiser) for source in sources},
         fields=[source.entry() for source in sources],
     )
     return replace(
@@ -341,7 +341,7 @@ def request_joined(sources: Sequence[FieldSource], layout: LayoutEntry) -> Manif
         kind="impact",
         encoder=encoder,
         quantiser=QuantiserEntry(),
-        corpus=corpora[0] if same else combined_corpus(corpora, documents),
+        corpus=corpora[0] if same else merge_corpora(corpora, documents),
         layout=layout,
     )
 
@@ -350,7 +350,7 @@ def request_joined(sources: Sequence[FieldSource], layout: LayoutEntry) -> Manif
 BM25_QUANTISER = Quantiser(SideQuantiser("calibrated", 8), SideQuantiser("fixed", None, 1.0))
 
 
-def bm25_weights(
+def compute_bm25(
     texts: Iterable[str], analyse: Callable[[str], Iterable[str]], k1: float, b: float
 ) -> tuple[sparse.csr_matrix, Vocabulary]:
     """The weights of all texts, CSR [n, V] float32, and their words, the most frequent first.

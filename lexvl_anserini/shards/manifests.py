@@ -85,22 +85,22 @@ def requested(
             **({} if dataset.passages is None else {"passages": dataset.passages}),
             documents=summary.documents,
             digest=summary.digest,
-            **({} if part is None else part_of_corpus(part, summary.documents)),
+            **({} if part is None else describe_part(part, summary.documents)),
             **({} if summary.contents is None else {"contents": summary.contents}),
         ),
         counts=Counts(),
         layout=layout.to_json(),
-        versions={**versions_of(VERSIONED), **circumstances(model, batch_size)},
+        versions={**versions_of(VERSIONED), **describe_circumstances(model, batch_size)},
     )
 
 
-def part_of_corpus(part: Part, documents: int) -> dict[str, Any]:
+def describe_part(part: Part, documents: int) -> dict[str, Any]:
     """The manifest's entry of a part; `documents` and `digest` beside it describe the whole corpus."""
     first, count = part.span(documents)
     return {"part": {"id": part.number, "num": part.of, "first": first, "documents": count}}
 
 
-def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
+def describe_circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
     """Device, batch size and another runtime's version: besides versions, they decide the last bits of weights."""
     device, runtime = getattr(model, "device", None), getattr(model, "options", {}).get("runtime", TORCH)
     last_bits = {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
@@ -166,7 +166,7 @@ def comparable(
     return requested, earlier
 
 
-def still_valid(
+def select_valid(
     output: Path, unfinished: Manifest | None, quantiser: QuantiserEntry, overwrite: bool
 ) -> tuple[ShardRecord, ...]:
     """The shards of an unfinished folder that still count although pictures, vectors or metadata changed since then.
@@ -207,7 +207,7 @@ def sized(output: Path, shard: ShardRecord) -> bool:
     return path.is_file() and path.stat().st_size == shard.bytes
 
 
-def as_recorded(output: Path, shard: ShardRecord) -> bool:
+def is_recorded(output: Path, shard: ShardRecord) -> bool:
     """True if a recorded shard is on disk as recorded; a complete `.part` file of the shard gets its name first."""
     path = output / shard.name
     part = output / (path.name + ".part")
@@ -259,11 +259,11 @@ def check_same_meaning(first: Manifest, other: Manifest, where: Path) -> None:
     """
     same = same_request(first.meaning(), other.meaning())
     if not same:
-        hint = _same_scale(first) if list(same.differing) == ["quantiser"] else ""
+        hint = _describe_scale(first) if list(same.differing) == ["quantiser"] else ""
         raise ArtefactError(f"{where}: not as the other shards ({same}); their scores cannot be compared{hint}")
 
 
-def _same_scale(manifest: Manifest) -> str:
+def _describe_scale(manifest: Manifest) -> str:
     """How to encode a corpus with the scale of another."""
     from lexvl_anserini.ground.quantise import Quantiser  # it loads scipy, which `index --help` does without
 
@@ -291,15 +291,15 @@ def combined(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest
     if all(c.max_impact is not None for c in every):
         counts["max_impact"] = max(c["max_impact"] for c in every)
     shards = tuple(shard for manifest in manifests for shard in manifest.shards)
-    corpus = combined_corpus([manifest.corpus for manifest in manifests], counts.documents)
+    corpus = merge_corpora([manifest.corpus for manifest in manifests], counts.documents)
     return replace(first, corpus=corpus, counts=counts, shards=shards)
 
 
-def combined_corpus(corpora: Sequence[EncodedCorpus], documents: int) -> EncodedCorpus:
+def merge_corpora(corpora: Sequence[EncodedCorpus], documents: int) -> EncodedCorpus:
     """The entry of the whole: all parts of one corpus are that corpus, others are listed one by one."""
     base = {key: value for key, value in corpora[0].items() if key not in ("part", "parts", "contents")}
     parts = [EncodedCorpus(entry) for corpus in corpora for entry in corpus.get("parts", [corpus])]
-    missing = missing_parts(parts)
+    missing = find_missing_parts(parts)
     if missing == [] and len(parts) == parts[0]["part"]["num"]:
         return EncodedCorpus({**base, "documents": parts[0].documents, "digest": parts[0].digest, **contents_of(parts)})
     if missing:
@@ -314,7 +314,7 @@ def combined_corpus(corpora: Sequence[EncodedCorpus], documents: int) -> Encoded
     return EncodedCorpus({**base, "documents": documents, "digest": digest, "parts": listed})
 
 
-def missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int] | None:
+def find_missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int] | None:
     """The numbers of the parts of one corpus that are not there; None where these are not parts of one corpus."""
     parts = [corpus.part for corpus in corpora if corpus.part]
     wholes = {(corpus.digest, part.num) for corpus, part in zip(corpora, parts, strict=False)}

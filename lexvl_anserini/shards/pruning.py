@@ -24,7 +24,7 @@ from lexvl_anserini.ground.manifest import LayoutEntry, Manifest, ShardRecord, e
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Vocabulary, heaviest
 from lexvl_anserini.shards.layout import shard_stream, write_shards
-from lexvl_anserini.shards.reading import checked_shards, counted_impacts, read_impacts, read_vocabulary
+from lexvl_anserini.shards.reading import checked_shards, count_impacts, read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class TermCuts:
         return impacts
 
 
-def term_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
+def compute_cuts(vectors: Iterable[Vector], pruning: Pruning) -> TermCuts | None:
     """The cuts per term, from all documents' vectors; None if there are to be none."""
     if pruning.term_documents is None:
         return None
@@ -147,7 +147,7 @@ def finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifes
 def write_pruned(shards: Path, output: Path, request: Manifest, pruning: Pruning, progress: Progress) -> Manifest:
     """Writes the pruned shards and their manifest, which is the request with counts."""
     vocabulary = read_vocabulary(shards, request)
-    cuts = term_cuts((d.vector for d in read_impacts(shards, request, vocabulary)), pruning)
+    cuts = compute_cuts((d.vector for d in read_impacts(shards, request, vocabulary)), pruning)
     with new_folder(output) as part:
 
         def prune() -> Iterator[ShardRecord]:
@@ -163,12 +163,12 @@ def prune_shard(
     path: Path, target: Path, entry: ShardRecord, pruning: Pruning, cuts: TermCuts | None, vocabulary: Vocabulary
 ) -> ShardRecord:
     """Writes one shard anew and returns its entry for the manifest."""
-    vectors = [pruning.document(document.vector) for document in counted_impacts(path, entry, vocabulary)]
+    vectors = [pruning.document(document.vector) for document in count_impacts(path, entry, vocabulary)]
     if cuts is not None:
         vectors = list(map(cuts.keep, vectors))
     with shard_stream(target, target.suffix == ".gz") as out:
         if path.suffix == ".parquet":
-            rewrite_parquet(path, out, vectors, vocabulary)
+            write_pruned_parquet(path, out, vectors, vocabulary)
         else:
             for row, vector in zip(map(parse_object, read_lines(path)), vectors, strict=True):
                 out.write(orjson.dumps({**row, "vector": vector}) + b"\n")
@@ -180,7 +180,7 @@ def prune_shard(
     return ShardRecord({**entry, **after, "bytes": target.stat().st_size, "sha256": file_sha256(target)})
 
 
-def rewrite_parquet(path: Path, out: Any, vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> None:
+def write_pruned_parquet(path: Path, out: Any, vectors: Sequence[Mapping[str, int]], vocabulary: Vocabulary) -> None:
     """A parquet shard with other vectors, its other columns as they are."""
     import pyarrow as pa
     from pyarrow import parquet

@@ -39,9 +39,16 @@ from lexvl_anserini.ground.progress import Progress, batched, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.typed import check_count, check_type
-from lexvl_anserini.shards.encoding import CorpusReading, Covered, CoveredDigest, PartOfPlan, encode_shard, reading_of
+from lexvl_anserini.shards.encoding import (
+    CorpusReading,
+    Covered,
+    CoveredDigest,
+    PartOfPlan,
+    choose_reading,
+    encode_shard,
+)
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout, Part, Shard, SkippedDocument, shard_stream, sum_counts
-from lexvl_anserini.shards.manifests import SKIPPED, as_recorded, claim_on_shards, clear, requested, still_valid
+from lexvl_anserini.shards.manifests import SKIPPED, claim_on_shards, clear, is_recorded, requested, select_valid
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +100,7 @@ def write_impacts(
         ArtefactError: the output holds something else, the disk is full, or the corpus changed meanwhile.
     """
     check_arguments(dataset, model, output, batch_size)
-    output, policy, reading = Path(output), OnError(on_error), reading_of(dataset, part)
+    output, policy, reading = Path(output), OnError(on_error), choose_reading(dataset, part)
     layout = (layout or Layout()).of_kind(model.kind)
     with FileDigests() as files:
         covered = Covered(model.document, layout.metadata, files)
@@ -109,15 +116,15 @@ def write_impacts(
                 progress(request.documents)
                 return plan
             if plan is None or plan.corpus.contents not in (None, request.corpus.contents):
-                scale = quantiser_of(request, reading, model, batch_size, policy)
-                plan = replace(request, quantiser=scale, shards=still_valid(output, plan, scale, overwrite))
+                scale = find_quantiser(request, reading, model, batch_size, policy)
+                plan = replace(request, quantiser=scale, shards=select_valid(output, plan, scale, overwrite))
                 write_manifest(output, plan, UNFINISHED)
             shards = UnfinishedShards(output, plan, model, layout, covered)
             shards.fill(reading, batch_size, progress, policy)
             return shards.finish()
 
 
-def quantiser_of(
+def find_quantiser(
     request: Manifest, reading: CorpusReading, model: Encoder, batch_size: int, on_error: OnError
 ) -> QuantiserEntry:
     """The quantiser of the request with the scale of the corpus; empty for shards without impacts."""
@@ -156,12 +163,12 @@ class UnfinishedShards:
             make_folder(self.output / "docs")
         if self.model.kind == "impact":
             self.model.vocabulary.write(self.output / VOCABULARY)
-        self.records = {shard.name: shard for shard in self.plan.shards if as_recorded(self.output, shard)}
+        self.records = {shard.name: shard for shard in self.plan.shards if is_recorded(self.output, shard)}
         done, contents, documents = set(self.records), CoveredDigest(self.covered), reading.documents()
         for number, batch in enumerate(batched(documents, self.layout.shard_size)):
             name = self.layout.name(number)
             shard = None
-            if name in done and self._covers(name, batch):
+            if name in done and self._has_contents(name, batch):
                 progress(len(batch))
             else:
                 shard = encode_shard(batch, self.model, quantiser, batch_size, progress, on_error)
@@ -175,7 +182,7 @@ class UnfinishedShards:
                 "again"
             )
 
-    def _covers(self, name: str, batch: list[Any]) -> bool:
+    def _has_contents(self, name: str, batch: list[Any]) -> bool:
         return self.records[name].contents in (None, CoveredDigest(self.covered).add(batch))
 
     def add(self, name: str, shard: Shard, contents: str | None) -> None:
@@ -192,11 +199,11 @@ class UnfinishedShards:
         list_skipped(self.output / SKIPPED, name, shard.skipped)
         record = ShardRecord(name=name, **shard.counts(), bytes=part.stat().st_size, sha256=file_sha256(part))
         self.records[name] = ShardRecord(record, contents=contents) if contents else record
-        write_manifest(self.output, replace(self.plan, shards=self._recorded()), UNFINISHED)
+        write_manifest(self.output, replace(self.plan, shards=self._list_records()), UNFINISHED)
         with disk_errors(self.output / name):
             publish(part, self.output / name)
 
-    def _recorded(self) -> tuple[ShardRecord, ...]:
+    def _list_records(self) -> tuple[ShardRecord, ...]:
         """The finished shards in the order of their names."""
         return tuple(self.records[name] for name in sorted(self.records))
 
@@ -206,7 +213,7 @@ class UnfinishedShards:
         Raises:
             DataError: no document can be read.
         """
-        shards = self._recorded()
+        shards = self._list_records()
         counts = sum_counts(shards)
         assert counts.documents + counts.skipped == self.plan.documents, "documents out are not documents in"
         if not counts.documents:

@@ -46,7 +46,7 @@ def served(tmp_path, monkeypatch):
             for member, content in members:
                 out.writestr(member, content, zipfile.ZIP_DEFLATED)
         right = md5(archive.read_bytes()).hexdigest()
-        monkeypatch.setattr(fetch, "archive_of", lambda _: (f"{address}/{name}.zip", checksum or right))
+        monkeypatch.setattr(fetch, "find_archive", lambda _: (f"{address}/{name}.zip", checksum or right))
 
     with serving_files(folder, []) as address:
         yield put
@@ -313,7 +313,7 @@ def test_a_server_that_refuses_or_falls_silent(tmp_path, monkeypatch, port):
     problem = r"could not be fetched \((ConnectionError|ReadTimeout): the network or the server refused\)"
     with answering(Silent) as address:
         source = (f"{f'http://127.0.0.1:{port}' if port else address}/scifact.zip", "0" * 32)
-        monkeypatch.setattr(fetch, "archive_of", lambda _: source)
+        monkeypatch.setattr(fetch, "find_archive", lambda _: source)
         with pytest.raises(DataError, match=problem):
             load_dataset("beir/scifact", data_dir=str(tmp_path))
         over.set()
@@ -351,7 +351,7 @@ def test_a_damaged_zip_is_not_unpacked(tmp_path, at):
 
 def test_every_known_name_has_an_address():
     for name in fetch.BEIR_ARCHIVES:
-        url, md5 = fetch.archive_of(name)
+        url, md5 = fetch.find_archive(name)
         assert url.endswith(f"{name.split('/')[0]}.zip")
         assert len(md5) == 32
 

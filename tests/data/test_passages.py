@@ -10,7 +10,7 @@ from beir_folders import write_beir
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexvl_anserini.data.dataset import PassageRule, dataset_of, document_of, in_passages, load_dataset
+from lexvl_anserini.data.dataset import PassageRule, dataset_of, document_of, load_dataset, split_documents
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document
 
@@ -53,7 +53,7 @@ def test_documents_of_every_form(caplog: pytest.LogCaptureFixture) -> None:
         Document("#5", None, ""),
     ]
     caplog.set_level(logging.INFO, "lexvl_anserini")
-    passages = list(in_passages(lambda: iter(documents), PassageRule(2, 2), "mine"))
+    passages = list(split_documents(lambda: iter(documents), PassageRule(2, 2), "mine"))
     assert [(p.doc_id, p.title, p.text) for p in passages] == [
         ("d1#0", "T", "a b"),
         ("d1#1", "T", "c"),
@@ -65,7 +65,7 @@ def test_documents_of_every_form(caplog: pytest.LogCaptureFixture) -> None:
     assert passages[1].metadata == {"year": 1} and [document_of(p.doc_id) for p in passages[1:3]] == ["d1", "d2"]
     assert "mine: 5 documents in 6 passages" in caplog.messages
     with pytest.raises(DataError, match="mine: id 'd#1' of document 2 has a '#', which ends"):
-        list(in_passages(lambda: iter([documents[0], Document("d#1")]), PassageRule(2, 2), "mine"))
+        list(split_documents(lambda: iter([documents[0], Document("d#1")]), PassageRule(2, 2), "mine"))
 
 
 def test_a_dataset_in_passages(tmp_path: Path) -> None:

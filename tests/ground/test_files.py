@@ -26,9 +26,9 @@ from lexvl_anserini.ground.files import (
     clear_remains,
     disk_errors,
     exclusive,
+    is_same_file,
     new_folder,
     read_json,
-    same_file,
     sole_writer,
     write_json,
 )
@@ -253,11 +253,11 @@ def test_an_output_of_another_kind_is_refused_before_any_work(tmp_path):
 def test_a_file_that_is_replaced_while_it_is_read(tmp_path):
     path = tmp_path / "run"
     path.write_text("old")
-    with same_file(path):
+    with is_same_file(path):
         pass
-    with pytest.raises(ArtefactError, match=f"run: {WRITING}"), same_file(path), atomic_write(path) as out:
+    with pytest.raises(ArtefactError, match=f"run: {WRITING}"), is_same_file(path), atomic_write(path) as out:
         out.write(b"new")
-    with pytest.raises(ArtefactError, match=f"run: {WRITING}"), same_file(path):
+    with pytest.raises(ArtefactError, match=f"run: {WRITING}"), is_same_file(path):
         path.unlink()
 
 
@@ -430,7 +430,7 @@ def test_no_two_processes_do_the_same_work(tmp_path, writing, monkeypatch):
         path.mkdir()
     with exclusive(path) if name == "impacts" else sole_writer(path), ThreadPoolExecutor(1) as other:
         monkeypatch.setattr("lexvl_anserini.searching.retrieval.IndexSearch.write", _never)
-        monkeypatch.setattr("lexvl_anserini.queries.query_vectors.quantised_queries", _never)
+        monkeypatch.setattr("lexvl_anserini.queries.query_vectors.quantise_queries", _never)
         monkeypatch.setattr("lexvl_anserini.shards.writing.encode_shard", _never)
         with pytest.raises(ArtefactError, match=WRITING):
             other.submit(writing, tmp_path).result()

@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from lexvl_anserini.engines import jvm
-from lexvl_anserini.ground.machine import MODEL_LIBRARIES, declared_versions, lucene_of, version_of, versions_of
+from lexvl_anserini.ground.machine import MODEL_LIBRARIES, lucene_of, read_declared_versions, version_of, versions_of
 
 CHECK = "from lexvl_anserini.ground.machine import check_model_libraries; check_model_libraries()"
 
@@ -81,7 +81,7 @@ def test_older_pythons_can_parse_the_refusal(name: str) -> None:
 def test_a_torch_of_another_version_is_refused_before_it_is_imported(tmp_path: Path) -> None:
     distribution(tmp_path, "torch", "2.4.0")
     (tmp_path / "torch.py").write_text("raise RuntimeError('imported')\n")
-    needed = ",".join(sorted(map(str, declared_versions()["torch"]), reverse=True))
+    needed = ",".join(sorted(map(str, read_declared_versions()["torch"]), reverse=True))
     for command in (
         ("encode", "--encoder", "bag-of-tokens"),
         ("encode", "--describe", "vdr"),

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from lexvl_anserini.ground import machine as user_folders
-from lexvl_anserini.ground.machine import cache_folder, expanded_path, home_folder, kernels_folder, private_folder
+from lexvl_anserini.ground.machine import cache_folder, expanded_path, home_folder, kernels_folder, make_private_folder
 from lexvl_plugins.cluster import places
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -30,9 +30,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     monkeypatch.setattr(user_folders, "gettempdir", lambda: str(folder))
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    private_folder.cache_clear()
+    make_private_folder.cache_clear()
     yield folder
-    private_folder.cache_clear()
+    make_private_folder.cache_clear()
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_home_folder_that_can_be_written(
 def test_without_a_home_folder(homeless: None, temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     private = temporary / f"lexvl-{os.geteuid()}"
-    assert home_folder() == private == private_folder()
+    assert home_folder() == private == make_private_folder()
     assert private.stat().st_mode & 0o777 == 0o700
     assert expanded_path("~/pictures") == private / "pictures"
     assert expanded_path("~nobody-of-this-name/a") == Path("~nobody-of-this-name/a")
@@ -104,8 +104,8 @@ def test_a_folder_of_the_private_name_that_others_can_write(kind: str, tmp_path:
     else:
         name.mkdir()
         name.chmod(0o770)
-    assert private_folder() == private_folder() != name
-    assert private_folder().stat().st_mode & 0o777 == 0o700
+    assert make_private_folder() == make_private_folder() != name
+    assert make_private_folder().stat().st_mode & 0o777 == 0o700
 
 
 def test_no_temporary_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:

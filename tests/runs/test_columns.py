@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.runs import columns
-from lexvl_anserini.runs.columns import Hits, Irregular, fingerprints, hits_of, over_run, regular_hits, text_array
+from lexvl_anserini.runs.columns import Hits, Irregular, fingerprints, hits_of, over_run, parse_regular_hits, text_array
 from lexvl_anserini.runs.trec import read_run
 
 TREC = "q1 Q0 a 1 9 t\nq1 Q0 b 2 8.5 t\nq2 Q0 é😀 0 -1e3 t\nq3 Q0 a 7 .5 t\n"
@@ -38,7 +38,7 @@ def test_regular_files(text: str, block: int, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(columns, "BLOCK_BYTES", block)
     run = tmp_path / "run"
     run.write_text(text)
-    parts = list(regular_hits(run))
+    parts = list(parse_regular_hits(run))
     assert [line for hits in parts for line in lines_of(hits)] == list(read_run(run, unscored=True))
     assert len(parts) >= 2
 
@@ -46,7 +46,7 @@ def test_regular_files(text: str, block: int, tmp_path: Path, monkeypatch: pytes
 def test_compressed_files(tmp_path: Path):
     run = tmp_path / "run.gz"
     run.write_bytes(gzip.compress(TREC.encode()))
-    assert read(run) == list(read_run(run)) and list(regular_hits(run))
+    assert read(run) == list(read_run(run)) and list(parse_regular_hits(run))
     run.write_bytes(gzip.compress(TREC.encode())[:-10])
     with pytest.raises(DataError, match="cannot be read as a run"):
         read(run)
@@ -66,7 +66,7 @@ def test_irregular_files_are_read_line_by_line(text: str, tmp_path: Path):
     run = tmp_path / "run"
     run.write_text(text, newline="")
     with pytest.raises(Irregular):
-        list(regular_hits(run))
+        list(parse_regular_hits(run))
     try:
         expected = sorted(read_run(run, unscored=True), key=lambda line: line.query_id)
     except DataError as error:

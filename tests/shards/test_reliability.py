@@ -24,7 +24,7 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.shards.encoding import UNREADABLE, Covered
 from lexvl_anserini.shards.layout import Part
-from lexvl_anserini.shards.manifests import combined_corpus
+from lexvl_anserini.shards.manifests import merge_corpora
 
 
 @pytest.fixture(autouse=True)
@@ -206,15 +206,15 @@ def test_parts_cover_their_own_pictures(tmp_path, pictures):
     encode(tmp_path / "0", documents_of(pictures), part=Part(0, 2))
     with pytest.raises(ArtefactError, match="another request"):
         encode(tmp_path / "1", documents_of(pictures), part=Part(1, 2))
-    whole = combined_corpus(corpora, 4)
+    whole = merge_corpora(corpora, 4)
     assert "part" not in whole and whole.contents not in (None, corpora[0].contents, corpora[1].contents)
     older = EncodedCorpus({key: value for key, value in corpora[0].items() if key != "contents"})
-    assert "contents" not in combined_corpus([older, corpora[1]], 4)
+    assert "contents" not in merge_corpora([older, corpora[1]], 4)
 
 
 def test_missing_parts_are_named_beside_a_part_that_is_stored_twice(caplog):
     part = {"name": "c", "documents": 9, "digest": "d", "part": {"id": 1, "num": 3, "first": 3, "documents": 3}}
-    whole = combined_corpus([EncodedCorpus(part), EncodedCorpus(part)], 6)
+    whole = merge_corpora([EncodedCorpus(part), EncodedCorpus(part)], 6)
     assert (whole.documents, len(whole["parts"])) == (6, 2)
     assert "parts 0, 2 of 3 of c are not among these folders" in caplog.text
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.data.dataset import Dataset, checked_direction, checked_split, data_root
+from lexvl_anserini.data.dataset import Dataset, checked_direction, choose_split, data_root
 from lexvl_anserini.data.lines import (
     PACKED,
     Line,
@@ -30,7 +30,7 @@ from lexvl_anserini.data.lines import (
     read_placed_lines,
     string_field,
 )
-from lexvl_anserini.data.topics import id_text_image, read_qrels, read_topics
+from lexvl_anserini.data.topics import parse_fields, read_qrels, read_topics
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.files import disk_errors, part_of, publish, sole_writer
 from lexvl_anserini.ground.machine import expanded_path
@@ -55,11 +55,11 @@ def load_beir(ref: CorpusRef) -> Dataset:
     """
     ref = replace(ref, direction=checked_direction(ref, ("text-to-text",), "text-to-text"))
     if ref.name.startswith("beir:"):
-        folder, split_in_name = folder_and_split(expanded_path(ref.name.removeprefix("beir:")))
-        split = checked_split(ref, split_in_name)
+        folder, split_in_name = split_folder(expanded_path(ref.name.removeprefix("beir:")))
+        split = choose_split(ref, split_in_name)
         return load_beir_folder(folder, replace(ref, name=f"beir:{folder}" if split_in_name else ref.name, split=split))
-    name, split_in_name = _name_and_split(ref.name.removeprefix("beir").removeprefix("/"), ref.data_dir)
-    split = checked_split(ref, split_in_name)
+    name, split_in_name = _split_name(ref.name.removeprefix("beir").removeprefix("/"), ref.data_dir)
+    split = choose_split(ref, split_in_name)
     folder = find_beir(name, ref.data_dir) or fetch_beir(name, data_root(ref.data_dir))
     return load_beir_folder(folder, replace(ref, name=f"beir/{name}", split=split))
 
@@ -73,24 +73,26 @@ def load_beir_folder(folder: Path, ref: CorpusRef) -> Dataset:
     """
     corpus = corpus_file(folder)
     if corpus is None:
-        raise DataError(f"{folder}: {_absent(folder)}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv")
+        raise DataError(
+            f"{folder}: {_describe_absence(folder)}; expected corpus.jsonl, queries.jsonl, qrels/<split>.tsv"
+        )
     default = DEFAULT_SPLITS.get(ref.name.removeprefix("beir/"), DEFAULT_SPLIT)
     if ref.split not in (None, default):
-        qrels_file(folder, ref.split)
+        find_qrels(folder, ref.split)
     split = ref.split or default
     dataset = Dataset.of(
         replace(ref, split=split),
         documents=partial(read_corpus, corpus, ref.escape_ids),
-        topics=partial(_topics_of_split, folder, split, ref.escape_ids),
-        qrels=partial(_qrels_of_split, folder, split, ref.escape_ids),
-        remove_query=is_of_beir(folder, ref.name),
+        topics=partial(_read_judged_topics, folder, split, ref.escape_ids),
+        qrels=partial(_read_split_qrels, folder, split, ref.escape_ids),
+        remove_query=is_beir(folder, ref.name),
     )
     if corpus.suffix in PACKED:
         return dataset
     return replace(dataset, placed=partial(read_placed_corpus, corpus, ref.escape_ids))
 
 
-def is_of_beir(folder: Path, name: str) -> bool:
+def is_beir(folder: Path, name: str) -> bool:
     """Whether a folder that is read under a name is a dataset of BEIR, by either: `beir/scifact`, `beir:DATA/scifact`.
 
     BEIR's own evaluation drops, in every dataset, documents whose id is the topic's (`ignore_identical_ids`). In
@@ -109,7 +111,7 @@ def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
     empty = True
     for line in read_lines(path):
         empty = False
-        yield _document(line, escape_ids)
+        yield _parse_document(line, escape_ids)
     if empty:
         raise DataError(f"{path}: no document in it")
 
@@ -117,22 +119,22 @@ def read_corpus(path: Path, escape_ids: bool = False) -> Iterator[Document]:
 def read_placed_corpus(path: Path, escape_ids: bool, place: LinePlace) -> Iterator[tuple[LinePlace, Document]]:
     """The documents of a plain `corpus.jsonl` from a place on, each with its place."""
     for here, line in read_placed_lines(path, place):
-        yield here, _document(line, escape_ids)
+        yield here, _parse_document(line, escape_ids)
 
 
 def corpus_file(folder: Path) -> Path | None:
     """The corpus of a BEIR folder, plain or gzip; None if there is none."""
-    return _plain_or_packed(folder / "corpus.jsonl")
+    return _find_packed(folder / "corpus.jsonl")
 
 
-def folder_and_split(path: Path) -> tuple[Path, str | None]:
+def split_folder(path: Path) -> tuple[Path, str | None]:
     """The folder and the split of `<folder>/<split>`; no split for any other path."""
     if not path.exists() and corpus_file(path.parent):
         return path.parent, path.name
     return path, None
 
 
-def qrels_file(folder: Path, split: str) -> Path:
+def find_qrels(folder: Path, split: str) -> Path:
     """The judgements of a split; an error about one that is not there names those that are."""
     path = folder / "qrels" / f"{split}.tsv"
     if path.is_file():
@@ -142,13 +144,13 @@ def qrels_file(folder: Path, split: str) -> Path:
     raise DataError(f"{path}: no judgements of split {split!r}; {known}")
 
 
-def _document(line: Line, escape_ids: bool) -> Document:
+def _parse_document(line: Line, escape_ids: bool) -> Document:
     record = parse_object(line)
-    doc_id, text, image = id_text_image(record, line, escape_ids)
-    return Document(doc_id, string_field(record, "title", line.where), text, image, _metadata(record))
+    doc_id, text, image = parse_fields(record, line, escape_ids)
+    return Document(doc_id, string_field(record, "title", line.where), text, image, _parse_metadata(record))
 
 
-def _metadata(record: dict[str, Any]) -> Any:
+def _parse_metadata(record: dict[str, Any]) -> Any:
     others = {key: value for key, value in record.items() if key not in _OWN_KEYS}
     nested = record.get("metadata")
     if isinstance(nested, dict):
@@ -158,10 +160,10 @@ def _metadata(record: dict[str, Any]) -> Any:
     return others or NO_METADATA
 
 
-def _topics_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
+def _read_judged_topics(folder: Path, split: str, escape_ids: bool) -> Iterator[Topic]:
     """The queries that occur in the split's judgements, in the order of `queries.jsonl`."""
-    judgements = qrels_file(folder, split)
-    queries = _queries_file(folder)
+    judgements = find_qrels(folder, split)
+    queries = _find_queries(folder)
     missing = {qrel.query_id for qrel in read_qrels(judgements, escape_ids)}
     for topic in read_topics(queries, escape_ids):
         if topic.query_id in missing:
@@ -172,17 +174,17 @@ def _topics_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Top
         raise DataError(f"{queries}: no text for {len(missing)} of the queries judged in {judgements}: {some}")
 
 
-def _qrels_of_split(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
-    return read_qrels(qrels_file(folder, split), escape_ids)
+def _read_split_qrels(folder: Path, split: str, escape_ids: bool) -> Iterator[Qrel]:
+    return read_qrels(find_qrels(folder, split), escape_ids)
 
 
-def _queries_file(folder: Path) -> Path:
-    if path := _plain_or_packed(folder / "queries.jsonl"):
+def _find_queries(folder: Path) -> Path:
+    if path := _find_packed(folder / "queries.jsonl"):
         return path
     raise DataError(f'{folder / "queries.jsonl"}: no queries; a line is {{"_id": ..., "text": ...}}')
 
 
-def _plain_or_packed(plain: Path) -> Path | None:
+def _find_packed(plain: Path) -> Path | None:
     """A file or its `.gz`, whichever there is; of both the plain one."""
     there = [path for path in (plain, plain.with_name(f"{plain.name}.gz")) if path.is_file()]
     for other in there[1:]:
@@ -190,7 +192,7 @@ def _plain_or_packed(plain: Path) -> Path | None:
     return there[0] if there else None
 
 
-def _name_and_split(rest: str, data_dir: str | None) -> tuple[str, str | None]:
+def _split_name(rest: str, data_dir: str | None) -> tuple[str, str | None]:
     """Splits `scifact/train`; a name may contain a slash (`cqadupstack/android`)."""
     if not rest or any(part in ("", ".", "..") for part in rest.split("/")):
         raise UsageError(f"'beir/{rest}' names no dataset; expected beir/<name>, such as beir/scifact, or beir:<path>")
@@ -199,7 +201,7 @@ def _name_and_split(rest: str, data_dir: str | None) -> tuple[str, str | None]:
     name, slash, split = rest.rpartition("/")
     name, chosen = (name, split) if slash else (rest, None)
     if name not in BEIR_ARCHIVES and find_beir(name, data_dir) is None:
-        raise UnknownName("BEIR dataset", name, {*BEIR_ARCHIVES, *_local_names(data_dir)})
+        raise UnknownName("BEIR dataset", name, {*BEIR_ARCHIVES, *_list_local_names(data_dir)})
     return name, chosen
 
 
@@ -209,14 +211,14 @@ def find_beir(name: str, data_dir: str | None) -> Path | None:
     return next((folder for folder in (root / "beir" / name, root / name) if corpus_file(folder)), None)
 
 
-def _local_names(data_dir: str | None) -> Iterator[str]:
+def _list_local_names(data_dir: str | None) -> Iterator[str]:
     root = data_root(data_dir)
     for parent in (root / "beir", root):
         if parent.is_dir():
             yield from (folder.name for folder in parent.iterdir() if corpus_file(folder))
 
 
-def _absent(folder: Path) -> str:
+def _describe_absence(folder: Path) -> str:
     return "no corpus.jsonl in it" if folder.is_dir() else "no such folder"
 
 
@@ -262,21 +264,21 @@ def fetch_beir(name: str, root: Path) -> Path:
     target = root / "beir" / name.split("/")[0]
     if target.is_dir() and any(target.iterdir()):
         raise DataError(f"{target}: no corpus.jsonl in it; complete the folder, or move it away to fetch it again")
-    url, md5 = archive_of(name)
+    url, md5 = find_archive(name)
     log.info("fetching %s into %s", url, target)
     with disk_errors(target), sole_writer(target, folder=True):
         unpacked, archive = part_of(target) / target.name, part_of(target) / "archive.zip"
         shutil.rmtree(unpacked, ignore_errors=True)
         try:
-            _download(url, md5, archive)
+            _fetch_archive(url, md5, archive)
             _unpack(archive, unpacked.parent)
             _put_in_place(unpacked, target)
         except _NotFetchedError as problem:
-            raise DataError(_by_hand(name, url, target, root / "beir" / name, problem)) from problem
+            raise DataError(_describe_by_hand(name, url, target, root / "beir" / name, problem)) from problem
     return root / "beir" / name
 
 
-def archive_of(name: str) -> tuple[str, str]:
+def find_archive(name: str) -> tuple[str, str]:
     """The address and the MD5 (hex) of a BEIR dataset's archive, as ir_datasets lists them."""
     from ir_datasets.util import DownloadConfig
 
@@ -288,7 +290,7 @@ class _NotFetchedError(Exception):
     """Why the archive is not here."""
 
 
-def _download(url: str, md5: str, path: Path) -> None:
+def _fetch_archive(url: str, md5: str, path: Path) -> None:
     """Downloads an archive and compares it with its MD5."""
     import pooch
 
@@ -330,7 +332,7 @@ def _put_in_place(unpacked: Path, target: Path) -> None:
     publish(unpacked, target)
 
 
-def _by_hand(name: str, url: str, target: Path, folder: Path, problem: Exception) -> str:
+def _describe_by_hand(name: str, url: str, target: Path, folder: Path, problem: Exception) -> str:
     return (
         f"beir/{name} is not in the data folder and could not be fetched ({problem}); "
         f"missing: {folder}/corpus.jsonl, queries.jsonl, qrels/<split>.tsv; "

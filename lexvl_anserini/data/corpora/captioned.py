@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lexvl_anserini.data.checks import checked_id
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split, data_root
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, choose_split, data_root
 from lexvl_anserini.data.lines import FileState, some, state_of, whole_characters
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
@@ -90,17 +90,19 @@ def load_captions(ref: CorpusRef) -> Dataset:
     is text-to-image.
     """
     name, _, split_in_name = ref.name.partition("/")
-    split = checked_split(ref, split_in_name)
+    split = choose_split(ref, split_in_name)
     root = data_root(ref.data_dir)
     candidates = [root / name, root / "captions", root]
     folder = next((folder for folder in candidates if (folder / f"dataset_{name}.json").is_file()), None)
     if folder is None:
-        raise DataError(_no_captions(name, root))
+        raise DataError(_describe_no_captions(name, root))
     folders = KNOWN[name].folders
     homes = dict.fromkeys((root / name, folder))
-    sources = [path for home in homes for path in sources_in(home, ("images", *folders))]
+    sources = [path for home in homes for path in list_sources(home, ("images", *folders))]
     ref = replace(ref, name=name, split=split)
-    return _dataset(ref, folder / f"dataset_{name}.json", sources, folders, lambda: _no_images(name, root))
+    return _build_dataset(
+        ref, folder / f"dataset_{name}.json", sources, folders, lambda: _describe_no_images(name, root)
+    )
 
 
 def load_karpathy(ref: CorpusRef) -> Dataset:
@@ -116,17 +118,17 @@ def load_karpathy(ref: CorpusRef) -> Dataset:
             raise DataError(f"{named}: no such folder or tar archive of images")
         sources = [named]
     else:
-        sources = sources_in(path.parent, ("images",))
-    return _dataset(ref, path, sources, (), lambda: _no_images_beside(ref.name, path))
+        sources = list_sources(path.parent, ("images",))
+    return _build_dataset(ref, path, sources, (), lambda: _describe_no_images_beside(ref.name, path))
 
 
-def _dataset(
+def _build_dataset(
     ref: CorpusRef, path: Path, sources: list[Path], folders: tuple[str, ...], nothing: Callable[[], str]
 ) -> Dataset:
     """The dataset of a file whose images are in the sources; `nothing` gives the error message for no sources."""
     split = ref.split or DEFAULT_SPLIT
     ref = replace(ref, split=split, direction=checked_direction(ref, DIRECTIONS, DEFAULT_DIRECTION))
-    images = captioned_images(path, split, ref.escape_ids)
+    images = read_captioned_images(path, split, ref.escape_ids)
 
     @cache
     def opened() -> Callable[[str], str]:
@@ -142,7 +144,7 @@ def _dataset(
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
+def read_captioned_images(path: Path, split: str, escape_ids: bool = False) -> tuple[CaptionedImage, ...]:
     """The images of a split, in file order."""
     return _read(path.absolute(), split, escape_ids, state_of(path))
 
@@ -165,29 +167,29 @@ def _refuse_repeated(path: Path, key: str, ids: list[str]) -> None:
 # --- what is missing ------------------------------------------------------------------------------------------------
 
 
-def _no_captions(corpus: str, root: Path) -> str:
+def _describe_no_captions(corpus: str, root: Path) -> str:
     return (
         f"{corpus} is not in the data folder; missing: {root / corpus}/dataset_{corpus}.json from {_KARPATHY}; and, "
-        f"unless the direction is text-to-text, {_wanted_images(corpus, root)}; "
+        f"unless the direction is text-to-text, {_describe_images(corpus, root)}; "
         "--data-dir or $LEXVL_DATA name another data folder"
     )
 
 
-def _no_images(corpus: str, root: Path) -> str:
+def _describe_no_images(corpus: str, root: Path) -> str:
     return (
-        f"{corpus} has its captions but no images; missing: {_wanted_images(corpus, root)}, unpacked or as an "
+        f"{corpus} has its captions but no images; missing: {_describe_images(corpus, root)}, unpacked or as an "
         "uncompressed tar; the direction text-to-text needs no images"
     )
 
 
-def _no_images_beside(name: str, path: Path) -> str:
+def _describe_no_images_beside(name: str, path: Path) -> str:
     return (
         f"{name}: no images beside {path}; put them into {path.parent / 'images'} or a .tar there, "
         f"or name them: karpathy:{path},<images folder or tar>"
     )
 
 
-def _wanted_images(corpus: str, root: Path) -> str:
+def _describe_images(corpus: str, root: Path) -> str:
     """Every place that is looked at in the corpus' own folder, and what belongs there."""
     source = KNOWN[corpus]
     places = [f"{root / corpus / folder}/" for folder in ("images", *source.folders)]
@@ -201,7 +203,7 @@ class _Found(NamedTuple):
     reference: str
 
 
-def sources_in(folder: Path, names: Iterable[str]) -> list[Path]:
+def list_sources(folder: Path, names: Iterable[str]) -> list[Path]:
     """Folders of the given names, then all tar archives, in a folder."""
     folders = [folder / name for name in names if (folder / name).is_dir()]
     return folders + sorted(path for path in folder.glob("*.tar") if path.is_file())
@@ -224,17 +226,17 @@ def references(
     Raises:
         DataError: no source has some of the files; names the first five.
     """
-    parts = {*folders, *(_last(file.rpartition("/")[0]) for file in files)} - {""}
-    names_of_files = Counter(map(_last, files))
+    parts = {*folders, *(_get_last(file.rpartition("/")[0]) for file in files)} - {""}
+    names_of_files = Counter(map(_get_last, files))
     references_by_file: dict[str, str] = {}
     for source in sources:
         if len(references_by_file) == len(files):
             break
-        names = _names(source)
+        names = _map_names(source)
         for file in files:
-            here = names.get(_last(file), [])
+            here = names.get(_get_last(file), [])
             if file not in references_by_file and (
-                match := _in_its_folder(file, here) or _in_any_folder(file, here, names_of_files, parts)
+                match := _find_in_its_folder(file, here) or _find_in_any_folder(file, here, names_of_files, parts)
             ):
                 references_by_file[file] = match.reference
     missing = [file for file in files if file not in references_by_file]
@@ -245,24 +247,24 @@ def references(
     return references_by_file
 
 
-def _in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:
+def _find_in_its_folder(file: str, here: Sequence[_Found]) -> _Found | None:
     """The first file of that name whose folder ends in the folder that the corpus names."""
     folder = file.rpartition("/")[0]
     return next((match for match in here if not folder or f"/{match.folder}".endswith(f"/{folder}")), None)
 
 
-def _in_any_folder(
+def _find_in_any_folder(
     file: str, here: Sequence[_Found], names_of_files: Mapping[str, int], parts: Collection[str]
 ) -> _Found | None:
     """The only file of its name, if the corpus has one file of that name and the folder is not another of its parts."""
-    alone = names_of_files[_last(file)] == len(here) == 1
-    return here[0] if alone and _last(here[0].folder) not in parts else None
+    alone = names_of_files[_get_last(file)] == len(here) == 1
+    return here[0] if alone and _get_last(here[0].folder) not in parts else None
 
 
-def _names(source: Path) -> Mapping[str, list[_Found]]:
+def _map_names(source: Path) -> Mapping[str, list[_Found]]:
     """Name without its folder -> the files of that name in a source, the least nested first."""
     if source.is_dir():
-        listed = {name: str(source / name) for name in _listing(source)}
+        listed = {name: str(source / name) for name in _list_files(source)}
     else:
         listed = {name: f"{source}::{name}" for name in open_archive(source).members}
     names: dict[str, list[_Found]] = defaultdict(list)
@@ -272,11 +274,11 @@ def _names(source: Path) -> Mapping[str, list[_Found]]:
     return names
 
 
-def _last(path: str) -> str:
+def _get_last(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _listing(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     """Files of a folder and of the folders in it, sorted."""
     names = []
     try:
@@ -336,30 +338,30 @@ class View(NamedTuple):
     topics: Items
 
 
-def whole_image(image: CaptionedImage) -> list[ViewItem]:
+def take_image(image: CaptionedImage) -> list[ViewItem]:
     """The image itself."""
     return [ViewItem(image.image_id, file=image.file)]
 
 
-def each_caption(image: CaptionedImage) -> list[ViewItem]:
+def take_captions(image: CaptionedImage) -> list[ViewItem]:
     """The captions one by one."""
     return [ViewItem(caption.caption_id, caption.text) for caption in image.captions]
 
 
-def first_captions(image: CaptionedImage) -> list[ViewItem]:
+def take_first_captions(image: CaptionedImage) -> list[ViewItem]:
     """The first captions together."""
     return [ViewItem(image.image_id, " ".join(caption.text for caption in image.captions[:DOCUMENT_CAPTIONS]))]
 
 
-def next_caption(image: CaptionedImage) -> list[ViewItem]:
+def take_next_caption(image: CaptionedImage) -> list[ViewItem]:
     """The caption after the first ones, if there is one."""
-    return each_caption(image)[DOCUMENT_CAPTIONS : DOCUMENT_CAPTIONS + 1]
+    return take_captions(image)[DOCUMENT_CAPTIONS : DOCUMENT_CAPTIONS + 1]
 
 
 VIEWS: Mapping[str, View] = {
-    "text-to-image": View(whole_image, each_caption),
-    "image-to-text": View(each_caption, whole_image),
-    "text-to-text": View(first_captions, next_caption),
+    "text-to-image": View(take_image, take_captions),
+    "image-to-text": View(take_captions, take_image),
+    "text-to-text": View(take_first_captions, take_next_caption),
 }
 
 
@@ -375,16 +377,16 @@ def viewed(ref: CorpusRef, images: Images, opened: Opened) -> Dataset:
 
 
 def _documents(images: Images, view: View, opened: Opened) -> Iterator[Document]:
-    for item in _referred(images, view.documents, opened):
+    for item in _place_images(images, view.documents, opened):
         yield Document(item.item_id, text=item.text, image=item.file)
 
 
 def _topics(images: Images, view: View, opened: Opened) -> Iterator[Topic]:
-    for item in _referred(images, view.topics, opened):
+    for item in _place_images(images, view.topics, opened):
         yield Topic(item.item_id, item.text, item.file)
 
 
-def _referred(images: Images, items: Items, opened: Opened) -> Iterator[ViewItem]:
+def _place_images(images: Images, items: Items, opened: Opened) -> Iterator[ViewItem]:
     """The items with references in the place of files; opens nothing for captions."""
     refer = cache(opened)
     for image in images():
@@ -415,15 +417,15 @@ def read_karpathy(
             of the splits (names those there).
     """
     there: set[str] = set()
-    for number, record in enumerate(_elements(path), start=1):
+    for number, record in enumerate(_iter_elements(path), start=1):
         where = f"{path} image {number}"
         if not isinstance(record, dict):
             raise DataError(f"{where}: {record!r} is not an object")
         where += f" ({record.get('filename', 'without a file name')})"
-        split = _string(record, "split", where)
+        split = _get_string(record, "split", where)
         there.add(split)
         if splits is None or split in splits:
-            yield _image(record, split, where, escape_ids)
+            yield _parse_image(record, split, where, escape_ids)
     if not there:
         raise DataError(f"{path}: no image in it")
     if splits is not None and not there & splits:
@@ -431,10 +433,10 @@ def read_karpathy(
         raise DataError(f"{path}: no image of split {names}; splits there: {', '.join(sorted(there))}")
 
 
-def _image(record: dict[str, Any], split: str, where: str, escape_ids: bool) -> CaptionedImage:
-    file = _string(record, "filename", where)
+def _parse_image(record: dict[str, Any], split: str, where: str, escape_ids: bool) -> CaptionedImage:
+    file = _get_string(record, "filename", where)
     if record.get("filepath"):
-        file = f"{_string(record, 'filepath', where)}/{file}"
+        file = f"{_get_string(record, 'filepath', where)}/{file}"
     sentences = _field(record, "sentences", where)
     if not isinstance(sentences, list):
         raise DataError(f"{where}: 'sentences' is not a list")
@@ -442,14 +444,17 @@ def _image(record: dict[str, Any], split: str, where: str, escape_ids: bool) -> 
         checked_id(_field(record, "imgid", where), where, escape_ids),
         split,
         file,
-        tuple(_caption(sentence, f"{where} caption {n}", escape_ids) for n, sentence in enumerate(sentences, start=1)),
+        tuple(
+            _parse_caption(sentence, f"{where} caption {n}", escape_ids)
+            for n, sentence in enumerate(sentences, start=1)
+        ),
     )
 
 
-def _caption(record: Any, where: str, escape_ids: bool) -> Caption:
+def _parse_caption(record: Any, where: str, escape_ids: bool) -> Caption:
     if not isinstance(record, dict):
         raise DataError(f"{where}: not an object")
-    text = _string(record, "raw", where)
+    text = _get_string(record, "raw", where)
     return Caption(checked_id(_field(record, "sentid", where), where, escape_ids), text.strip())
 
 
@@ -459,14 +464,14 @@ def _field(record: dict[str, Any], key: str, where: str) -> Any:
     return record[key]
 
 
-def _string(record: dict[str, Any], key: str, where: str) -> str:
+def _get_string(record: dict[str, Any], key: str, where: str) -> str:
     value = _field(record, key, where)
     if not isinstance(value, str):
         raise DataError(f"{where}: {key!r} is {value!r}, expected a string")
     return str(whole_characters(value))
 
 
-def _elements(path: Path) -> Iterator[Any]:
+def _iter_elements(path: Path) -> Iterator[Any]:
     """The elements of the list `images`, at any place in the object."""
     text = _text(path)
     decoder = json.JSONDecoder()
@@ -479,7 +484,7 @@ def _elements(path: Path) -> Iterator[Any]:
                 yield from _list(text, _expect(text, at, "["), decoder)
                 return
             _, at = decoder.raw_decode(text, at)
-            at = _skip(text, at)
+            at = _find_next(text, at)
             if text[at : at + 1] == ",":
                 at = _expect(text, at, ",")
     except (ValueError, RecursionError) as problem:
@@ -491,22 +496,22 @@ def _list(text: str, at: int, decoder: json.JSONDecoder) -> Iterator[Any]:
     while text[at : at + 1] != "]":
         element, at = decoder.raw_decode(text, at)
         yield element
-        at = _skip(text, at)
+        at = _find_next(text, at)
         if text[at : at + 1] != "]":
             at = _expect(text, at, ",")
 
 
-def _skip(text: str, at: int) -> int:
+def _find_next(text: str, at: int) -> int:
     match = _BLANK.match(text, at)
     return match.end() if match else at
 
 
 def _expect(text: str, at: int, mark: str) -> int:
     """The position after a mark and the blanks around it."""
-    at = _skip(text, at)
+    at = _find_next(text, at)
     if text[at : at + 1] != mark:
         raise json.JSONDecodeError(f"expected {mark!r}", text, at)
-    return _skip(text, at + 1)
+    return _find_next(text, at + 1)
 
 
 def _text(path: Path) -> str:
@@ -526,7 +531,7 @@ PICTURES = "images-v3-64px-{split}.tar"
 
 def load_demo(ref: CorpusRef) -> Dataset:
     """Loads `demo` or `demo/<split>`: test (the default), train or val."""
-    split = checked_split(ref, ref.name.removeprefix("demo").removeprefix("/")) or "test"
+    split = choose_split(ref, ref.name.removeprefix("demo").removeprefix("/")) or "test"
     if split not in SPLITS:
         raise UnknownName("split of demo", split, SPLITS)
     direction = checked_direction(ref, DIRECTIONS, "text-to-image")

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple, NoReturn
 
 from lexvl_anserini.data.checks import checked_id
-from lexvl_anserini.data.corpora.beir import corpus_file, folder_and_split, load_beir_folder
-from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, checked_split
+from lexvl_anserini.data.corpora.beir import corpus_file, load_beir_folder, split_folder
+from lexvl_anserini.data.dataset import DIRECTIONS, Dataset, checked_direction, choose_split
 from lexvl_anserini.data.lines import HIDDEN, LeftOut, log_once
 from lexvl_anserini.data.pictures.archives import open_archive
 from lexvl_anserini.data.pictures.images import HEIC_REMEDY, HEIC_SUFFIXES, image_suffixes
@@ -40,13 +40,13 @@ def load_folder(ref: CorpusRef) -> Dataset:
     The default direction is text-to-image if the first file is an image, else (and in BEIR's layout)
     text-to-text.
     """
-    where, split_in_name = folder_and_split(place_of(ref))
+    where, split_in_name = split_folder(place_of(ref))
     if where.is_dir() and corpus_file(where):
-        direction, split = checked_direction(ref, DIRECTIONS, "text-to-text"), checked_split(ref, split_in_name)
+        direction, split = checked_direction(ref, DIRECTIONS, "text-to-text"), choose_split(ref, split_in_name)
         name = f"folder:{where}" if split_in_name else ref.name
         return load_beir_folder(where, replace(ref, name=name, split=split, direction=direction))
-    files = files_in(where, _captions_among)
-    first = _first(
+    files = files_in(where, _find_captions)
+    first = _find_first(
         files,
         _is_read,
         f"no corpus.jsonl and no file to read in it; expected images (.jpg, .png, ...) or {TEXT_SUFFIX}",
@@ -64,8 +64,8 @@ def load_folder(ref: CorpusRef) -> Dataset:
 
 def load_pictures(ref: CorpusRef) -> Dataset:
     """Loads the images of `folder:<path>` alone: texts are their captions, others are left out as other files are."""
-    files = files_in(place_of(ref), _captions_among)
-    _first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
+    files = files_in(place_of(ref), _find_captions)
+    _find_first(files, _is_image, "no picture in it; expected .jpg, .png, ...")
     return Dataset.of(
         replace(ref, direction="text-to-image"),
         documents=partial(read_files, files, ref.escape_ids, texts=False),
@@ -86,7 +86,7 @@ def read_files(
     for name in files.names(left_out):
         where = files.refer(name)
         if _is_image(name):
-            captions = [caption for caption in _captions(name) if files.has(caption)]
+            captions = [caption for caption in _load_captions(name) if files.has(caption)]
             text = _read_text(files, captions[0]) if captions else None
             for second in captions[1:]:
                 left_out.add("a second caption of an image", second)
@@ -106,7 +106,7 @@ def read_files(
     others.log(files.where, "neither image nor text")
 
 
-def _first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
+def _find_first(files: Files, fits: Callable[[str], bool], problem: str) -> str:
     """The first name that fits."""
     first = next(filter(fits, files.names(LeftOut())), None)
     if first is None:
@@ -127,14 +127,14 @@ def _is_read(name: str) -> bool:
     return _is_image(name) or suffix_of(name) == TEXT_SUFFIX
 
 
-def _captions(image: str) -> tuple[str, str]:
+def _load_captions(image: str) -> tuple[str, str]:
     """The names that an image's caption may have: `a.txt` or `a.jpg.txt` for `a.jpg`."""
     return str(PurePosixPath(image).with_suffix(TEXT_SUFFIX)), image + TEXT_SUFFIX
 
 
-def _captions_among(names: Iterable[str]) -> frozenset[str]:
+def _find_captions(names: Iterable[str]) -> frozenset[str]:
     """The names that captions of the images among the names would have."""
-    return frozenset(caption for name in names if _is_image(name) for caption in _captions(name))
+    return frozenset(caption for name in names if _is_image(name) for caption in _load_captions(name))
 
 
 def _read_text(files: Files, name: str) -> str:
@@ -179,11 +179,11 @@ class Files(NamedTuple):
 Belonging = Callable[[Iterable[str]], frozenset[str]]
 
 
-def _none(names: Iterable[str]) -> frozenset[str]:
+def _describe_nothing(names: Iterable[str]) -> frozenset[str]:
     return frozenset()
 
 
-def files_in(where: Path, belonging: Belonging = _none) -> Files:
+def files_in(where: Path, belonging: Belonging = _describe_nothing) -> Files:
     """The files below a folder or in a tar.
 
     Raises:
@@ -192,16 +192,16 @@ def files_in(where: Path, belonging: Belonging = _none) -> Files:
     if where.is_dir():
         return Files(
             where,
-            names=partial(_names_below, where, belonging),
+            names=partial(_walk_names, where, belonging),
             refer=lambda name: str(where / name),
             read=lambda name: (where / name).read_bytes(),
-            has=lambda name: _what_is(where / name) == FILE,
+            has=lambda name: _describe_entry(where / name) == FILE,
         )
     if where.suffix.lower() == ".tar" and where.is_file():
         archive = open_archive(where)
         return Files(
             where,
-            names=partial(_names_in, archive.members, belonging),
+            names=partial(_list_names, archive.members, belonging),
             refer=lambda name: f"{where}::{name}",
             read=archive.read,
             has=archive.members.__contains__,
@@ -223,10 +223,10 @@ def place_of(ref: CorpusRef) -> Path:
     return expanded_path(path)
 
 
-def _names_below(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: str = "") -> Iterator[str]:
+def _walk_names(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: str = "") -> Iterator[str]:
     """Names of the files below a folder, sorted by path (code points), holding one folder's names at a time."""
     try:
-        entries = sorted(os.scandir(folder), key=_path_order)
+        entries = sorted(os.scandir(folder), key=_split_path)
     except OSError as problem:
         raise DataError(f"{folder}: cannot be read ({problem.strerror})") from problem
     kinds = [_kind(entry) for entry in entries]
@@ -236,14 +236,14 @@ def _names_below(folder: Path, belonging: Belonging, left_out: LeftOut, prefix: 
         if entry.name.startswith("."):
             left_out.add(HIDDEN, name)
         elif kind == FOLDER:
-            yield from _names_below(folder / entry.name, belonging, left_out, f"{name}/")
+            yield from _walk_names(folder / entry.name, belonging, left_out, f"{name}/")
         elif kind != FILE:
             left_out.add(kind, name)
         elif entry.name not in others:
             yield name
 
 
-def _names_in(members: Iterable[str], belonging: Belonging, left_out: LeftOut) -> Iterator[str]:
+def _list_names(members: Iterable[str], belonging: Belonging, left_out: LeftOut) -> Iterator[str]:
     others = belonging(members)
     for name in sorted(members):
         if "/." in f"/{name}":
@@ -256,10 +256,10 @@ def _kind(entry: os.DirEntry[str]) -> str:
     """What an entry is; most are files or folders, which the listing itself knows."""
     if entry.is_file(follow_symlinks=False):
         return FILE
-    return FOLDER if entry.is_dir(follow_symlinks=False) else _what_is(Path(entry.path)) or FILE
+    return FOLDER if entry.is_dir(follow_symlinks=False) else _describe_entry(Path(entry.path)) or FILE
 
 
-def _what_is(path: Path) -> str | None:
+def _describe_entry(path: Path) -> str | None:
     """What a path is; a link to nothing is a file: reading it raises, so that nothing is skipped silently.
 
     Links to folders are not followed: they may lead in a circle, and folders below this one are read anyway.
@@ -273,7 +273,7 @@ def _what_is(path: Path) -> str | None:
     return FILE if stat.S_ISREG(mode) else "a pipe, a socket or a device"
 
 
-def _path_order(entry: os.DirEntry[str]) -> str:
+def _split_path(entry: os.DirEntry[str]) -> str:
     """The sort key: a folder's name with its slash, so that nested sorting equals sorting whole paths."""
     return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
 

@@ -58,7 +58,7 @@ class Archive:
 
     def place(self, member: str) -> Place:
         """Where the bytes of a member are."""
-        place = self.members.get(_inside(member) or member)
+        place = self.members.get(_normalise_name(member) or member)
         if place is None:
             raise DataError(f"{self.path}: no member {member!r} among its {len(self.members)} files")
         return place
@@ -83,18 +83,18 @@ class Archive:
 
 def open_archive(path: Path) -> Archive:
     """The archive, indexed on the first call and again only if the file has changed."""
-    return _indexed(path.absolute(), state_of(path))
+    return _index_once(path.absolute(), state_of(path))
 
 
 @lru_cache(maxsize=16)
-def _indexed(path: Path, state: FileState) -> Archive:
+def _index_once(path: Path, state: FileState) -> Archive:
     return index_archive(path, state)
 
 
 def index_archive(path: Path, state: FileState) -> Archive:
     """The archive, indexed now."""
     left_out = LeftOut()
-    members = _files(_members(path, state.size), left_out)
+    members = _place_files(_iter_members(path, state.size), left_out)
     left_out.log(str(path))
     return Archive(path, members)
 
@@ -102,14 +102,14 @@ def index_archive(path: Path, state: FileState) -> Archive:
 # --- from members to files ------------------------------------------------------------------------------------------
 
 
-def _files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, Place]:
+def _place_files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, Place]:
     """The places of the files and of links to them."""
     files: dict[str, Place] = {}
     links: dict[str, str] = {}
     for member in members:
         if member.isdir():
             continue
-        name = _inside(member.name)
+        name = _normalise_name(member.name)
         if name is None:
             left_out.add("a name that leads out of the archive", member.name)
             continue
@@ -119,16 +119,16 @@ def _files(members: Iterable[tarfile.TarInfo], left_out: LeftOut) -> dict[str, P
             links.pop(name, None)
         if member.isreg() and not member.sparse:
             files[name] = Place(member.offset_data, member.size)
-        elif member.islnk() and (place := files.get(_inside(member.linkname) or _OUTSIDE)):
+        elif member.islnk() and (place := files.get(_normalise_name(member.linkname) or _OUTSIDE)):
             files[name] = place
         elif member.islnk() or member.issym():
-            links[name] = _target(name, member)
+            links[name] = _resolve_link(name, member)
         else:
-            left_out.add(_kind(member), name)
-    return files | _followed(links, files, left_out)
+            left_out.add(_describe_kind(member), name)
+    return files | _resolve_links(links, files, left_out)
 
 
-def _followed(links: Mapping[str, str], files: Mapping[str, Place], left_out: LeftOut) -> dict[str, Place]:
+def _resolve_links(links: Mapping[str, str], files: Mapping[str, Place], left_out: LeftOut) -> dict[str, Place]:
     """The places of links that lead to a file of the archive, through other links or not."""
     followed: dict[str, Place] = {}
     waiting = dict(links)
@@ -146,21 +146,21 @@ def _followed(links: Mapping[str, str], files: Mapping[str, Place], left_out: Le
     return followed
 
 
-def _inside(name: str) -> str | None:
+def _normalise_name(name: str) -> str | None:
     """The name without empty parts and `.`; None if it is absolute, has `..`, or is no name."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
     return None if name.startswith("/") or ".." in parts or not parts else "/".join(parts)
 
 
-def _target(name: str, link: tarfile.TarInfo) -> str:
+def _resolve_link(name: str, link: tarfile.TarInfo) -> str:
     """The name that a link leads to: of a hard link in the archive, of a symbolic one from its own folder."""
     if link.islnk():
-        return _inside(link.linkname) or _OUTSIDE
+        return _normalise_name(link.linkname) or _OUTSIDE
     path = posixpath.normpath(posixpath.join(posixpath.dirname(name), link.linkname))
-    return _inside(path) or _OUTSIDE
+    return _normalise_name(path) or _OUTSIDE
 
 
-def _kind(member: tarfile.TarInfo) -> str:
+def _describe_kind(member: tarfile.TarInfo) -> str:
     if member.isreg():
         return "a sparse file"
     return "a pipe or a device" if member.type in _SPECIAL else "a member of an unknown kind"
@@ -169,7 +169,7 @@ def _kind(member: tarfile.TarInfo) -> str:
 # --- the members, and the end of the archive ------------------------------------------------------------------------
 
 
-def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
+def _iter_members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
     """Every member, in order."""
     end, last = 0, "none"
     try:

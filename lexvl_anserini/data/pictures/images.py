@@ -190,7 +190,7 @@ def read_images(
                 except Exception as problem:  # raised after the images before it
                     failure, more = problem, False
                 else:
-                    waiting.append((position, reference, pool.submit(_prepared, reference, prepare)))
+                    waiting.append((position, reference, pool.submit(_prepare_pillow, reference, prepare)))
             if waiting:
                 position, reference, future = waiting.popleft()
                 if isinstance(value := future.result(), DataError):
@@ -203,7 +203,7 @@ def read_images(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _prepared(reference: Reference, prepare: Callable[[Image], Any] | None) -> Any:
+def _prepare_pillow(reference: Reference, prepare: Callable[[Image], Any] | None) -> Any:
     """An image, prepared, or the error if it cannot be read."""
     try:
         image = open_image(reference)
@@ -238,7 +238,7 @@ def open_source(where: str) -> BinaryIO:
 
 
 @cache
-def _without_warnings() -> None:
+def _drop_warnings() -> None:
     """Silences Pillow's warnings about large images, which have another limit, and about details of damaged ones.
 
     What cannot be decoded raises; the user's own filters take precedence.
@@ -260,7 +260,7 @@ def _register_heic() -> None:
 
 
 @cache
-def _readable_formats() -> tuple[str, ...]:
+def _list_formats() -> tuple[str, ...]:
     """Those of `FORMATS` that this Pillow opens."""
     import PIL.Image
 
@@ -273,13 +273,13 @@ def opened(source: BinaryIO, where: str) -> Image:
     """An image whose pixels are not decoded yet, from an open file."""
     import PIL.Image
 
-    _without_warnings()
+    _drop_warnings()
     try:
-        return PIL.Image.open(source, formats=_readable_formats())
+        return PIL.Image.open(source, formats=_list_formats())
     except PIL.UnidentifiedImageError as problem:
         source.seek(0)
         start = source.read(12)
-        if start[4:] in _HEIC_BRANDS and "HEIF" not in _readable_formats():
+        if start[4:] in _HEIC_BRANDS and "HEIF" not in _list_formats():
             raise DataError(f"{where}: a HEIC picture; {HEIC_REMEDY}") from problem
         beginning = f"it begins with {start[:8]!r}" if start else "it is empty"
         raise DataError(f"{where}: not a picture of a known format ({beginning})") from problem
@@ -288,10 +288,10 @@ def opened(source: BinaryIO, where: str) -> Image:
         number = _NUMBER.search(str(problem))
         pixels = f"{int(number[0]):,} pixels" if number else str(problem)
         limit = min(MAX_PIXELS, PIL.Image.MAX_IMAGE_PIXELS or MAX_PIXELS)
-        raise DataError(_too_large(where, pixels, limit)) from problem
+        raise DataError(_describe_size(where, pixels, limit)) from problem
 
 
-def _too_large(where: str, size: str, limit: int) -> str:
+def _describe_size(where: str, size: str, limit: int) -> str:
     return f"{where}: {size}, more than the limit of {limit:,}; scale the picture down"
 
 
@@ -310,15 +310,15 @@ def decoded(image: Image, where: str, max_pixels: int = MAX_PIXELS) -> Image:
 
     width, height = image.size
     if width * height > max_pixels:
-        raise DataError(_too_large(where, f"{width}x{height} pixels", max_pixels))
+        raise DataError(_describe_size(where, f"{width}x{height} pixels", max_pixels))
     image.load()
-    image = _upright(image)
+    image = _transform_upright(image)
     if image.mode.startswith(("I", "F")):
-        image = PIL.Image.fromarray(_eight_bits(image))
+        image = PIL.Image.fromarray(_convert_to_eight_bits(image))
     return image.convert("RGB")
 
 
-def _upright(image: Image) -> Image:
+def _transform_upright(image: Image) -> Image:
     """The image with EXIF orientation applied; unreadable EXIF data is ignored."""
     from PIL import ImageOps
 
@@ -329,7 +329,7 @@ def _upright(image: Image) -> Image:
         return image
 
 
-def _eight_bits(image: Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _convert_to_eight_bits(image: Image) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Greyscale of 16 or 32 bits as uint8 [H, W]."""
     values = np.asarray(image)
     if values.dtype.kind == "f":
