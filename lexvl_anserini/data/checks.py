@@ -30,10 +30,11 @@ Documents = Callable[[], Iterator[Document]]
 class CorpusSummary(NamedTuple):
     """A corpus that was read once.
 
-    documents  number of documents
-    digest     SHA-256 (hex) of their ids, titles, texts and names of images, in order
-    images     number of documents with an image
-    contents   digest of the pictures, vectors and stored metadata that will be encoded; None if there are none
+    Attributes:
+        documents: number of documents.
+        digest: SHA-256 (hex) of their ids, titles, texts and names of images, in order.
+        images: number of documents with an image.
+        contents: digest of the pictures, vectors and stored metadata that will be encoded; None if there are none.
     """
 
     documents: int

@@ -34,16 +34,17 @@ DIRECTIONS = ("text-to-text", "text-to-image", "image-to-text")
 class Dataset:
     """Documents, topics and qrels of one split; each call starts a new stream, and only captions are held in memory.
 
-    name          as `load_dataset` got it, without the split: `beir/scifact`
-    split         of topics and qrels (and of the documents where the corpus itself is split, as in `demo`)
-    data_dir      the folder of the datasets, None for the default
-    remove_query  a hit whose doc_id equals the query_id does not count (BEIR's rule; never for captions)
-    escape_ids    ids are percent-encoded (`data.checks.escape_id`) in documents, topics and qrels alike
-    direction     what topics and documents are: text-to-text, text-to-image or image-to-text
-    scores        of judged documents by a teacher; None where the files have none
-    passages      the rule by which documents are passages of texts (`data.passages`); None for whole documents
-    placed        the documents from a place of their file on, each with its place; None where no file has places, so
-                  that the documents before one have to be read
+    Attributes:
+        name: as `load_dataset` got it, without the split: `beir/scifact`.
+        split: of topics and qrels (and of the documents where the corpus itself is split, as in `demo`).
+        data_dir: the folder of the datasets, None for the default.
+        remove_query: a hit whose doc_id equals the query_id does not count (BEIR's rule; never for captions).
+        escape_ids: ids are percent-encoded (`data.checks.escape_id`) in documents, topics and qrels alike.
+        direction: what topics and documents are: text-to-text, text-to-image or image-to-text.
+        scores: of judged documents by a teacher; None where the files have none.
+        passages: the rule by which documents are passages of texts (`data.passages`); None for whole documents.
+        placed: the documents from a place of their file on, each with its place; None where no file has places, so that
+            the documents before one have to be read.
     """
 
     name: str

@@ -46,7 +46,8 @@ class Claim(Enum):
 class Comparison:
     """Two requests compared entry by entry; true if they are the same.
 
-    differing  name of an entry -> its value in this command's request, and in the one that made the output
+    Attributes:
+        differing: name of an entry -> its value in this command's request, and in the one that made the output.
     """
 
     differing: Mapping[str, tuple[Any, Any]]

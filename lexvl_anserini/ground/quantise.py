@@ -29,9 +29,10 @@ Scheme = Literal["calibrated", "peak", "fixed", "binary"]
 class CsrRows(NamedTuple):
     """The arrays of a CSR matrix [n, V], for a process that answers one query: importing scipy takes longer than that.
 
-    data     [nnz], the stored values
-    indices  [nnz], their columns, ascending in each row
-    indptr   [n + 1], row i has the entries indptr[i]..indptr[i + 1]
+    Attributes:
+        data: [nnz], the stored values.
+        indices: [nnz], their columns, ascending in each row.
+        indptr: [n + 1], row i has the entries indptr[i]..indptr[i + 1].
     """
 
     data: np.ndarray
@@ -47,10 +48,11 @@ Matrix: TypeAlias = "CsrRows | sparse.csr_matrix"
 class SideQuantiser:
     """How one side (documents or queries) is quantised.
 
-    scheme      see `Scheme`
-    bits        impacts are clipped to 2^bits - 1; None does not clip (only `fixed`)
-    scale       impacts per unit of weight; None before calibration, and for peak and binary
-    percentile  of the per-vector maxima of the sample that becomes the largest impact (calibrated)
+    Attributes:
+        scheme: see `Scheme`.
+        bits: impacts are clipped to 2^bits - 1; None does not clip (only `fixed`).
+        scale: impacts per unit of weight; None before calibration, and for peak and binary.
+        percentile: of the per-vector maxima of the sample that becomes the largest impact (calibrated).
     """
 
     scheme: Scheme
@@ -97,9 +99,10 @@ class SideQuantiser:
 class Quantised(NamedTuple):
     """Integer vectors, and the postings that quantising changed.
 
-    impacts  CSR [n, V] int64 >= 1, of the type of the weights
-    clipped  postings cut to the largest impact
-    dropped  postings rounded to 0
+    Attributes:
+        impacts: CSR [n, V] int64 >= 1, of the type of the weights.
+        clipped: postings cut to the largest impact.
+        dropped: postings rounded to 0.
     """
 
     impacts: Any

@@ -53,12 +53,13 @@ class OfQueries(Entry):
 class TopicSource:
     """Where topics come from.
 
-    stream        starts a stream of topics that are to be encoded, or of encoded queries
-    label         as the user named them
-    judged        the dataset of their judgements; None for a file of no known dataset
-    remove_query  the dataset's rule
-    sha256        of a file
-    encoded       True if they are vectors already
+    Attributes:
+        stream: starts a stream of topics that are to be encoded, or of encoded queries.
+        label: as the user named them.
+        judged: the dataset of their judgements; None for a file of no known dataset.
+        remove_query: the dataset's rule.
+        sha256: of a file.
+        encoded: True if they are vectors already.
     """
 
     stream: Callable[[], Iterator[Query]]

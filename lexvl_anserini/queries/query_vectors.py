@@ -333,9 +333,11 @@ VectorOf = Callable[[str], Mapping[str, int]]
 class Feedback:
     """How a query is expanded.
 
-    documents    number of best documents, assumed relevant
-    terms        number of terms of their mean that are kept
-    alpha, beta  shares of the query and of the mean, each of length 1
+    Attributes:
+        documents: number of best documents, assumed relevant.
+        terms: number of terms of their mean that are kept.
+        alpha: shares of the query and of the mean, each of length 1.
+        beta: shares of the query and of the mean, each of length 1.
     """
 
     documents: int = 10
@@ -363,9 +365,10 @@ class RM3:
     d has its `terms` most frequent terms of 2 to 20 characters, each in at most a tenth of all documents (of English
     letters and digits, if the analyser is English), and r its `terms` largest.
 
-    documents  number of best documents, assumed relevant
-    terms      number of terms that are kept
-    weight     share of the query, from 0 to 1
+    Attributes:
+        documents: number of best documents, assumed relevant.
+        terms: number of terms that are kept.
+        weight: share of the query, from 0 to 1.
     """
 
     documents: int = 10

@@ -42,12 +42,13 @@ SPREAD = np.uint64(0x9E3779B97F4A7C15)
 class Hits(NamedTuple):
     """The lines of whole topics; those of one topic are together, in the order of the file.
 
-    query_ids  of the topics, T of them
-    starts     [T + 1]: topic t has the lines from starts[t] to starts[t + 1]
-    doc_ids    n texts, an array of pyarrow
-    prints     uint64 [n]: `fingerprints` of the doc_ids within their topics
-    ranks      [n] of an integer type
-    scores     float64 [n]
+    Attributes:
+        query_ids: of the topics, T of them.
+        starts: [T + 1]: topic t has the lines from starts[t] to starts[t + 1].
+        doc_ids: n texts, an array of pyarrow.
+        prints: uint64 [n]: `fingerprints` of the doc_ids within their topics.
+        ranks: [n] of an integer type.
+        scores: float64 [n].
     """
 
     query_ids: list[str]

@@ -73,10 +73,11 @@ NORMALISATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
 class Fusion:
     """How lists are fused.
 
-    method         rrf: sum of w / (k + rank); interpolation: sum of w x normalised score, 0 where a document is absent
-    weights        one a run; empty for equal ones (rrf: 1 each; interpolation: their mean)
-    k              of rrf
-    normalisation  of interpolation, a row of `NORMALISATIONS`
+    Attributes:
+        method: rrf: sum of w / (k + rank); interpolation: sum of w x normalised score, 0 where a document is absent.
+        weights: one a run; empty for equal ones (rrf: 1 each; interpolation: their mean).
+        k: of rrf.
+        normalisation: of interpolation, a row of `NORMALISATIONS`.
 
     Raises:
         UnknownName: no such method or normalisation.

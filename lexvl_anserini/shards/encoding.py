@@ -163,9 +163,10 @@ UNREADABLE = "unreadable"
 class Covered:
     """What is encoded of the documents besides their texts.
 
-    tower     reads the documents
-    metadata  whether the shards store metadata
-    files     the digests of pictures and of tables of vectors
+    Attributes:
+        tower: reads the documents.
+        metadata: whether the shards store metadata.
+        files: the digests of pictures and of tables of vectors.
     """
 
     tower: Tower

@@ -232,7 +232,7 @@ def _read_documents(
             yield FieldDocument(document.doc_id, document.vector, text, values)
 
 
-def aligned(
+def join_streams(
     streams: Sequence[Iterator[FieldDocument]], doc_ids: Sequence[Mapping[str, None]]
 ) -> Iterator[list[FieldDocument | None]]:
     """Each document once, as all fields have it; None where a field lacks it."""
@@ -254,7 +254,7 @@ def aligned(
         assert next(stream, None) is None, "documents without an id of theirs"  # and the counts of its last shard
 
 
-def joined(rows: Sequence[Sequence[FieldDocument | None]], sources: Sequence[FieldSource], size: int) -> Shard:
+def build_shard(rows: Sequence[Sequence[FieldDocument | None]], sources: Sequence[FieldSource], size: int) -> Shard:
     """A shard of documents as all fields have them; the vocabulary of the whole has `size` terms."""
     from scipy import sparse
 
@@ -271,13 +271,13 @@ def joined(rows: Sequence[Sequence[FieldDocument | None]], sources: Sequence[Fie
         there = {source.name: document for source, document in zip(sources, row, strict=True) if document is not None}
         ids.append(next(document.doc_id for document in there.values()))
         texts.append(next((document.contents for document in there.values() if document.contents), ""))
-        metadata.append(agreeing(there))
+        metadata.append(merge_metadata(there))
     vectors = sparse.csr_matrix((np.array(impacts, np.int64), np.array(dims, np.int64), ends), (len(ids), size))
     vectors.sort_indices()
     return Shard(ids, texts, vectors, metadata=metadata)
 
 
-def agreeing(there: Mapping[str, FieldDocument]) -> dict[str, Any]:
+def merge_metadata(there: Mapping[str, FieldDocument]) -> dict[str, Any]:
     """The metadata of a document, of all fields."""
     values: dict[str, Any] = {}
     for name, document in there.items():
@@ -307,12 +307,12 @@ def write_joined(sources: Sequence[FieldSource], noted: Any, output: Path, cut: 
     """Writes the shards of fields, and their manifest."""
     layout = choose_layout([source.manifest for source in sources])
     vocabulary = Vocabulary(in_field(source.name, term) for source in sources for term in source.vocabulary.terms)
-    rows = aligned([source.documents for source in sources], [source.doc_ids for source in sources])
+    rows = join_streams([source.documents for source in sources], [source.doc_ids for source in sources])
     with new_folder(output) as part:
 
         def join() -> Iterator[ShardRecord]:
             for number, batch in enumerate(batched(rows, layout.shard_size)):
-                shard = joined(batch, sources, len(vocabulary))
+                shard = build_shard(batch, sources, len(vocabulary))
                 yield write_shard(part, layout.name(number), shard, vocabulary, layout)
                 progress(len(batch))
 

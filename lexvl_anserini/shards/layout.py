@@ -29,10 +29,12 @@ SUMMED = ("documents", "skipped", "empty", "postings", "clipped", "dropped")
 class Layout:
     """How shards are stored on disk.
 
-    shard_format  jsonl (Anserini's JsonVectorCollection) or parquet (4 to 5 times smaller); dense shards are parquet
-    compress      gzip the jsonl
-    contents      store each document's text beside its vector
-    metadata      store each document's metadata beside its vector
+    Attributes:
+        shard_format: jsonl (Anserini's JsonVectorCollection) or parquet (4 to 5 times smaller); dense shards are
+            parquet.
+        compress: gzip the jsonl.
+        contents: store each document's text beside its vector.
+        metadata: store each document's metadata beside its vector.
     """
 
     shard_format: str = "jsonl"
@@ -63,8 +65,9 @@ class Layout:
 class Part(NamedTuple):
     """One of several equal parts of a corpus, encoded separately and merged when indexed.
 
-    number  counts from 0
-    of      number of parts
+    Attributes:
+        number: counts from 0.
+        of: number of parts.
     """
 
     number: int = 0
@@ -95,11 +98,12 @@ class SkippedDocument(NamedTuple):
 class Shard(NamedTuple):
     """Encoded documents on their way to disk.
 
-    vectors   CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text)
-    clipped   number of postings that quantising cut to the largest impact
-    dropped   number of weights that quantising rounded to 0
-    skipped   documents that the shard lacks
-    metadata  of each document
+    Attributes:
+        vectors: CSR [n, V] int64 (impact), float32 [n, D] (dense), None (text).
+        clipped: number of postings that quantising cut to the largest impact.
+        dropped: number of weights that quantising rounded to 0.
+        skipped: documents that the shard lacks.
+        metadata: of each document.
     """
 
     ids: Sequence[str]

@@ -38,11 +38,12 @@ PRUNED = ("documents", "empty", "postings", "max_impact")
 class Pruning:
     """What is kept; the default keeps all.
 
-    only_terms      terms that documents may have; None allows all
-    without_terms   terms that they may not have
-    least_impact    smaller impacts go
-    document_terms  that many largest impacts per document
-    term_documents  that many largest impacts per term
+    Attributes:
+        only_terms: terms that documents may have; None allows all.
+        without_terms: terms that they may not have.
+        least_impact: smaller impacts go.
+        document_terms: that many largest impacts per document.
+        term_documents: that many largest impacts per term.
 
     Raises:
         UsageError: a number below 1.
@@ -79,7 +80,8 @@ class Pruning:
 class TermCuts:
     """Which impacts are among the largest of their terms.
 
-    cuts  per term that loses postings, the least impact that is kept, and how many of that impact are
+    Attributes:
+        cuts: per term that loses postings, the least impact that is kept, and how many of that impact are.
     """
 
     cuts: dict[str, tuple[int, int]]

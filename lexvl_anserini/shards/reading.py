@@ -61,10 +61,14 @@ class Columns(NamedTuple):
 
     A column of texts is followed by its ends (int32): text i is the bytes ends[i - 1] (or 0) to ends[i].
 
-    ids, id_ends            UTF-8
-    ends                    int32 [n]: where each document's postings end
-    dims, impacts           int32 [postings]
-    contents, content_ends  UTF-8, or None
+    Attributes:
+        ids: UTF-8.
+        id_ends: UTF-8.
+        ends: int32 [n]: where each document's postings end.
+        dims: int32 [postings].
+        impacts: int32 [postings].
+        contents: UTF-8, or None.
+        content_ends: UTF-8, or None.
     metadata, metadata_ends one JSON object a document, or None
     """
 

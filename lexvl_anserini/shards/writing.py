@@ -137,8 +137,9 @@ def find_quantiser(
 class UnfinishedShards:
     """A folder of shards that is being written.
 
-    plan     the manifest but for counts and shards
-    records  of the finished shards by name
+    Attributes:
+        plan: the manifest but for counts and shards.
+        records: of the finished shards by name.
     """
 
     output: Path

@@ -50,9 +50,10 @@ TABLES_HELD = 2
 class Tables:
     """The files of a corpus of embeddings.
 
-    folder    holds the tables and, for captions and judgements, dataset_meta.json
-    features  what the tables' names end in: "" or, for instance, `before_proj_blip`
-    escaped   ids of documents and topics are percent-encoded, those in the tables are not
+    Attributes:
+        folder: holds the tables and, for captions and judgements, dataset_meta.json.
+        features: what the tables' names end in: "" or, for instance, `before_proj_blip`.
+        escaped: ids of documents and topics are percent-encoded, those in the tables are not.
     """
 
     folder: Path

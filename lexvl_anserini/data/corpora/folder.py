@@ -160,12 +160,13 @@ REMEDIES = {"topics": "--topics (query_id, tab, text)", "judgements": "--qrels"}
 class Files(NamedTuple):
     """The files below a folder or in a tar.
 
-    where  the folder or tar
-    names  its files in the order of their paths, without those that belong to another file; what is no file is added
-           to the argument
-    refer  from a name to the reference of the file: its path, or `archive.tar::member`
-    read   from a name to the bytes of the file
-    has    whether there is a file of a name, to read or to refuse
+    Attributes:
+        where: the folder or tar.
+        names: its files in the order of their paths, without those that belong to another file; what is no file is
+            added to the argument.
+        refer: from a name to the reference of the file: its path, or `archive.tar::member`.
+        read: from a name to the bytes of the file.
+        has: whether there is a file of a name, to read or to refuse.
     """
 
     where: Path

@@ -97,8 +97,9 @@ class UnreadableImage(DataError):
 class OnError:
     """The policy for images that cannot be read, and the images that it skipped.
 
-    policy   "fail": the first such image raises; "skip": such images are skipped and listed
-    skipped  the skipped images, in the order of their positions
+    Attributes:
+        policy: "fail": the first such image raises; "skip": such images are skipped and listed.
+        skipped: the skipped images, in the order of their positions.
     """
 
     policy: str = "fail"
