@@ -41,7 +41,7 @@ class Origin(Entry):
     remove_query: bool = False
 
 
-class OfQueries(Entry):
+class QueriesManifest(Entry):
     """The manifest beside encoded topics."""
 
     topics: Origin = Origin()
@@ -161,7 +161,7 @@ def topic_source(
         encoded = _has_vectors(path)
         if encoded:
             stream = partial(read_queries, path, index, manifest, vocabulary)
-            origin = Origin(_read_manifest(path).get("topics") or {})
+            origin = _read_manifest(path).topics
         if origin.dataset:
             judged = CorpusRef(origin.dataset, origin.split or None, data_dir or origin.data_dir, escape_ids, direction)
         return TopicSource(stream, path.name, judged, origin.remove_query, file_sha256(path), encoded)
@@ -271,14 +271,14 @@ def _parse_query(row: dict[str, Any], where: str) -> ImpactQuery:
     return ImpactQuery(query_id, vector)
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> QueriesManifest:
     """The manifest that `encode --topics` writes beside encoded queries; empty where there is none."""
     beside = manifest_path(path)
     if not beside.is_file():
-        return {}
+        return QueriesManifest()
     content = read_json(beside, "manifest of the queries")
-    check(content, OfQueries, str(beside), "encode the topics again")
-    return content
+    check(content, QueriesManifest, str(beside), "encode the topics again")
+    return QueriesManifest(content)
 
 
 def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
@@ -286,7 +286,7 @@ def _compare_manifest(path: Path, index: Path, manifest: Manifest) -> None:
     theirs = _read_manifest(path)
     # Only the query side of the quantiser decides what a query looks like; the document side may not be calibrated.
     for part, key in (("vocabulary", "digest"), ("quantiser", "query")):
-        value, expected = (theirs.get(part) or {}).get(key), getattr(manifest, part).get(key)
+        value, expected = (getattr(entry, part).get(key) for entry in (theirs, manifest))
         if value and value != expected:
             raise ArtefactError(
                 f"{path}: encoded with {part} {str(value)[:60]}, {index} was built with {str(expected)[:60]}; encode "

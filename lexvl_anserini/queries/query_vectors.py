@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, islice, repeat, tee
+from itertools import accumulate, repeat, tee
 from math import inf, sqrt
 from operator import mul
 from pathlib import Path
@@ -40,6 +40,7 @@ from lexvl_anserini.ground.manifest import (
     read_manifest,
     write_beside,
 )
+from lexvl_anserini.ground.progress import batched
 from lexvl_anserini.ground.records import SCORE_LIMIT, DenseQuery, ImpactQuery, TermWeights, Topic, in_field
 from lexvl_anserini.ground.typed import check_count, check_text
 from lexvl_anserini.queries.clauses import Impacts, Query
@@ -72,8 +73,7 @@ def quantise_queries(
     model: Encoder, topics: Iterable[Topic], quantiser: Quantiser, max_impact: int | None, batch_size: int = 32
 ) -> Iterator[Query]:
     """As `encode_queries`, with a given quantiser; topics for BM25 stay as they are."""
-    stream = iter(topics)
-    while piece := list(islice(stream, PIECE)):
+    for piece in batched(topics, PIECE):
         inputs = [model.query.read_topic(topic) for topic in piece]
         for topic, item in zip(piece, inputs, strict=True):
             check_text(f"topic {topic.query_id!r}", item)
@@ -163,7 +163,7 @@ def encode_topics(
     if index is None:
         quantiser, vocabulary = model.fitted(quantiser), model.vocabulary
         encoder = model.identity()
-        terms: Mapping[str, Any] = {"size": len(vocabulary), "digest": vocabulary.digest}
+        terms = vocabulary.to_json()
         encode = partial(quantise_queries, quantiser=quantiser, max_impact=None)
     else:
         encoder, terms = EncoderRef({**index.encoder, "options": dict(model.options)}), index.vocabulary

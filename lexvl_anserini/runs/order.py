@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from lexvl_anserini.data.dataset import document_of
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.progress import batched
 from lexvl_anserini.ground.records import ScoredDoc
 from lexvl_anserini.ground.typed import MOST, check_type
 
@@ -244,14 +245,12 @@ def by_documents(search: SearchPassages, queries: Iterable[Any], hits: int, best
     Args:
         search: its lists have the order of `runs.order`; one shorter than its depth has all passages.
     """
-    stream = iter(queries)
-    while piece := list(islice(stream, PIECE)):
+    for piece in batched(queries, PIECE):
         lists: list[Any] = [None] * len(piece)
         waiting, depth = list(range(len(piece))), min(FIRST * hits, MOST)
         while waiting:
             deeper, step = [], max(1, HELD // depth)
-            for start in range(0, len(waiting), step):
-                places = waiting[start : start + step]
+            for places in batched(waiting, step):
                 for place, passages in zip(places, search([piece[p] for p in places], depth), strict=True):
                     documents = settled(passages, hits, best, complete=len(passages) < depth or depth == MOST)
                     if documents is None:

