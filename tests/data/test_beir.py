@@ -136,12 +136,6 @@ def test_a_folder_with_the_name_of_a_dataset_of_beir_has_its_rule(tmp_path, monk
     assert load_dataset("beir:.").remove_query == removes
 
 
-def test_gzip_corpus(tmp_path):
-    folder = beir_folder(tmp_path / "tiny", corpus=None)
-    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode()))
-    assert [doc.doc_id for doc in load_dataset(f"beir:{folder}").documents()] == ["d1", "d2"]
-
-
 def test_a_bare_corpus_can_be_read_but_has_no_topics(tmp_path):
     folder = beir_folder(tmp_path / "tiny", queries=None, test=None, train=None)
     data = load_dataset(f"beir:{folder}")
@@ -347,13 +341,6 @@ def test_a_damaged_zip_is_not_unpacked(tmp_path, at):
         fetch._unpack(tmp_path / "a.zip", tmp_path / "out")
 
 
-def test_every_known_name_has_an_address():
-    for name in fetch.BEIR_ARCHIVES:
-        url, md5 = fetch.find_archive(name)
-        assert url.endswith(f"{name.split('/')[0]}.zip")
-        assert len(md5) == 32
-
-
 def test_of_a_plain_and_a_packed_file_the_packed_one_is_named(tmp_path, caplog):
     folder = beir_folder(tmp_path / "x")
     for name in ("corpus.jsonl", "queries.jsonl"):
@@ -422,11 +409,6 @@ def test_equal_hashes_are_not_equal_ids():
             return 1
 
     assert check_corpus(of(Document(Colliding("a")), Document(Colliding("b"))), "here").documents == 2
-
-
-def test_an_image_counts_by_its_name():
-    assert document_bytes(Document("a", image="/x/a.jpg")) == document_bytes(Document("a", image="/y/a.jpg"))
-    assert document_bytes(Document("a", image="/x/a.jpg")) != document_bytes(Document("a", image="/x/b.jpg"))
 
 
 # No slash: of an image's path only the last part counts. A problem does not count: its document is never encoded.

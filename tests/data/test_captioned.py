@@ -129,12 +129,6 @@ def test_where_the_json_may_be(tmp_path, folder):
     assert len(list(load_dataset("flickr8k", data_dir=root).documents())) == 2
 
 
-def test_the_file_in_the_corpus_own_folder_comes_first(tmp_path):
-    corpus_of(tmp_path, "flickr8k", TINY, "captions")
-    root = corpus_of(tmp_path, "flickr8k", [image(7)])
-    assert [document.doc_id for document in load_dataset("flickr8k", data_dir=root).documents()] == ["7"]
-
-
 def two(first, second):
     """Records of two images, by folder and name."""
     paths = [path.rpartition("/") for path in (first, second)]

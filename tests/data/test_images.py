@@ -155,12 +155,6 @@ def test_an_animation_shows_its_first_frame(tmp_path):
     assert pixels(path)[1, 1].tolist() == list(RED)
 
 
-def test_one_pixel_and_twenty_megapixels(tmp_path):
-    assert pixels(saved(tmp_path, Image.new("RGB", (1, 1), RED))).tolist() == [[list(RED)]]
-    path = saved(tmp_path, Image.new("L", (5000, 4000), 3), "large.png")
-    assert open_image(path).size == (5000, 4000)
-
-
 # --- what is wrong with files ---------------------------------------------------------------------------------------
 
 
@@ -187,13 +181,6 @@ def test_pillows_own_warning_is_not_told_beside_the_error(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "a.png"], capture_output=True, text=True)
     assert "10000x9000 pixels, more than the limit of 80,000,000" in done.stderr
     assert "Warning" not in done.stderr
-
-
-def test_the_limit_can_be_set(tmp_path):
-    path = saved(tmp_path, Image.new("L", (100, 100)))
-    with pytest.raises(DataError, match=r"100x100 pixels, more than the limit of 9,999"):
-        open_image(path, max_pixels=9_999)
-    assert open_image(path, max_pixels=10_000).size == (100, 100)
 
 
 def test_the_limit_holds_for_opened_pictures_that_are_not_decoded_yet(tmp_path):
@@ -356,11 +343,6 @@ def test_references_are_taken_only_a_little_ahead():
     reader.close()
     assert len(taken) < 60
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("images")]
-
-
-def test_nothing_and_fewer_than_workers():
-    assert list(read_images([], workers=8)) == []
-    assert [one.position for one in read_images([grey(1)], workers=8)] == [0]
 
 
 def test_failing_and_skipping(tmp_path):

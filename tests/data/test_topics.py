@@ -102,13 +102,6 @@ def test_bad_qrels_are_told_with_file_and_line(tmp_path, content, message):
         list(read_qrels(written(tmp_path, "q.tsv", content)))
 
 
-def test_qrels_stream(tmp_path):
-    stream = read_qrels(written(tmp_path, "q.tsv", "q1\td1\t1\nq1\td2\t1\nbroken\n"))
-    assert [next(stream).doc_id, next(stream).doc_id] == ["d1", "d2"]
-    with pytest.raises(DataError, match="line 3"):
-        next(stream)
-
-
 def test_escaping_is_the_same_in_topics_and_qrels(tmp_path):
     topics = written(tmp_path, "t.tsv", "q 100%\ttext\n")
     qrels = written(tmp_path, "q.tsv", "q 100%\td\u00a01\t1\n")
@@ -124,10 +117,6 @@ def test_escaped_ids_fit_a_run_and_can_be_undone(raw):
     if raw.strip():
         assert checked_id(raw, "here", escape=True) == escaped
         assert checked_id(escaped, "here") == escaped
-
-
-def test_ids_that_are_fine_stay_as_they_are():
-    assert escape_id("MED-10/Übung_ä:文") == "MED-10/Übung_ä:文"
 
 
 @pytest.mark.parametrize(

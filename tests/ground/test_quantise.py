@@ -12,7 +12,7 @@ from scipy import sparse
 
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UsageError
 from lexvl_anserini.ground.manifest import QuantiserEntry
-from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact, row_max
+from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser, TooLargeImpact
 from lexvl_anserini.ground.records import SCORE_LIMIT, Vocabulary
 
 quickly = settings(derandomize=True)
@@ -67,13 +67,6 @@ def test_nothing_of_the_callers_changes():
         quantiser.documents(weights)
         quantiser.queries(weights)
     assert (weights.data == data).all() and (weights.indices == indices).all() and (weights.indptr == indptr).all()
-
-
-def test_calibrated_maps_the_largest_to_the_largest():
-    quantiser = Quantiser().calibrate(csr([1.0, 0.1], [2.0], []))
-    assert quantiser.document.scale == 127.5
-    found = quantiser.documents(csr([2.0, 1.0, 4.0]))
-    assert found.impacts.toarray().tolist() == [[255, 128, 255]] and found.clipped == 1
 
 
 def test_calibrated_by_percentile_clips_what_lies_above():
@@ -268,11 +261,6 @@ def test_a_request_does_not_hold_what_calibration_found():
     ]
     assert asked != ready and requested[0] == requested[1]
     assert requested[2]["scale"] == 2
-
-
-@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (2, 3)])
-def test_the_largest_weight_of_nothing_is_0(shape: tuple[int, int]) -> None:
-    assert row_max(sparse.csr_matrix(shape, dtype=np.float32)).tolist() == [0.0] * shape[0]
 
 
 def test_vectors_in_a_vocabulary_are_those_by_term():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -15,7 +14,6 @@ import pytest
 
 import lexvl_anserini
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encoders import loading
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
@@ -276,17 +274,6 @@ def test_paths_are_taken_where_texts_name_paths(golden: Path, tmp_path: Path) ->
     for argument, path in missing.items():
         with pytest.raises(CheckpointError, match="no such file or folder; a"):
             load_encoder("bag-of-tokens", **{"checkpoint": bert, argument: path})
-
-
-@pytest.mark.parametrize("device", [None, 3.5, "none"])
-def test_a_device_that_is_none(device: Any) -> None:
-    with pytest.raises(UsageError, match=f"device {device!r} cannot be used here"):
-        load_encoder("bag-of-tokens", str(FIXTURES), device=device)
-
-
-def test_messages_of_loading_name_no_option_of_a_command() -> None:
-    """`load_encoder` has parameters; the commands' options have their names."""
-    assert re.findall(r"--[a-z-]+", inspect.getsource(loading)) == ["--verbose"]
 
 
 @pytest.mark.parametrize("value", [1 << 64, [{3: 4}], "\ud800"])

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shard_folders import Documents, jsonl, publish_shards, write_dense_shards, write_shards, write_text_shards
+from shard_folders import Documents, jsonl, publish_shards, write_dense_shards, write_shards
 
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.records import Vocabulary
@@ -18,7 +18,6 @@ from lexvl_anserini.shards.reading import (
     read_impacts,
     read_metadata,
     read_shard,
-    read_texts,
     read_vectors,
     read_vocabulary,
     shard_pieces,
@@ -192,8 +191,3 @@ def test_vectors_of_different_length_or_not_finite(tmp_path: Path) -> None:
     broken = write_dense_shards(tmp_path / "nan", [("d1", [1, float("nan")])])
     with pytest.raises(ArtefactError, match="a vector is not finite"):
         list(read_vectors(tmp_path / "nan", broken))
-
-
-def test_texts(tmp_path: Path) -> None:
-    manifest = write_text_shards(tmp_path, [("d1", "a dog"), ("d2", "")])
-    assert list(read_texts(tmp_path, manifest)) == [("d1", "a dog"), ("d2", "")]

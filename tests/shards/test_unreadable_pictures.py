@@ -106,15 +106,6 @@ def test_texts_have_nothing_to_skip(tmp_path, load, name):
     assert tree(tmp_path / "fail") == tree(tmp_path / "skip")
 
 
-def test_skipping_nothing_is_no_difference(tmp_path, pictured):
-    whole = readable(pictured)
-    encode(tmp_path / "fail", whole, PICTURES)
-    manifest = encode(tmp_path / "skip", whole, PICTURES, on_error="skip")
-    assert "skipped" not in manifest.counts
-    assert tree(tmp_path / "fail") == tree(tmp_path / "skip")
-    assert encode(tmp_path / "skip", whole, PICTURES) == manifest
-
-
 def test_a_failed_run_is_resumed_by_skipping(tmp_path, pictured, encoded):
     order = [*pictured[10:17], pictured[28], *pictured[:10], *pictured[17:28]]  # the first shard is in order
     encode(tmp_path / "fresh", order, PICTURES, on_error="skip")

@@ -97,13 +97,6 @@ def test_clipped_and_dropped_weights_are_counted(tmp_path, documents, scale, exp
     assert expected.items() <= counts.items()
 
 
-def test_contents_on_request(tmp_path):
-    encode(tmp_path / "out", layout=replace(SMALL, contents=True))
-    assert [line["contents"] for line in lines(tmp_path / "out/docs/shard-00003.jsonl")] == [
-        document.text for document in DOCUMENTS[24:]
-    ]
-
-
 def test_gzip_holds_the_same_and_no_time(tmp_path, monkeypatch):
     encode(tmp_path / "plain")
     encode(tmp_path / "packed", layout=replace(SMALL, compress=True))
@@ -174,12 +167,6 @@ def test_drawn_sample_is_a_sample():
     assert len(set(chosen)) == 10 and chosen == sorted(chosen) and chosen != [f"d{i:02d}" for i in range(10)]
     assert chosen == [d.doc_id for d in drawn_sample(iter(DOCUMENTS), 30, 10)]
     assert drawn_sample(iter(DOCUMENTS[:3]), 3) == DOCUMENTS[:3]
-
-
-@pytest.mark.parametrize("arguments", [{"shard_format": "csv"}, {"shard_size": 0}])
-def test_layouts_that_make_no_sense(arguments):
-    with pytest.raises(UsageError):
-        Layout(**arguments)
 
 
 def test_queries_file(tmp_path):
