@@ -128,10 +128,10 @@ def field_vectors(
             own = encode_lexical(field.tower, items, field.quantiser, max_impact, batch_size)
         for number, vector in zip(there, own, strict=True):
             vectors[number].update({in_field(field.name, term): field.weight * w for term, w in vector.items()})
-    return [halved(vector, max_impact or 1) for vector in vectors]
+    return [halve_weights(vector, max_impact or 1) for vector in vectors]
 
 
-def halved(vector: dict[str, int], max_impact: int) -> dict[str, int]:
+def halve_weights(vector: dict[str, int], max_impact: int) -> dict[str, int]:
     """The weights divided by the least power of two with which no score can reach 2^24; rounded, without zeros.
 
     All fields are divided alike, so that their balance stays.

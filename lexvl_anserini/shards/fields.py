@@ -166,7 +166,7 @@ def join_fields(
         for name, m in manifests.items()
     ]
 
-    def finished() -> Manifest | None:
+    def find() -> Manifest | None:
         clear_remains(output)
         there = read_manifest(output) if output.exists() else None
         earlier = None if there is None else {FIELDS: there.layout.get(FIELDS)}
@@ -177,7 +177,7 @@ def join_fields(
         sources = [open_field(name, fields[name], manifest, analysis, cut) for name, manifest in manifests.items()]
         return write_joined(sources, noted, output, cut, progress)
 
-    return ensure(output, finished, write, folder=True)
+    return ensure(output, find, write, folder=True)
 
 
 def open_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis, cut: Counts) -> FieldSource:
@@ -238,7 +238,7 @@ def join_streams(
     """Each document once, as all fields have it; None where a field lacks it."""
     waiting: list[dict[str, FieldDocument]] = [{} for _ in streams]
 
-    def taken(place: int, doc_id: str) -> FieldDocument | None:
+    def take(place: int, doc_id: str) -> FieldDocument | None:
         if doc_id not in doc_ids[place]:
             return None
         while doc_id not in waiting[place]:
@@ -249,7 +249,7 @@ def join_streams(
     for place, ids in enumerate(doc_ids):
         for doc_id in ids:
             if not any(doc_id in before for before in doc_ids[:place]):
-                yield [taken(other, doc_id) for other in range(len(streams))]
+                yield [take(other, doc_id) for other in range(len(streams))]
     for stream in streams:
         assert next(stream, None) is None, "documents without an id of theirs"  # and the counts of its last shard
 

@@ -126,7 +126,7 @@ def claim_on_shards(
             raise ArtefactError(f"{output}: not empty and not written by encode; name another --output")
         return Claim.FRESH, None
     manifest = Manifest.from_json(read_json(output / state, "manifest"), str(output / state))
-    if state == MANIFEST and not all(sized(output, shard) for shard in manifest.shards):
+    if state == MANIFEST and not all(has_size(output, shard) for shard in manifest.shards):
         publish(output / MANIFEST, output / UNFINISHED)
         state = UNFINISHED
     finished = state == MANIFEST
@@ -201,7 +201,7 @@ def clear(output: Path) -> None:
         (output / name).unlink(missing_ok=True)
 
 
-def sized(output: Path, shard: ShardRecord) -> bool:
+def has_size(output: Path, shard: ShardRecord) -> bool:
     """True if a recorded shard is on disk with its number of bytes."""
     path = output / shard.name
     return path.is_file() and path.stat().st_size == shard.bytes
@@ -213,7 +213,7 @@ def is_recorded(output: Path, shard: ShardRecord) -> bool:
     part = output / (path.name + ".part")
     if not path.is_file() and part.is_file() and file_sha256(part) == shard.sha256:
         publish(part, path)
-    if sized(output, shard) and file_sha256(path) == shard.sha256:
+    if has_size(output, shard) and file_sha256(path) == shard.sha256:
         return True
     log.warning("%s: not as recorded; encoding it again", path)
     return False
@@ -298,10 +298,12 @@ def combined(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest
 def merge_corpora(corpora: Sequence[EncodedCorpus], documents: int) -> EncodedCorpus:
     """The entry of the whole: all parts of one corpus are that corpus, others are listed one by one."""
     base = {key: value for key, value in corpora[0].items() if key not in ("part", "parts", "contents")}
-    parts = [EncodedCorpus(entry) for corpus in corpora for entry in corpus.get("parts", [corpus])]
+    parts = [part for corpus in corpora for part in corpus.parts or (corpus,)]
     missing = find_missing_parts(parts)
     if missing == [] and len(parts) == parts[0]["part"]["num"]:
-        return EncodedCorpus({**base, "documents": parts[0].documents, "digest": parts[0].digest, **contents_of(parts)})
+        return EncodedCorpus(
+            {**base, "documents": parts[0].documents, "digest": parts[0].digest, **merge_contents(parts)}
+        )
     if missing:
         log.warning(
             "parts %s of %d of %s are not among these folders; the index lacks their documents",
@@ -323,7 +325,7 @@ def find_missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int] | None:
     return sorted(set(range(parts[0].num)) - {part.id for part in parts})
 
 
-def contents_of(parts: Sequence[EncodedCorpus]) -> dict[str, str]:
+def merge_contents(parts: Sequence[EncodedCorpus]) -> dict[str, str]:
     """The entry `contents` of parts together; none if a part has none."""
     contents = [part.contents for part in sorted(parts, key=lambda part: part.part.id if part.part else 0)]
     return {} if None in contents else {"contents": sha256("".join(map(str, contents)).encode()).hexdigest()}

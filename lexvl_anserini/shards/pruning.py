@@ -132,13 +132,13 @@ def prune_shards(
     request = replace(manifest, layout=LayoutEntry({**manifest.layout, "pruning": done}))
     return ensure(
         output,
-        lambda: finished_shards(output, request, overwrite),
+        lambda: find_finished_shards(output, request, overwrite),
         lambda: write_pruned(shards, output, request, pruning, progress),
         folder=True,
     )
 
 
-def finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
+def find_finished_shards(output: Path, request: Manifest, overwrite: bool) -> Manifest | None:
     """The manifest of shards that are finished as wanted; None if they are to be written."""
     clear_remains(output)
     manifest = read_manifest(output) if output.exists() else None

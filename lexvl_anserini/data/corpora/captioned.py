@@ -131,14 +131,14 @@ def _build_dataset(
     images = read_captioned_images(path, split, ref.escape_ids)
 
     @cache
-    def opened() -> Callable[[str], str]:
+    def open_files() -> Callable[[str], str]:
         # Only a consumer that reads images needs the files: captions are searched, and runs measured, without them.
         if not sources:
             raise DataError(nothing())
         files = [image.file for image in images]
         return references(files, sources, f"{ref.name}/{split}", folders).__getitem__
 
-    return viewed(ref, lambda: images, opened)
+    return viewed(ref, lambda: images, open_files)
 
 
 # --- reading --------------------------------------------------------------------------------------------------------
