@@ -59,10 +59,10 @@ class LexvlError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process: the class and the whole message, whatever arguments the class makes it from."""
-        return find_error, (type(self), str(self))
+        return build_error, (type(self), str(self))
 
 
-def find_error(kind: type[LexvlError], message: str) -> LexvlError:
+def build_error(kind: type[LexvlError], message: str) -> LexvlError:
     """An error of that class with this message."""
     error = kind.__new__(kind)
     LexvlError.__init__(error, message)

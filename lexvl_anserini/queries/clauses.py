@@ -71,7 +71,7 @@ class Impacts(Clause):
 
     def __post_init__(self) -> None:
         object.__setattr__(
-            self, "vector", {term: _describe_weight(term, weight) for term, weight in self.vector.items()}
+            self, "vector", {term: _convert_weight(term, weight) for term, weight in self.vector.items()}
         )
 
 
@@ -83,7 +83,7 @@ class Term(Clause):
     weight: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weight", _describe_weight(self.term, self.weight))
+        object.__setattr__(self, "weight", _convert_weight(self.term, self.weight))
 
 
 @dataclass(frozen=True)
@@ -381,7 +381,7 @@ def inexact_score(query_id: str, most: float, remedy: str, scores: str = "Lucene
     )
 
 
-def _describe_weight(term: str, weight: int) -> int:
+def _convert_weight(term: str, weight: int) -> int:
     """The weight as a Python integer, numpy's included."""
     number = isinstance(weight, Real) and not isinstance(weight, bool) and weight // 1 == weight
     value = int(weight) if number else 0

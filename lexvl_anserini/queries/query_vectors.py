@@ -270,16 +270,16 @@ class QueryBatch:
         for query_id, vector in queries:
             plain = isinstance(vector, TermWeights) or set(map(type, vector.values())) <= {int}
             self.query_ids.append(query_id)
-            self.vectors.append(vector if plain else _is_integers(query_id, vector))
+            self.vectors.append(vector if plain else _convert_weights(query_id, vector))
         self.ends = np.fromiter(accumulate(map(len, self.vectors), initial=0), np.int64, len(self.vectors) + 1)
         try:
-            self.weights = together([*map(_check_weights, self.vectors)], NO_WEIGHTS)
+            self.weights = together([*map(_read_weights, self.vectors)], NO_WEIGHTS)
             inside = not len(self.weights) or 1 <= self.weights.min() <= self.weights.max() < SCORE_LIMIT
         except OverflowError:
             inside = False
         if not inside:
             for query_id, vector in zip(self.query_ids, self.vectors, strict=True):
-                _is_integers(query_id, vector)
+                _convert_weights(query_id, vector)
 
     @classmethod
     def of(cls, queries: QueryBatch | Sequence[ImpactQuery]) -> QueryBatch:
@@ -309,13 +309,13 @@ def together(arrays: Sequence[np.ndarray], none: np.ndarray) -> np.ndarray:
     return np.asarray(arrays[0], none.dtype) if len(arrays) == 1 else np.concatenate([none, *arrays])
 
 
-def _check_weights(vector: Mapping[str, int]) -> np.ndarray:
+def _read_weights(vector: Mapping[str, int]) -> np.ndarray:
     if isinstance(vector, TermWeights):
         return vector.weights
     return np.fromiter(vector.values(), np.int64, len(vector))
 
 
-def _is_integers(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
+def _convert_weights(query_id: str, vector: Mapping[str, int]) -> Mapping[str, int]:
     """The weights as Python's own integers."""
     try:
         return Impacts(vector).vector

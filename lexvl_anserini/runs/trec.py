@@ -87,7 +87,7 @@ def read_run(path: Path, unscored: bool = False) -> Iterator[ScoredDoc]:
         unscored: an MS MARCO run (query-id, doc-id, rank) is read too. Each document's score is 1 / rank, as in the
             conversion that MS MARCO's tools make; no two documents of a topic have the same.
     """
-    if unscored and len(next((line for line in _format_lines(path) if line.strip()), b"").split()) == 3:
+    if unscored and len(next((line for line in _read_lines(path) if line.strip()), b"").split()) == 3:
         return _check_fields(path, _parse_unscored, distinct_ranks=True)
     return _check_fields(path, _parse)
 
@@ -97,7 +97,7 @@ def _check_fields(
 ) -> Iterator[ScoredDoc]:
     """The lines of a run, each document once for a topic."""
     seen: dict[str, set[str | int]] = {}
-    for number, line in enumerate(_format_lines(path), start=1):
+    for number, line in enumerate(_read_lines(path), start=1):
         if line.strip():
             scored = parse(line, f"{path} line {number}")
             documents = seen.setdefault(scored.query_id, set())
@@ -195,7 +195,7 @@ def write_run(
                 lines += len(hits)
                 if hits:
                     _refuse_unwritable(path, hits, tag)
-                    text.write(_read_lines(hits, manifest, tag).encode())
+                    text.write(_format_lines(hits, manifest, tag).encode())
         counts = Counts(topics=topics, topics_without_hits=without, lines=lines)
         out.flush()
         digest = file_sha256(Path(out.name))
@@ -204,7 +204,7 @@ def write_run(
     return written
 
 
-def _format_lines(path: Path) -> Iterator[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a plain or compressed file, without a byte order mark."""
     try:
         with open_packed(path) as source:
@@ -275,7 +275,7 @@ def _refuse_unwritable(path: Path, hits: RankedList, tag: str) -> None:
             )
 
 
-def _read_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
+def _format_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
     """The lines of a list in the format of the run."""
     if manifest.output_format == "msmarco":
         start = f"{hits.query_id}\t"
@@ -285,12 +285,12 @@ def _read_lines(hits: RankedList, manifest: RunManifest, tag: str) -> str:
     numbered = zip(
         hits.doc_ids,
         hits.ranks,
-        map(_parse_number, strict_scores(scores) if manifest.strict_scores else scores),
+        map(_format_score, strict_scores(scores) if manifest.strict_scores else scores),
         strict=True,
     )
     return "".join([f"{start}{doc_id} {rank} {score}{end}" for doc_id, rank, score in numbered])
 
 
-def _parse_number(score: float) -> str:
+def _format_score(score: float) -> str:
     """A whole number without a fraction, another as the shortest decimal that reads as the same float."""
     return str(int(score)) if score.is_integer() else repr(score)

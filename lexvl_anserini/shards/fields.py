@@ -49,8 +49,8 @@ from lexvl_anserini.shards.layout import Layout, Shard, write_shard, write_shard
 from lexvl_anserini.shards.manifests import merge_corpora, source_digest
 from lexvl_anserini.shards.reading import (
     checked_shards,
-    count_impacts,
     read_contents,
+    read_counted_impacts,
     read_ids,
     read_metadata,
     read_texts,
@@ -191,7 +191,7 @@ def open_field(name: str, folder: Path, manifest: Manifest, analysis: Analysis, 
     if manifest.kind == "impact":
         vocabulary = read_vocabulary(folder, manifest)
         quantiser = Quantiser.from_json(manifest.quantiser) if manifest.quantiser else None
-        vectors = partial(count_impacts, vocabulary=vocabulary)
+        vectors = partial(read_counted_impacts, vocabulary=vocabulary)
         documents = _read_documents(folder, manifest, lambda path, entry: vectors(path, entry))
         add_cut(cut, manifest.counts.clipped, manifest.counts.dropped)
         return FieldSource(name, manifest, quantiser, vocabulary, doc_ids, documents)

@@ -24,7 +24,7 @@ from lexvl_anserini.ground.manifest import LayoutEntry, Manifest, ShardRecord, e
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.records import Vocabulary, heaviest
 from lexvl_anserini.shards.layout import shard_stream, write_shards
-from lexvl_anserini.shards.reading import checked_shards, count_impacts, read_impacts, read_vocabulary
+from lexvl_anserini.shards.reading import checked_shards, read_counted_impacts, read_impacts, read_vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def prune_shard(
     path: Path, target: Path, entry: ShardRecord, pruning: Pruning, cuts: TermCuts | None, vocabulary: Vocabulary
 ) -> ShardRecord:
     """Writes one shard anew and returns its entry for the manifest."""
-    vectors = [pruning.document(document.vector) for document in count_impacts(path, entry, vocabulary)]
+    vectors = [pruning.document(document.vector) for document in read_counted_impacts(path, entry, vocabulary)]
     if cuts is not None:
         vectors = list(map(cuts.keep, vectors))
     with shard_stream(target, target.suffix == ".gz") as out:

@@ -140,10 +140,10 @@ def read_vocabulary(folder: Path, manifest: Manifest) -> Vocabulary:
 def read_impacts(shards: Path, manifest: Manifest, vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
     """Streams all documents of impact shards, JSON lines or parquet; an empty document has an empty vector."""
     for path, entry in checked_shards(shards, manifest):
-        yield from count_impacts(path, entry, vocabulary)
+        yield from read_counted_impacts(path, entry, vocabulary)
 
 
-def count_impacts(path: Path, entry: Mapping[str, Any], vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
+def read_counted_impacts(path: Path, entry: Mapping[str, Any], vocabulary: Vocabulary) -> Iterator[ImpactDocument]:
     """Streams the documents of one impact shard, and compares their counts with its entry in the manifest."""
     counts = {"documents": 0, "empty": 0, "postings": 0}
     for document in read_shard(path, vocabulary):
@@ -347,14 +347,14 @@ def _read_postings(batch: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.n
     import numpy as np
 
     columns = [batch.column(name) for name in ("term", "impact")]
-    lengths, others = (np.diff(_check_numbers(column.offsets)) for column in columns)
+    lengths, others = (np.diff(_convert_numbers(column.offsets)) for column in columns)
     if not np.array_equal(lengths, others):
         raise ArtefactError(f"{where}: term and impact lists differ in length, or are missing; encode again")
-    dims, impacts = (_check_numbers(column.flatten()) for column in columns)
+    dims, impacts = (_convert_numbers(column.flatten()) for column in columns)
     return lengths, dims, impacts
 
 
-def _check_numbers(array: Any) -> np.ndarray:
+def _convert_numbers(array: Any) -> np.ndarray:
     """An array of Arrow without nulls as one of numpy; Arrow's own way to it imports pandas."""
     import numpy as np
 

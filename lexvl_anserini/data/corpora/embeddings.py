@@ -89,9 +89,9 @@ def load_embeddings(ref: CorpusRef) -> Dataset:
             raise DataError(f"{tables.folder}: split {ref.split!r}, but there is no {CAPTIONS} that says what is in it")
         return Dataset.of(
             replace(ref, direction=direction),
-            documents=partial(_count_every_row, tables, IMAGES if direction == "text-to-image" else TEXTS),
-            topics=partial(_drop_captions, tables.folder, "topics"),
-            qrels=partial(_drop_captions, tables.folder, "judgements"),
+            documents=partial(_list_rows, tables, IMAGES if direction == "text-to-image" else TEXTS),
+            topics=partial(_refuse_captions, tables.folder, "topics"),
+            qrels=partial(_refuse_captions, tables.folder, "judgements"),
         )
     split = ref.split or DEFAULT_SPLIT
     images = read_captioned_images(tables.folder / CAPTIONS, split, ref.escape_ids)
@@ -130,14 +130,14 @@ def _index_by_id(images: Sequence[CaptionedImage]) -> Iterator[CaptionedImage]:
     return (image._replace(file=image.image_id) for image in images)
 
 
-def _count_every_row(tables: Tables, kind: str) -> Iterator[Document]:
+def _list_rows(tables: Tables, kind: str) -> Iterator[Document]:
     path = tables.table(kind)
     for number, row_id in enumerate(_find_table(path).rows, start=1):
         doc_id = checked_id(row_id, f"{path} row {number}", tables.escaped)
         yield Document(doc_id, image=f"{path}::{row_id}")
 
 
-def _drop_captions(folder: Path, what: str) -> NoReturn:
+def _refuse_captions(folder: Path, what: str) -> NoReturn:
     raise DataError(f"{folder}: no {CAPTIONS}, hence no {what}; put Karpathy's JSON of the images there")
 
 

@@ -86,7 +86,7 @@ def read_files(
     for name in files.names(left_out):
         where = files.refer(name)
         if _is_image(name):
-            captions = [caption for caption in _load_captions(name) if files.has(caption)]
+            captions = [caption for caption in _list_captions(name) if files.has(caption)]
             text = _read_text(files, captions[0]) if captions else None
             for second in captions[1:]:
                 left_out.add("a second caption of an image", second)
@@ -127,14 +127,14 @@ def _is_read(name: str) -> bool:
     return _is_image(name) or suffix_of(name) == TEXT_SUFFIX
 
 
-def _load_captions(image: str) -> tuple[str, str]:
+def _list_captions(image: str) -> tuple[str, str]:
     """The names that an image's caption may have: `a.txt` or `a.jpg.txt` for `a.jpg`."""
     return str(PurePosixPath(image).with_suffix(TEXT_SUFFIX)), image + TEXT_SUFFIX
 
 
 def _find_captions(names: Iterable[str]) -> frozenset[str]:
     """The names that captions of the images among the names would have."""
-    return frozenset(caption for name in names if _is_image(name) for caption in _load_captions(name))
+    return frozenset(caption for name in names if _is_image(name) for caption in _list_captions(name))
 
 
 def _read_text(files: Files, name: str) -> str:
@@ -180,11 +180,11 @@ class Files(NamedTuple):
 Belonging = Callable[[Iterable[str]], frozenset[str]]
 
 
-def _describe_nothing(names: Iterable[str]) -> frozenset[str]:
+def _list_nothing(names: Iterable[str]) -> frozenset[str]:
     return frozenset()
 
 
-def files_in(where: Path, belonging: Belonging = _describe_nothing) -> Files:
+def files_in(where: Path, belonging: Belonging = _list_nothing) -> Files:
     """The files below a folder or in a tar.
 
     Raises:

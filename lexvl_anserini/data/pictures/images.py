@@ -191,7 +191,7 @@ def read_images(
                 except Exception as problem:  # raised after the images before it
                     failure, more = problem, False
                 else:
-                    waiting.append((position, reference, pool.submit(_prepare_pillow, reference, prepare)))
+                    waiting.append((position, reference, pool.submit(_prepare_image, reference, prepare)))
             if waiting:
                 position, reference, future = waiting.popleft()
                 if isinstance(value := future.result(), DataError):
@@ -204,7 +204,7 @@ def read_images(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _prepare_pillow(reference: Reference, prepare: Callable[[Image], Any] | None) -> Any:
+def _prepare_image(reference: Reference, prepare: Callable[[Image], Any] | None) -> Any:
     """An image, prepared, or the error if it cannot be read."""
     try:
         image = open_image(reference)
