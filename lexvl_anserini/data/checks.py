@@ -80,7 +80,7 @@ def document_bytes(document: Document) -> bytes:
     """A document's id, title, text and image such that no two documents, nor sequences of them, give the same bytes.
 
     Of an image only the file name counts: the same corpus in another folder is the same corpus. What the image shows is
-    the matter of `shards.corpus_reading`.
+    the matter of `shards.encoding`.
     """
     image = document.image and document.image.rsplit("/", 1)[-1]
     return b"".join(map(pack_field, (document.doc_id, document.title, document.text, image)))

@@ -42,7 +42,7 @@ class Dataset:
         escape_ids: ids are percent-encoded (`data.checks.escape_id`) in documents, topics and qrels alike.
         direction: what topics and documents are: text-to-text, text-to-image or image-to-text.
         scores: of judged documents by a teacher; None where the files have none.
-        passages: the rule by which documents are passages of texts (`data.passages`); None for whole documents.
+        passages: the rule by which documents are passages of texts (`PassageRule`); None for whole documents.
         placed: the documents from a place of their file on, each with its place; None where no file has places, so that
             the documents before one have to be read.
     """

@@ -72,7 +72,7 @@ class Engine(Protocol):
         return
 
     def search_passages(self, queries: Iterable[Any], best: int, hits: int, threads: int = 1) -> Iterator[RankedList]:
-        """One list per query, as `search`, of documents whose passages the index has (`runs.passages`).
+        """One list per query, as `search`, of documents whose passages the index has (`runs.order`).
 
         Args:
             best: a document's score is the sum of so many of its best passages.

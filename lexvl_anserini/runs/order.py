@@ -6,7 +6,7 @@ the field `id`.
 
 Documents scored by their passages: the best one (MaxP), or the sum of the best (SumP; Dai and Callan 2019).
 
-`data.passages` says which document a passage belongs to.
+`data.dataset` says which document a passage belongs to.
 """
 
 from __future__ import annotations

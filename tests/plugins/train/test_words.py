@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from lexvl_anserini.data.words import FUNCTION_WORDS, function_words, read_words
 
+from lexvl_anserini.data.lines import FUNCTION_WORDS, function_words, read_words
 from lexvl_plugins.train.words import LEFT_OUT, left_out_words
 
 
