@@ -3,7 +3,7 @@
 Every member is a file, a link to one, or is left out with a line that counts and names it. An archive that is cut off,
 damaged or followed by other bytes is refused: `tarfile` alone takes the members before the damage for all there are.
 
-References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `a.pdf#3`, `scan.tif#2`.
+References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `scan.tif#2`.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ class PageReference(NamedTuple):
 def page_of(reference: str) -> PageReference | None:
     """The page that a reference names; None for a whole file.
 
-    >>> page_of("reports/a.pdf#3")
-    PageReference(file='reports/a.pdf', page=3)
+    >>> page_of("scans/a.tif#3")
+    PageReference(file='scans/a.tif', page=3)
     """
     match = _PAGE.fullmatch(reference)
     return PageReference(match["file"], int(match["page"])) if match else None
