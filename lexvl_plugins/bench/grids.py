@@ -13,7 +13,7 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import EncoderRef
-from lexvl_anserini.queries.feedback import RM3, Feedback
+from lexvl_anserini.queries.query_vectors import RM3, Feedback
 from lexvl_anserini.runs.fusion import RRF_K, Fusion
 from lexvl_anserini.searching.refine import Refinement
 from lexvl_plugins.bench.suite import offer

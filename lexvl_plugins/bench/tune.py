@@ -27,8 +27,7 @@ from lexvl_eval.measures.metrics import MeasuringRules, check_levels, judgements
 from lexvl_eval.measures.names import Measure, parse_measure
 from lexvl_eval.measures.ties import checked_hits, some
 from lexvl_eval.report.labels import split_names
-from lexvl_eval.report.render import Table, check_format, render
-from lexvl_eval.report.tables import FOUR_DECIMALS, MISSING, Column
+from lexvl_eval.report.render import FOUR_DECIMALS, MISSING, Column, Table, check_format, render
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, run
 from lexvl_anserini.engines.index_folder import index_manifest
@@ -319,7 +318,7 @@ def load_search(
     index: Path, topics: str, qrels: Path | None, data_dir: str | None, hits: int, feedback_shards: Path | None = None
 ) -> Split:
     """Topics that search an index, encoded once for all options of the encoder; a setting is a `QuerySetting`."""
-    from lexvl_anserini.queries.query_source import topic_source, vocabulary_file
+    from lexvl_anserini.queries.query_source import find_topic_source, find_vocabulary_file
     from lexvl_anserini.queries.query_vectors import encode_queries
     from lexvl_anserini.searching.fields import reweighted
     from lexvl_anserini.searching.retrieval import to_the_end
@@ -327,7 +326,7 @@ def load_search(
 
     index = index_path(index)
     manifest = index_manifest(index)
-    source = topic_source(topics, index, manifest, data_dir, vocabulary_file(index, None))
+    source = find_topic_source(topics, index, manifest, data_dir, find_vocabulary_file(index, None))
     if qrels is None and source.judged is None:
         raise UsageError(f"{topics}: topics of a file have no judgements; give --qrels and --test-qrels")
     judged = read_judgements(JudgementSource(qrels, source.judged or CorpusRef("")))

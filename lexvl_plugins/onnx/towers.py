@@ -15,12 +15,11 @@ from lexvl_anserini.encoders.parts import sparsify
 from lexvl_anserini.encoders.parts.batches import PassageReader, padded_batches, read_passage
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError, describe_error
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import CsrRows
-from lexvl_anserini.ground.records import Document, Topic
+from lexvl_anserini.ground.records import Document, Topic, Vocabulary
 from lexvl_anserini.ground.registry import require
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 
 class GraphBatch(NamedTuple):
@@ -90,7 +89,7 @@ class Graph:
         try:
             self.session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common class
-            raise CheckpointError(f"{where}: ONNX Runtime cannot load the graph ({reason_of(error)})") from error
+            raise CheckpointError(f"{where}: ONNX Runtime cannot load the graph ({describe_error(error)})") from error
         self.names = [node.name for node in self.session.get_inputs()]
 
     def __call__(self, inputs: tuple[np.ndarray, ...], first: Any) -> np.ndarray:

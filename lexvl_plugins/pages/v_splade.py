@@ -32,10 +32,10 @@ from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.tables import LiLsr
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, token_strings
 from lexvl_anserini.encoders.parts.towers import Composition, in_direction, with_topk
-from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.installed import package_folder, version_of
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.machine import find_package, find_version
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.pages.page_network import IMAGE, PageNetwork, PageTower, read_tiles
 from lexvl_plugins.pages.v_splade_layout import (
     CONNECTOR,
@@ -138,10 +138,10 @@ class PageModel:
 
 def read_export(source: Source, with_table: bool, activation: TableActivation | None) -> PageModel:
     """A folder in either layout; all but the network, whose weights are checked alone."""
-    checkpoint, transformers = source.required("v-splade"), package_folder("transformers")
+    checkpoint, transformers = source.required("v-splade"), find_package("transformers")
     if transformers and not (transformers / "models" / MODEL_TYPE).is_dir():
         raise InstallationError(
-            f"transformers {version_of('transformers')} has no ModernVBERT, which v-splade needs; "
+            f"transformers {find_version('transformers')} has no ModernVBERT, which v-splade needs; "
             "pip install 'transformers>=5.3'"
         )
     folder, config = checkpoint.folder, checkpoint.config()
@@ -183,7 +183,7 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
                 None, config=shape.to_config(tokens), state_dict=state, output_loading_info=True, dtype=torch.float32
             )
     except Exception as error:  # a wrong value in the configuration raises any error
-        raise CheckpointError(f"{where}: the model cannot be loaded ({reason_of(error)})") from error
+        raise CheckpointError(f"{where}: the model cannot be loaded ({describe_error(error)})") from error
     complain(where, info["missing_keys"], info["unexpected_keys"], ())
     return model.eval()
 

@@ -15,11 +15,11 @@ from lexvl_eval.report.answers import TypedAnswer
 from lexvl_eval.sheet import DEFAULT_HITS
 
 from lexvl_anserini.data.checks import unescape_id
-from lexvl_anserini.data.entries import printable
+from lexvl_anserini.data.lines import printable
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.user_folders import expanded_path
-from lexvl_anserini.queries.clauses import clause_of
-from lexvl_anserini.queries.query_source import typed_topic
+from lexvl_anserini.ground.machine import expand_path
+from lexvl_anserini.queries.clauses import build_clause
+from lexvl_anserini.queries.query_source import build_typed_topic
 from lexvl_anserini.searching.cuts import Cut
 from lexvl_anserini.searching.refine import Refinement
 from lexvl_anserini.searching.searcher import Searcher
@@ -68,7 +68,7 @@ class AskOptions:
         _ = self.cut
         if any(not query.strip() for query in self.queries or ()):
             raise UsageError("a query is empty; give words in quotes, or no query to bring the index up to date")
-        place = expanded_path(folder).resolve()
+        place = expand_path(folder).resolve()
         album = self.output or choose_album(place, Path.cwd(), albums)
         if album.resolve().is_relative_to(place):
             raise UsageError(f"--output {album}: it is in {place}, among the {documents}; name a folder outside")
@@ -83,7 +83,7 @@ class AskOptions:
         with Searcher(index, model) as searcher:
             engine: Any = searcher.engine
             for text in self.queries or ():
-                query = encoded(typed_topic(text, None), model, index.manifest)
+                query = encoded(build_typed_topic(text, None), model, index.manifest)
                 listed, nearest = find(searcher, query, self.hits, cut=self.cut)
                 hits = explained(engine, query, listed.doc_ids, fields=fields)
                 if len(fields) == 1:
@@ -113,7 +113,7 @@ def find(
     if cut is None:
         return listed, False
     engine: Any = searcher.engine
-    fitting = listed.down_to(cut.least(clause_of(query), engine) if cut.relative else cut.value)
+    fitting = listed.down_to(cut.least(build_clause(query), engine) if cut.relative else cut.value)
     return fitting or listed, bool(listed) and not fitting
 
 

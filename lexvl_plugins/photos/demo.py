@@ -27,9 +27,8 @@ from lexvl_eval.report.labels import labelled
 from lexvl_eval.report.strips import draw_sheet
 from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 
-from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run
-from lexvl_anserini.data.corpora.demo import demo_files
-from lexvl_anserini.data.corpora.karpathy import read_karpathy
+from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, run
+from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.loading import load_encoder
@@ -37,8 +36,8 @@ from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.explain import to_text
 from lexvl_anserini.ground.errors import MissingExtra
 from lexvl_anserini.ground.files import exclusive
-from lexvl_anserini.ground.progress import Progress
-from lexvl_anserini.queries.query_source import topic_source
+from lexvl_anserini.ground.progress import Progress, progress_bar
+from lexvl_anserini.queries.query_source import find_topic_source
 from lexvl_anserini.runs.trec import ensure_run
 from lexvl_anserini.searching.building import build_index, check_index
 from lexvl_anserini.searching.index import Index
@@ -171,7 +170,7 @@ def list_steps(options: DemoOptions) -> Iterator[Step]:
 
 def count_scenes() -> int:
     """The number of scenes that are in the package."""
-    return sum(1 for _ in read_karpathy(demo_files(SPLIT)[0]))
+    return sum(1 for _ in read_karpathy(list_demo_files(SPLIT)[0]))
 
 
 def encode(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> None:
@@ -186,7 +185,7 @@ def search(system: System, options: DemoOptions, progress: Progress) -> None:
     """Searches all topics and writes the run."""
     opened, run_file = options.open(system.searched), options.find_run(system)
     searching = IndexSearch(opened, EncoderChanges(options=system.settings, device=options.device))
-    source = topic_source(None, opened.path, opened.manifest, options.data_dir, None)
+    source = find_topic_source(None, opened.path, opened.manifest, options.data_dir, None)
     request = searching.run_manifest(source, HITS, source.remove_query, strict_scores=False, output_format="trec")
     ensure_run(run_file, request, options.overwrite, lambda: searching.write(source, request, run_file, progress))
 
@@ -211,7 +210,8 @@ def draw_contact_sheet(options: DemoOptions, progress: Progress) -> str:
     opened = options.open(SHOWN.searched)
     model = encoder_of(opened, run_file, device=options.device)
     draw_sheet(shown_of_run(run_file, opened, model, data_dir=options.data_dir), sheet, DEFAULT_TERMS)
-    return f"document ID is the image ID.png in {demo_files(SPLIT)[1]}\nqueries, their first images and terms: {sheet}"
+    images = list_demo_files(SPLIT)[1]
+    return f"document ID is the image ID.png in {images}\nqueries, their first images and terms: {sheet}"
 
 
 def search_photos(options: DemoOptions, progress: Progress) -> str:

@@ -30,9 +30,9 @@ from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, metadata_texts
-from lexvl_anserini.shards.corpus_reading import UNREADABLE
+from lexvl_anserini.shards.encoding import UNREADABLE
 from lexvl_anserini.shards.layout import Layout
-from lexvl_anserini.shards.request import SKIPPED, clear
+from lexvl_anserini.shards.manifests import SKIPPED, clear
 from lexvl_anserini.shards.writing import write_impacts
 
 if TYPE_CHECKING:

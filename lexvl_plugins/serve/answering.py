@@ -15,9 +15,8 @@ from lexvl_anserini import __version__
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.families.plain_text import BM25Settings
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc
-from lexvl_anserini.ground.vocabulary import field_of, in_field
-from lexvl_anserini.queries.clauses import All, Text, TreeQuery, clause_of, scored_terms, walk
+from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, get_field, mark_field
+from lexvl_anserini.queries.clauses import All, Text, TreeQuery, build_clause, list_scored_terms, walk
 from lexvl_anserini.queries.query_source import TYPED
 from lexvl_anserini.runs.order import RankedList, ranked
 from lexvl_anserini.searching.cuts import Cut
@@ -138,7 +137,7 @@ class Service:
             if query is None or not request.doc_ids:
                 return []
             assert isinstance(query, ImpactQuery | TreeQuery), query
-            has_text, rows = any(isinstance(node, Text) for node in walk(clause_of(query))), []
+            has_text, rows = any(isinstance(node, Text) for node in walk(build_clause(query))), []
             find_impacts = partial(self._find_impacts, index)
             for hit in explained(engine, query, request.doc_ids, find_impacts, index.manifest.fields):
                 products = [Product(**term._asdict()) for term in hit.terms]
@@ -170,7 +169,7 @@ class Service:
             if not index.has_maps or not index.manifest.fields and index.map_tower is None:
                 raise UsageError(f"the encoder of index {index.served.name!r} has no grid over pictures")
             picture = index.corpus.find_picture(request.doc_id)
-            weights = dict(scored_terms(clause_of(query))) if isinstance(query, ImpactQuery | TreeQuery) else {}
+            weights = dict(list_scored_terms(build_clause(query))) if isinstance(query, ImpactQuery | TreeQuery) else {}
             impacts = self._find_impacts(index, request.doc_id, weights)
             weights = {t: w for t, w in weights.items() if t in impacts and request.term in (None, t)}
             key = (index.serial, request.doc_id, tuple(weights.items()))
@@ -273,8 +272,8 @@ def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, 
         return draw_grid(index.map_tower, picture, weights)
     heat, boxes = EVEN, list[list[float]]()
     for entry in index.manifest.encoder.fields:
-        mark = in_field(entry.name, "")
-        own = {t.removeprefix(mark): w for t, w in weights.items() if field_of(t, index.manifest.fields) == entry.name}
+        mark = mark_field(entry.name, "")
+        own = {t.removeprefix(mark): w for t, w in weights.items() if get_field(t, index.manifest.fields) == entry.name}
         if not own:
             continue
         if entry.kind == "text" and READ in index.corpus.documents[doc_id].metadata:

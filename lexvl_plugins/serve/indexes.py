@@ -14,17 +14,17 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.encoder import OtherModality, Tower
+from lexvl_anserini.encoders.encoder import Tower
+from lexvl_anserini.encoders.inputs import OtherModality
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import field_options
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import find_urls, index_name, index_path
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import FieldEntry, Manifest, expect_lexical
-from lexvl_anserini.ground.records import Document
+from lexvl_anserini.ground.records import Document, mark_field
 from lexvl_anserini.ground.registry import TORCH
-from lexvl_anserini.ground.vocabulary import in_field
-from lexvl_anserini.queries.query_source import known_terms, vocabulary_file
+from lexvl_anserini.queries.query_source import find_vocabulary_file, read_known_terms
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.searcher import EncoderChanges, Searcher
 from lexvl_plugins.serve import limits
@@ -159,7 +159,7 @@ class LiveIndex:
 
     def suggest(self, prefix: str) -> list[str]:
         """Terms that begin so, in the order of the vocabulary, where frequent ones come first as a rule."""
-        beginnings = (prefix, *(in_field(field, prefix) for field in self.manifest.fields))
+        beginnings = (prefix, *(mark_field(field, prefix) for field in self.manifest.fields))
         terms = (term for term in self.terms if term.startswith(beginnings))
         return sorted(terms, key=lambda term: term != prefix)[: limits.SUGGESTIONS]
 
@@ -184,15 +184,15 @@ def open_live(served: ServedIndex, before: LiveIndex | None = None) -> LiveIndex
 
 
 def _open(served: ServedIndex, before: LiveIndex | None, state: IndexState) -> LiveIndex:
-    from lexvl_anserini.data.dataset import dataset_of
+    from lexvl_anserini.data.dataset import load_reference
 
     manifest = index_manifest(served.path)
     same = before and before.manifest.encoder == manifest.encoder and before.manifest.vocabulary == manifest.vocabulary
     searcher = Searcher(Index(served.path, manifest), before.model if before and same else None, served.encoder)
-    file = vocabulary_file(served.path, None)
-    terms = known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
+    file = find_vocabulary_file(served.path, None)
+    terms = read_known_terms(file, manifest) if file is not None and manifest.kind == "impact" else ()
     try:
-        dataset = dataset_of(manifest.corpus.ref.at(served.data_dir))
+        dataset = load_reference(manifest.corpus.ref.at(served.data_dir))
         corpus, examples = read_corpus(dataset), list_examples(dataset)
     except (LexvlError, OSError) as error:
         corpus, examples = ShownCorpus({}, f"the corpus cannot be read, so that hits have their ids alone: {error}"), []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
     from lexvl_anserini.encoders.parts.images.vision import ImageTower
     from lexvl_anserini.ground.manifest import Manifest
-    from lexvl_anserini.ground.vocabulary import Vocabulary
+    from lexvl_anserini.ground.records import Vocabulary
 
 # The rule that `static.js` implements; a tokenizer with other parts is refused.
 NORMALIZER = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "lowercase": True}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lexvl_anserini.encoders.checkpoints.hub import names_in
-from lexvl_anserini.ground.errors import LexvlError, UsageError, reason_of
+from lexvl_anserini.ground.errors import LexvlError, UsageError, describe_error
 
 log = logging.getLogger(__name__)
 
@@ -129,8 +129,8 @@ def hub_errors(repo_id: str, step: str, outcome: str) -> Iterator[None]:
         ) from error
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
-        why = REMEDIES.get(status) or reason_of(error)
+        why = REMEDIES.get(status) or describe_error(error)
         raise LexvlError(f"{repo_id}: the hub refuses ({status}): {why}; {outcome.partition(',')[0]}") from error
     except Exception as error:  # any error of the HTTP stack
-        reason = reason_of(error.__cause__ or error)
+        reason = describe_error(error.__cause__ or error)
         raise LexvlError(f"{repo_id}: the {step} broke off ({reason}); {outcome}") from error

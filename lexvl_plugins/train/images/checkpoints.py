@@ -36,7 +36,7 @@ from lexvl_anserini.encoders.parts.stair_network import Stage, Stair
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.common.batches import TextStore, split_positions
 from lexvl_plugins.train.common.tower_pair import TowerPair, project_max
 from lexvl_plugins.train.images.networks import (

@@ -47,7 +47,7 @@ from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, colum
 from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.common.batches import Details, ImageBatch, StateStore, TextBatch, TextStore
 from lexvl_plugins.train.common.evaluation import StageInputs
 from lexvl_plugins.train.common.tower_pair import DetailedSide, TowerPair

@@ -29,8 +29,8 @@ from lexvl_anserini.encoders.parts.tokens import (
     load_tokenizer,
 )
 from lexvl_anserini.ground.errors import UsageError
-from lexvl_anserini.ground.files import file_sha256
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.files import compute_sha256
+from lexvl_anserini.ground.records import Vocabulary
 from lexvl_plugins.train.model_settings import (
     AnyImage,
     BpeTextSettings,
@@ -225,7 +225,7 @@ def compute_network_digests(model: ModelSettings) -> dict[str, str]:
     if isinstance(model.text, PretrainedText):
         digests["text network"] = find_checkpoint(model.text.checkpoint).digest()
     elif isinstance(model.text, BpeTextSettings):
-        digests["merges"] = file_sha256(find_merges_file(model.text))
+        digests["merges"] = compute_sha256(find_merges_file(model.text))
     elif model.text.tokenizer is not None:
         digests["tokenizer"] = find_checkpoint(model.text.tokenizer, weights=False).digest()
     if model.start:
@@ -234,7 +234,7 @@ def compute_network_digests(model: ModelSettings) -> dict[str, str]:
         digests["image network"] = load_image_backbone(model.image.checkpoint).digest
         if names := model.image.class_names:
             read_class_names(Path(names))
-            digests["class names"] = file_sha256(Path(names))
+            digests["class names"] = compute_sha256(Path(names))
     return digests
 
 

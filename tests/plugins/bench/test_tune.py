@@ -16,7 +16,7 @@ from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.index import command as index
-from lexvl_anserini.queries.feedback import RM3, Feedback
+from lexvl_anserini.queries.query_vectors import RM3, Feedback
 from lexvl_anserini.runs.fusion import Fusion
 from lexvl_anserini.search import command as search
 from lexvl_anserini.searching.building import build_index

@@ -16,7 +16,7 @@ from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.queries.feedback import ShardVectors
+from lexvl_anserini.queries.query_vectors import ShardVectors
 from lexvl_anserini.searching.building import build_index, folders_of
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts

@@ -184,7 +184,7 @@ def test_other_folders_are_refused_with_one_line(tmp_path, name, entries, error)
 
 
 def test_a_transformers_without_modernvbert_says_so(export, monkeypatch, tmp_path):
-    monkeypatch.setattr(v_splade, "package_folder", lambda name: tmp_path)
+    monkeypatch.setattr(v_splade, "find_package", lambda name: tmp_path)
     with pytest.raises(InstallationError, match=r"no ModernVBERT.* pip install 'transformers>=5\.3'"):
         loaded(export)
 

@@ -18,7 +18,7 @@ from lexvl_anserini.data.corpora.folder import load_pictures
 from lexvl_anserini.data.pictures.images import FAIL, OnError, read_images
 from lexvl_anserini.engines.lucene.engine import LuceneEngine
 from lexvl_anserini.ground.errors import ArtefactError, DataError
-from lexvl_anserini.ground.files import file_sha256
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.manifest import CorpusRef, EncoderRef, read_manifest
 from lexvl_anserini.ground.progress import Progress, silent
 from lexvl_anserini.searching.building import build_index, metadata_texts
@@ -101,7 +101,7 @@ def followed(tmp_path: Path) -> Pair:
 def test_a_folder_that_changes(tmp_path: Path, own_memory: list[str]) -> None:
     folder, album = paint(tmp_path / "in", a=(255, 0, 0), b=(0, 51, 0), c=(0, 0, 5)), tmp_path / "album"
     assert called(folder, album) == Followed(3, 3, 0, 0, [])
-    assert held(album)["b.png"] == (file_sha256(folder / "b.png"), {"bay": 51})
+    assert held(album)["b.png"] == (compute_sha256(folder / "b.png"), {"bay": 51})
     # The scale stays that of the first pictures, whose largest weight is 255.
     paint(folder, b=(0, 9, 9), d=(100, 0, 0))
     (folder / "c.png").rename(folder / "e.png")

@@ -40,7 +40,7 @@ from lexvl_anserini.queries.clauses import (
     TreeQuery,
     Unscored,
 )
-from lexvl_anserini.queries.feedback import Feedback
+from lexvl_anserini.queries.query_vectors import Feedback
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index

@@ -15,14 +15,16 @@ from lexvl_anserini.encoders.parts.tokens import columns_ascii
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_plugins.train.command import describe_plan
 from lexvl_plugins.train.common.batches import ImageBatch, TextStore, add_types
-from lexvl_plugins.train.common.learner import Temperatures, compute_objective, make_learning_rate
+from lexvl_plugins.train.common.learner import compute_objective, make_learning_rate
+from lexvl_plugins.train.common.tower_pair import Temperatures
 from lexvl_plugins.train.images.captioned import Batches, CaptionTerms, read_captioned
 from lexvl_plugins.train.images.material import compute_backward_rates, compute_hit_rates
 from lexvl_plugins.train.images.sides import SIDES
 from lexvl_plugins.train.images.stores import Cache, PixelStore, augment, read_pixels
 from lexvl_plugins.train.loop import train
+from lexvl_plugins.train.model_settings import ModelSettings
 from lexvl_plugins.train.objectives.encoded import Encoded
-from lexvl_plugins.train.recipe import Augmentation, ModelSettings, Recipe, check_recipe, parse_changes, read_recipe
+from lexvl_plugins.train.recipe import Augmentation, Recipe, check_recipe, parse_changes, read_recipe
 from lexvl_plugins.train.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
 from tests.plugins.train.tiny_training import COLOURS, weights_of, write_squares
 
