@@ -34,7 +34,7 @@ from lexvl_anserini.queries.query_vectors import encode_topics
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
     from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.encoders.loading import EncoderRequest
+    from lexvl_anserini.encoders.loading import EncoderSpec
     from lexvl_anserini.ground.quantise import Quantiser
     from lexvl_anserini.shards.layout import Layout, Part
 
@@ -177,16 +177,16 @@ class EncoderOptions:
     query_max_length: Annotated[int | None, typer.Option(min=1, help="Tokens read per query.")] = None
     settings: cli.Settings = None
 
-    def request(self, inputs: InputOptions, direction: str) -> EncoderRequest:
+    def request(self, inputs: InputOptions, direction: str) -> EncoderSpec:
         """The encoder for a dataset of this direction, before it is loaded."""
-        from lexvl_anserini.encoders.loading import EncoderRequest
+        from lexvl_anserini.encoders.loading import EncoderSpec
 
         name, default_checkpoint = default_encoder(inputs.corpus, direction, inputs.encoder)
         options = {**direction_option(name, direction), **cli.parse_settings(self.settings or ())}
         chosen = str(options.get("direction", direction))
         options |= length_options(name, chosen, self.max_length, self.query_max_length)
         checkpoint = inputs.checkpoint or default_checkpoint
-        return EncoderRequest(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
+        return EncoderSpec(name, checkpoint, self.tokenizer, self.backbone_config, self.device, options)
 
 
 @dataclass(frozen=True)
@@ -267,14 +267,19 @@ class CatalogueOptions:
 
     def text(self, style: str) -> str | None:
         """What to print; None to encode."""
-        from lexvl_anserini.encoders.describing import as_lines, as_text, describe, listing
+        from lexvl_anserini.encoders.describing import (
+            describe_encoder,
+            format_description,
+            format_listing,
+            list_encoders,
+        )
 
         if self.described:
-            description = describe(self.described)
-            return orjson.dumps(description).decode() if style == "json" else as_text(description)
+            description = describe_encoder(self.described)
+            return orjson.dumps(description).decode() if style == "json" else format_description(description)
         if not self.list_all:
             return None
-        return orjson.dumps(listing()).decode() if style == "json" else as_lines(listing())
+        return orjson.dumps(list_encoders()).decode() if style == "json" else format_listing(list_encoders())
 
 
 class Work(NamedTuple):

@@ -175,7 +175,7 @@ def copied(place: Path, to: Path) -> Path:
 
 def weight_files(checkpoint: Path) -> list[Path]:
     """The file itself, or all weight files below the folder."""
-    from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES
+    from lexvl_anserini.encoders.checkpoints.find import WEIGHT_SUFFIXES
 
     if checkpoint.is_file():
         return [checkpoint]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from lexvl_anserini.data.dataset import Dataset, data_root, dataset_of
 from lexvl_anserini.encoders.cards import direction_option
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
+from lexvl_anserini.encoders.loading import combine_digests, find_parts, load_encoder
 from lexvl_anserini.ground.claims import same_request
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder, read_json, write_json
@@ -226,7 +226,7 @@ def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
     of_twin = {"dense": request_of(twin, dense, place)} if twin and dense else {}
     return {
         "encoder": work.system.encoder,
-        "checkpoint_digest": digest_of(checkpoint, other_parts(options)),
+        "checkpoint_digest": combine_digests(checkpoint, find_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
         "data_dir": str(data_root(place.data_dir).resolve()),

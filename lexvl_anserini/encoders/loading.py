@@ -19,7 +19,7 @@ from lexvl_anserini.encoders.checkpoints.find import (
     find_checkpoint,
     find_parts,
     has_tokenizer,
-    inside,
+    resolve_inside,
 )
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
@@ -43,6 +43,7 @@ _LOADING = RLock()
 DEFAULT_DIRECTION = "text-to-image"
 # In the folder of an exported encoder, and of a saved one.
 EXPORT, SAVED = "export.json", "lexvl.json"
+SAVED_KEYS = (("encoder", str, "a text"), ("options", dict, "an object"), ("places", dict, "an object"))
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class EncoderSpec:
     """An encoder with its settings, before it is loaded. Commands, searches, saved folders and processes share it.
 
     Attributes:
-        name: a row of `cards.CARDS`; empty in changes of an artefact's encoder, which has a name.
+        name: a row of `cards.CARDS`.
         checkpoint: a folder, a hub id or a packaged name.
         tokenizer: a folder or hub id of another tokenizer than the checkpoint's.
         backbone_config: a folder or hub id of another backbone configuration than the checkpoint's.
@@ -59,7 +60,7 @@ class EncoderSpec:
             `registry.RUNTIMES`.
     """
 
-    name: str = ""
+    name: str
     checkpoint: str | None = None
     tokenizer: str | None = None
     backbone_config: str | None = None
@@ -79,20 +80,6 @@ class EncoderSpec:
             for option, value in wrapping.items():
                 encoder = import_home(WRAPPERS[option])(encoder, value)
         return encoder
-
-    def over(self, ref: EncoderRef) -> EncoderSpec:
-        """The encoder of an artefact with these changes; another runtime than torch has all parts in one folder."""
-        options = {**ref.options, **self.options}
-        if options.get("runtime", TORCH) != TORCH:
-            options = {key: value for key, value in options.items() if key not in PLACES}
-        tokenizer, config = (options.pop(key, None) for key in ("tokenizer", "backbone_config"))
-        places = (self.checkpoint or ref.checkpoint, self.tokenizer or tokenizer, self.backbone_config or config)
-        return EncoderSpec(ref.name, *places, self.device, options)
-
-    def change(self, ref: EncoderRef, further: Mapping[str, Any]) -> EncoderRef:
-        """The entry of an artefact's encoder in the manifest of a run: with these changes and further options."""
-        moved = {key: value for key in ("checkpoint", "tokenizer") if (value := getattr(self, key))}
-        return EncoderRef({**ref, **moved, "options": {**ref.options, **self.options, **further}})
 
 
 @dataclass(frozen=True)
@@ -121,7 +108,7 @@ class Source:
         return self.checkpoint
 
     def tokenizer_folder(self, *near: Path, default: str | None = None) -> Path:
-        """The folder of the tokenizer: that which the user named, else the first of `near` that has one, else `default`.
+        """The folder of the tokenizer: that of the user, else the first of `near` that has one, else `default`.
 
         Args:
             near: folders that may hold it, best first; default the checkpoint's.
@@ -173,9 +160,14 @@ def load_encoder(
         MissingExtra: the package of the runtime is not installed.
     """
     check_type("name", name, str, "the name of an encoder, such as 'splade'")
-    places = {"checkpoint": checkpoint, "tokenizer": tokenizer, "backbone_config": backbone_config}
-    texts = [_check_place(argument, value) for argument, value in places.items()]
-    return EncoderSpec(name, *texts, device, {**options, "runtime": runtime}).load()
+    return EncoderSpec(
+        name,
+        _check_place("checkpoint", checkpoint),
+        _check_place("tokenizer", tokenizer),
+        _check_place("backbone_config", backbone_config),
+        device,
+        {**options, "runtime": runtime},
+    ).load()
 
 
 def _check_place(argument: str, value: str | Path | None) -> str | None:
@@ -200,18 +192,15 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
             f"{checkpoint.reference}: an exported encoder; load it with the runtime of its export, or "
             "name the checkpoint that it was exported from"
         )
-    saved, weights = (checkpoint and read_saved(checkpoint)) or (EncoderSpec(), checkpoint)
-    if saved.name != spec.name:
-        saved, weights = EncoderSpec(), checkpoint
+    saved = read_saved(checkpoint) if checkpoint else None
+    stored, weights = saved if saved and saved[0].name == spec.name else (EncoderSpec(spec.name), checkpoint)
     # The default direction is noted too, so that naming it gives the same request.
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
-    places = {key: value for key, value in saved.options.items() if key in PLACES}
-    kept = {key: value for key, value in saved.options.items() if key not in PLACES}
+    places = {key: value for key, value in stored.options.items() if key in PLACES}
+    kept = {key: value for key, value in stored.options.items() if key not in PLACES}
     options = {**checked_options(spec.name, loader, {**direction, **kept}), **named}
     device = choose_device(spec.device)
-    source = Source(
-        weights, device, spec.tokenizer or saved.tokenizer, spec.backbone_config or saved.backbone_config
-    )
+    source = Source(weights, device, spec.tokenizer or stored.tokenizer, spec.backbone_config or stored.backbone_config)
     import torch
 
     try:
@@ -288,8 +277,8 @@ def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:
     if checkpoint.file is not None or not path.is_file():
         return None
     where, data = str(path), read_json(path, "saved encoder", CheckpointError)
-    for key, kind, expected in (("encoder", str, "a text"), ("options", dict, "an object"), ("places", dict, "an object")):
-        if not isinstance(data.setdefault(key, kind()), kind):
+    for key, kind, expected in SAVED_KEYS:
+        if not isinstance(data.setdefault(key, {} if kind is dict else None), kind):
             raise CheckpointError(f"{where}: {key} is {shown(data[key])}, expected {expected}; save the encoder again")
     options, places = data["options"], data["places"]
     if named := sorted(set(options) & {"source", *PLACES}):
@@ -297,22 +286,32 @@ def read_saved(checkpoint: Checkpoint) -> tuple[EncoderSpec, Checkpoint] | None:
     if strange := sorted(set(places) - set(PLACES)):
         raise CheckpointError(f"{where}: {strange[0]!r:.80} is no part of an encoder; known: {', '.join(PLACES)}")
     for key, name in places.items():
-        places[key] = name if name in PACKAGED else str(inside(checkpoint.folder, name, where))
-    folder = inside(checkpoint.folder, data.get("folder") or "", where)
-    file = inside(folder, data["file"], where) if data.get("file") else None
+        places[key] = name if name in PACKAGED else str(resolve_inside(checkpoint.folder, name, where))
+    folder = resolve_inside(checkpoint.folder, data.get("folder") or "", where)
+    file = resolve_inside(folder, data["file"], where) if data.get("file") else None
     if file is not None and not file.is_file():
         raise CheckpointError(f"{where}: names the weight file {data['file']!r}, which is not there")
-    own = {key: places.pop(key, None) for key in ("tokenizer", "backbone_config")}
-    spec = EncoderSpec(data["encoder"], checkpoint.reference, **own, options={**options, **places})
+    tokenizer, config = (places.pop(key, None) for key in ("tokenizer", "backbone_config"))
+    spec = EncoderSpec(data["encoder"], checkpoint.reference, tokenizer, config, options={**options, **places})
     return spec, replace(checkpoint, folder=folder, file=file)
 
 
-def load_encoder_of(ref: EncoderRef, changes: EncoderSpec = EncoderSpec(), vocabulary: str | None = None) -> Encoder:
+def load_encoder_of(
+    ref: EncoderRef,
+    checkpoint: str | None = None,
+    tokenizer: str | None = None,
+    device: str = "auto",
+    settings: Mapping[str, Any] | None = None,
+    vocabulary: str | None = None,
+) -> Encoder:
     """Loads the encoder that made an artefact.
 
     Args:
         ref: the encoder of a manifest: `manifest.encoder`.
-        changes: the device; new places of the same files; options of the query side, for example `query_topk`.
+        checkpoint: the folder of the same checkpoint now, if it moved.
+        tokenizer: the folder of its tokenizer now, if it moved.
+        device: auto, cpu, cuda, ...
+        settings: options of the query side that replace those of the manifest, for example `query_topk`.
         vocabulary: digest that the encoder's vocabulary must have (`manifest.vocabulary_digest`); None for no check.
 
     Raises:
@@ -329,7 +328,12 @@ def load_encoder_of(ref: EncoderRef, changes: EncoderSpec = EncoderSpec(), vocab
             f"an index of the fields {', '.join(field.name for field in ref.fields)}: documents have vectors of "
             "several encoders, which search and explain load; do this with the shards of one field"
         )
-    spec = changes.over(ref)
+    options = {**ref.options, **(settings or {})}
+    if options.get("runtime", TORCH) != TORCH:  # it has all parts in one folder
+        options = {key: value for key, value in options.items() if key not in PLACES}
+    own_tokenizer, config = (options.pop(key, None) for key in ("tokenizer", "backbone_config"))
+    places = (checkpoint or ref.checkpoint, tokenizer or own_tokenizer, config)
+    spec = EncoderSpec(ref.name, *places, device=device, options=options)
     model = spec.load()
     _refuse_other(model, spec, ref)
     digest = model.vocabulary.digest if model.kind == "impact" else None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lexvl_anserini.data.dataset import dataset_of
-from lexvl_anserini.encoders.loading import EncoderRequest
+from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.ground.claims import Claim, claim, same_request
 from lexvl_anserini.ground.errors import ArtefactError
 from lexvl_anserini.ground.files import file_sha256
@@ -40,7 +40,7 @@ class PartsRequest:
     plan: Path
     output: Path
     corpus: CorpusRef
-    encoder: EncoderRequest
+    encoder: EncoderSpec
     quantiser: Quantiser
     layout: Layout
     batch_size: int = 32
@@ -99,7 +99,7 @@ def loaded_plan(path: Path) -> CorpusPlan:
 
 
 # The last request of this process with its encoder: a process encodes many parts, and loads the encoder once.
-_loaded: list[tuple[EncoderRequest, Encoder]] = []
+_loaded: list[tuple[EncoderSpec, Encoder]] = []
 
 
 def loaded_encoder(request: PartsRequest) -> Encoder:

@@ -28,7 +28,7 @@ import orjson
 
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
 from lexvl_anserini.encoders.encoder import Encoder, Tower
-from lexvl_anserini.encoders.loading import EXPORT
+from lexvl_anserini.encoders.loading import EXPORT, EncoderSpec
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.batches import PassageReader
 from lexvl_anserini.encoders.parts.images.pixels import pixels_of
@@ -197,15 +197,8 @@ def read_file(folder: Path, export: Export, name: str) -> bytes:
     return data
 
 
-def load_exported(
-    name: str,
-    checkpoint: str | None,
-    tokenizer: str | None,
-    backbone_config: str | None,
-    device: str,
-    options: Mapping[str, Any],
-) -> Encoder:
-    """Loads an exported encoder; arguments as those of `load_encoder`.
+def load_exported(spec: EncoderSpec) -> Encoder:
+    """Loads an exported encoder.
 
     Options are settled by the export: those given must be its own.
 
@@ -214,6 +207,7 @@ def load_exported(
         CheckpointError: the checkpoint is no export, one of another encoder, or damaged.
         MissingExtra: ONNX Runtime is not installed.
     """
+    name, checkpoint = spec.name, spec.checkpoint
     command = f"lexvl export-onnx --encoder {name} --checkpoint {checkpoint or 'CHECKPOINT'} --output FOLDER"
     if checkpoint is None:
         raise UsageError(f"--runtime onnx needs a folder that was exported, as --checkpoint; `{command}` writes one")
@@ -223,11 +217,11 @@ def load_exported(
     export = Export.read(folder)
     if export.encoder.name != name:
         raise CheckpointError(f"{folder}: an export of encoder {export.encoder.name!r}, expected one of {name!r}")
-    if device not in ("auto", "cpu"):
-        raise UsageError(f"--runtime onnx computes on the CPU, --device is {device}; leave it out, or use torch")
-    if tokenizer or backbone_config:
+    if spec.device not in ("auto", "cpu"):
+        raise UsageError(f"--runtime onnx computes on the CPU, --device is {spec.device}; leave it out, or use torch")
+    if spec.tokenizer or spec.backbone_config:
         raise UsageError("an exported folder has its tokenizer and its network; leave the other folders out")
-    refuse_other_options(folder, export.encoder.options, {k: v for k, v in options.items() if k not in PLACES})
+    refuse_other_options(folder, export.encoder.options, {k: v for k, v in spec.options.items() if k not in PLACES})
     try:
         query = tower_of(folder, export, export.query)
         document = tower_of(folder, export, export.document) if export.document else QueriesAlone(query)

@@ -20,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import outline
-from lexvl_anserini.encoders.checkpoints.filenames import CHAT_TEMPLATE, PROCESSOR
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, read_weights
+from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE, PROCESSOR
+from lexvl_anserini.encoders.checkpoints.weights import below, build_outline, complain, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source, when_used
 from lexvl_anserini.encoders.parts.backbones import quietly
@@ -177,7 +176,7 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
     own[f"{CONNECTOR}.weight"] = own.pop(f"{CONNECTOR}.proj.weight")
     tokens, kind = len(own[EMBEDDINGS]), cast(Any, transformers.ModernVBertModel)
     # Some versions of transformers nest the weights of SigLIP.
-    images = outline(lambda: kind(shape.config(tokens)), weights, f"{where}/config.json").vision_model
+    images = build_outline(lambda: kind(shape.config(tokens)), weights, f"{where}/config.json").vision_model
     prefix = "vision_model." * (2 if hasattr(images, "vision_model") else 1)
     # Copies, because the tensors are pages of the file.
     state = {key.replace("vision_model.", prefix): value.to(torch.float32, copy=True) for key, value in own.items()}

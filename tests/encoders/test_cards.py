@@ -17,13 +17,13 @@ from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_anserini.encode import command
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED, UNKNOWN
 from lexvl_anserini.encoders.describing import (
-    argument_meanings,
-    describe,
-    equation_of,
-    example_of,
-    listing,
+    build_example,
+    describe_encoder,
+    list_encoders,
+    name_type,
     options_of,
-    type_name,
+    read_equation,
+    read_meanings,
 )
 from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, checked_options, load_encoder
 from lexvl_anserini.ground.errors import UnknownName
@@ -31,7 +31,7 @@ from lexvl_anserini.ground.registry import CORPORA, import_home
 
 
 def test_every_encoder_has_a_card_and_every_card_an_encoder():
-    assert set(CARDS) == set(CARDS) and [row["name"] for row in listing()] == list(CARDS)
+    assert set(CARDS) == set(CARDS) and [row["name"] for row in list_encoders()] == list(CARDS)
 
 
 @pytest.mark.parametrize("name", CARDS)
@@ -40,7 +40,7 @@ def test_cards(name):
     assert card.paper and card.paper != UNKNOWN and card.licence
     assert card.modalities and set(card.modalities) <= {"text", "image"}
     assert len(set(card.checkpoints)) == len(card.checkpoints)
-    assert equation_of(name) and "\n" not in equation_of(name)
+    assert read_equation(name) and "\n" not in read_equation(name)
 
 
 @pytest.mark.parametrize("name", CARDS)
@@ -68,9 +68,9 @@ def test_facts_about_options_are_those_of_the_loader(name):
 
 
 def test_types_as_users_read_them():
-    assert type_name(int) == type_name(int | None) == "int"
-    assert type_name(Literal["a", "b"]) == type_name(Literal["a", "b"] | None) == "a|b"
-    assert type_name(int | str) == "int|str"
+    assert name_type(int) == name_type(int | None) == "int"
+    assert name_type(Literal["a", "b"]) == name_type(Literal["a", "b"] | None) == "a|b"
+    assert name_type(int | str) == "int|str"
 
 
 def test_meanings_of_arguments():
@@ -86,13 +86,13 @@ def test_meanings_of_arguments():
             c: no argument.
         """
 
-    assert argument_meanings(documented) == {"a": "one line.", "b": "several lines: here."}
-    assert argument_meanings(lambda a: a) == {}
+    assert read_meanings(documented) == {"a": "one line.", "b": "several lines: here."}
+    assert read_meanings(lambda a: a) == {}
 
 
 def command_line(name: str) -> tuple[dict[str, Any], list[str]]:
     """The options of an encoder's example as the command's own parser reads them, and its words after the module."""
-    words = shlex.split(example_of(name))
+    words = shlex.split(build_example(name))
     assert words[:3] == ["python", "-m", "lexvl_anserini.encode"]
     parsed = typer.main.get_command(make_app(command)).make_context("encode", words[3:])
     return parsed.params, words[3:]
@@ -138,14 +138,12 @@ def test_an_example_runs(tmp_path, monkeypatch):
 
 
 def test_unknown_encoders_are_suggested():
-    for function in (CARDS.__getitem__, describe):
+    for function in (CARDS.__getitem__, describe_encoder):
         with pytest.raises(UnknownName, match="did you mean 'splade'"):
             function("spalde")
 
 
 def test_listing_loads_no_model_library():
-    code = (
-        "import sys; from lexvl_anserini.encoders.describing import listing; listing(); print('torch' in sys.modules)"
-    )
+    code = "import sys; from lexvl_anserini.encoders import describing as d; d.list_encoders(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -22,8 +22,7 @@ from safetensors.torch import save_file
 from tiny_encoders import Runs
 from torch import nn
 
-from lexvl_anserini.encoders.checkpoints.filenames import TORCH_SUFFIXES, model_files
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import TORCH_SUFFIXES, Checkpoint, find_checkpoint, list_model_files
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_contents, read_weights
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import CheckpointError, reason_of
@@ -51,7 +50,7 @@ def test_files_of_a_model():
         "1_Pooling/config.json",
         "2_Dense/pytorch_model.bin",
     ]
-    assert model_files(reversed(names)) == [
+    assert list_model_files(reversed(names)) == [
         "1_Pooling/config.json",
         "2_Dense/pytorch_model.bin",
         "config.json",
@@ -60,9 +59,9 @@ def test_files_of_a_model():
         "spiece.model",
         "vocab.txt",
     ]
-    without = model_files(names, weights=False)
-    assert set(model_files(names)) - set(without) == {"model.safetensors", "2_Dense/pytorch_model.bin"}
-    assert model_files(["pytorch_model-00001-of-00002.bin"]) == ["pytorch_model-00001-of-00002.bin"]
+    without = list_model_files(names, weights=False)
+    assert set(list_model_files(names)) - set(without) == {"model.safetensors", "2_Dense/pytorch_model.bin"}
+    assert list_model_files(["pytorch_model-00001-of-00002.bin"]) == ["pytorch_model-00001-of-00002.bin"]
 
 
 def test_digest_is_of_contents(golden, bert):

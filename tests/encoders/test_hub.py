@@ -10,8 +10,7 @@ import pytest
 from hub_server import SHA, away, git_sha1, serving
 
 from lexvl_anserini.encoders.checkpoints import hub as hub_module
-from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.encoders.checkpoints.hub import safe_name
+from lexvl_anserini.encoders.checkpoints.find import find_checkpoint, is_safe_name
 from lexvl_anserini.ground.errors import CheckpointError
 
 BERT = "splade/ckpt_bert"
@@ -90,9 +89,9 @@ def test_names_that_lead_elsewhere(hub, name, true_digest):
 
 def test_names_of_files():
     for name in ("config.json", "1_Pooling/config.json", "ä b/é.json", "...json", "a..b.json"):
-        assert safe_name(name)
+        assert is_safe_name(name)
     for name in ("", "/", "a/", "..", "a/..", ".git/x", 3, None, "a\x7fb"):
-        assert not safe_name(name)
+        assert not is_safe_name(name)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 from PIL import Image
 from shard_folders import write_shards
 
-from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.inputs import OtherModality, inputs_of
+from lexvl_anserini.encoders.encoder import Encoder, OtherModality, collect_inputs
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Document, ImpactQuery, ScoredDoc, Topic
 from lexvl_anserini.queries.clauses import Term, TreeQuery
@@ -99,7 +98,7 @@ def test_what_cannot_be_encoded_is_one_line(given, message):
 
 def test_documents_of_the_other_modality_are_refused():
     with pytest.raises(OtherModality):
-        inputs_of(MODEL.document, Document("d", text="aab"))
+        collect_inputs(MODEL.document, Document("d", text="aab"))
 
 
 def test_one_text_to_a_lexical_encoder_is_one_row(load):

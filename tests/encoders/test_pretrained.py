@@ -16,12 +16,7 @@ from torch import nn
 
 from lexvl_anserini.encoders.families.vdr_crossmodal import ClassLogits, read_class_words, with_class_words
 from lexvl_anserini.encoders.parts.images import image_backbones
-from lexvl_anserini.encoders.parts.images.efficientnet import (
-    VARIANTS,
-    EfficientNetLite,
-    SameConv,
-    named_as_ours,
-)
+from lexvl_anserini.encoders.parts.images.efficientnet import VARIANTS, EfficientNetLite, SameConv, named_as_ours
 from lexvl_anserini.encoders.parts.images.image_backbones import PUBLISHED, Classifier, load_image_backbone
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.pretrained import CellsOf, Standard, all_cells, cells, windows, with_changes

@@ -16,10 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly
+from lexvl_anserini.encoders.checkpoints.find import CONFIGURATIONS, Checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.user_folders import expanded_path
 

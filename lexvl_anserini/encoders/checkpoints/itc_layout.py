@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import TEXT_DESCRIPTIONS
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.find import TEXT_DESCRIPTIONS, Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import quietly, read_config
 from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, UsageError

@@ -18,10 +18,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, may_be_shards
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, read_yaml
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.find import (
+    NAVER_WEIGHTS,
+    Checkpoint,
+    find_checkpoint,
+    has_tokenizer,
+    is_shard_name,
+    read_yaml,
+)
+from lexvl_anserini.encoders.checkpoints.weights import below, build, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import read_config, split_language_model
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError
@@ -76,7 +81,7 @@ def read_run(checkpoint: Checkpoint, backbone_config: str | None, tokenizer: str
     root = checkpoint.folder
     inside = root / "model"
     main = next((folder for folder in (root, inside) if (folder / "config.json").is_file()), None)
-    saved = main is not None and any(may_be_shards(path.name) for path in main.iterdir())
+    saved = main is not None and any(is_shard_name(path.name) for path in main.iterdir())
     if main is not None and saved and checkpoint.file is None:
         return folders_of_run(main, root, tokenizer)
     tars = (folder / NAVER_WEIGHTS for folder in (root, inside))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.encoders.checkpoints.filenames import inside
+from lexvl_anserini.encoders.checkpoints.find import resolve_inside
 from lexvl_anserini.ground.errors import CheckpointError, reason_of
 from lexvl_anserini.ground.files import atomic_write, read_json, write_json
 
@@ -61,7 +61,7 @@ def read_modules(folder: Path) -> list[SentenceModule]:
             raise TypeError("a type is not a string")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{path}: not a list of modules with type and path ({reason_of(error)})") from error
-    return [SentenceModule(kind, inside(folder, where, str(path))) for kind, where in listed]
+    return [SentenceModule(kind, resolve_inside(folder, where, str(path))) for kind, where in listed]
 
 
 def class_name(path: str) -> str:
@@ -103,7 +103,7 @@ def check_part(part: SentenceModule) -> Iterator[SentenceModule]:
             raise CheckpointError(f"{path}: types is not a mapping of folders to classes")
         check_types((types or {}).values(), path)
         for name, kind in (types or {}).items():
-            yield from check_part(SentenceModule(kind, inside(part.folder, name, str(path))))
+            yield from check_part(SentenceModule(kind, resolve_inside(part.folder, name, str(path))))
 
 
 def check_types(types: Iterable[Any], path: Path) -> None:

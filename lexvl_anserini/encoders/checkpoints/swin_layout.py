@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly
+from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly
 from lexvl_anserini.ground.errors import CheckpointError
 
 # The beginnings of keys, theirs and transformers': of the whole model, and inside one block.

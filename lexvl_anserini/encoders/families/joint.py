@@ -18,13 +18,7 @@ from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weig
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.dense.dense_crossmodal import head_inputs
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.features import (
-    Expansion,
-    Features,
-    LiveOptions,
-    TextAndImage,
-    head_tower,
-)
+from lexvl_anserini.encoders.parts.features import Expansion, Features, LiveOptions, TextAndImage, head_tower
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError

@@ -17,8 +17,13 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.filenames import NAVER_WEIGHTS, has_tokenizer, inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import (
+    NAVER_WEIGHTS,
+    Checkpoint,
+    find_checkpoint,
+    has_tokenizer,
+    resolve_inside,
+)
 from lexvl_anserini.encoders.checkpoints.naver_layout import Run, masked_lm_of, read_run
 from lexvl_anserini.encoders.checkpoints.sentence_layout import class_name, read_modules
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
@@ -256,7 +261,9 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Splad
         routes = chain[0][1] / "router_config.json"
         router = read_json(routes, "router description", CheckpointError)
         chains = {
-            side: [(class_name(router["types"][part]), inside(routes.parent, part, str(routes))) for part in parts]
+            side: [
+                (class_name(router["types"][part]), resolve_inside(routes.parent, part, str(routes))) for part in parts
+            ]
             for side, parts in router["structure"].items()
         }
         if missing := {"query", "document"} - set(chains):
@@ -320,7 +327,7 @@ def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
     config = read_json(config_file, "static embedding", CheckpointError) if config_file.is_file() else {}
     tokenizer = load_tokenizer(folder)
     if path := config.get("path"):
-        by_token = read_json(inside(folder, path, str(config_file)), "token weights", CheckpointError)
+        by_token = read_json(resolve_inside(folder, path, str(config_file)), "token weights", CheckpointError)
         weight = np.zeros(len(tokenizer), dtype=np.float32)
         for token, value in by_token.items():
             weight[tokenizer.convert_tokens_to_ids(token)] = value

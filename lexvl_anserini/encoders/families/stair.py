@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize as unit_length
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import build, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import quietly
@@ -29,12 +28,7 @@ from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, is_pai
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
-from lexvl_anserini.encoders.parts.tokens import (
-    TextReader,
-    TokenColumns,
-    columns_of_all,
-    load_tokenizer,
-)
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, Direction, TextTower, in_direction, with_topk
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import atomic_write, write_json

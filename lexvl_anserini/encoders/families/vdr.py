@@ -30,13 +30,7 @@ from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive
-from lexvl_anserini.encoders.parts.tokens import (
-    TextReader,
-    TokenColumns,
-    columns_from,
-    first_word_id,
-    load_tokenizer,
-)
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_from, first_word_id, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 

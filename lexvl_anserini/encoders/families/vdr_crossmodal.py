@@ -30,10 +30,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, resolve_inside
+from lexvl_anserini.encoders.checkpoints.weights import below, build, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import SIDES, TOPK, bert_side, vdr_sparsifier
 from lexvl_anserini.encoders.loading import Source
@@ -177,7 +175,7 @@ def pretrained_image_side(
     network = cells_of(backbone, entry, side_weights, where, device)
     projection = Head(head, rows, bias)
     if listed := entry.get("classes"):
-        path = inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
+        path = resolve_inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
         of_captions = unit_terms(checkpoint, entry, vocabulary) or len(vocabulary)
         scale = side_weights.get(CLASS_SCALE)
         projection = head_with_classes(projection, path, vocabulary, of_captions, backbone, network.standard, scale)
@@ -211,7 +209,7 @@ def head_with_classes(
 def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[Any], TokenColumns]:
     """Which tokens are dimensions: the terms that the checkpoint lists, else ASCII tokens from the first word on."""
     if listed := entry.get("terms"):
-        path = inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
+        path = resolve_inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
         return partial(columns_of_terms, vocabulary=Vocabulary.read(path), where=str(path))
     # Checkpoints with another vocabulary than BERT's give the first id that is a word.
     return partial(columns_ascii, shift=entry.get("first_word_id") or FIRST_WORD_ID)

@@ -12,9 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lexvl_anserini.encoders.checkpoints.bounds import build, check_repeated, outline
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import (
+    build,
+    build_outline,
+    check_repeated,
+    complain,
+    load_strictly,
+    read_weights,
+)
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head
 from lexvl_anserini.ground.errors import CheckpointError, reason_of
 from lexvl_anserini.ground.files import read_json
@@ -118,7 +124,7 @@ def check_model(auto: Any, folder: Path) -> tuple[Any, Any, dict[str, Tensor]]:
     """The class of a model by its configuration, the configuration, and the weights, which fit each other in size."""
     config, weights = read_config(folder), read_weights(saved_weights(folder))
     make = partial(auto.from_config, config, trust_remote_code=False)
-    return type(outline(make, weights, str(folder / "config.json"))), config, weights
+    return type(build_outline(make, weights, str(folder / "config.json"))), config, weights
 
 
 def saved_weights(folder: Path) -> Path:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lexvl_anserini.encoders.encoder import Kind, Tower, read_topic
-from lexvl_anserini.encoders.inputs import OtherModality
+from lexvl_anserini.encoders.encoder import Kind, OtherModality, Tower, read_topic
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, Topic

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, resolve_inside
+from lexvl_anserini.encoders.checkpoints.weights import below, build, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit, read_config
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
@@ -91,7 +89,7 @@ def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: i
     if missing := [key for key in ("model_id", "max_len") if key not in texts]:
         raise CheckpointError(f"{where}/config.json: {TEXT} lacks {', '.join(missing)}")
     complain(where, (), [key for key in weights if key.partition(".")[0] not in (TEXT, IMAGE)], ())
-    folder = inside(checkpoint.folder, texts["model_id"], f"{where}/config.json")
+    folder = resolve_inside(checkpoint.folder, texts["model_id"], f"{where}/config.json")
     bert_config = read_config(folder)
     tokenizer = load_tokenizer(source.tokenizer_folder(folder), bert_config.vocab_size)
     of_bert = below(weights, NETWORKS[0])
@@ -101,7 +99,7 @@ def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: i
     network, pixels, width = image_network(checkpoint, images, weights, source.device)
     columns = columns_of_all(tokenizer) if texts.get("vocabulary") == TOKENS else None
     if listed := texts.get("terms"):
-        path = inside(checkpoint.folder, listed, f"{where}/config.json")
+        path = resolve_inside(checkpoint.folder, listed, f"{where}/config.json")
         columns = columns_of_terms(tokenizer, Vocabulary.read(path), str(path))
     reader = TextReader(tokenizer, texts["max_len"], limit=position_limit(bert_config)).with_max_length(max_length)
     heads = {key: value for key, value in weights.items() if not key.startswith(NETWORKS)}

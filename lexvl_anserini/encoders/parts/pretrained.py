@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, resolve_inside
 from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly
 from lexvl_anserini.encoders.parts.backbones import load_backbone
 from lexvl_anserini.encoders.parts.images.efficientnet import EfficientNetLite
@@ -162,7 +161,9 @@ def pretrained_image(checkpoint: Checkpoint, entry: Mapping[str, Any], changes: 
     name, digest = named_backbone(checkpoint, entry)
     packaged = name in PUBLISHED
     with extra_of(checkpoint):
-        backbone = load_image_backbone(name if packaged else str(inside(checkpoint.folder, name, "config.json")))
+        backbone = load_image_backbone(
+            name if packaged else str(resolve_inside(checkpoint.folder, name, "config.json"))
+        )
     check_digest(checkpoint, name, digest, backbone.digest)
     changed = {**backbone.network.state_dict(), **changes}
     load_strictly(backbone.network, changed, f"{checkpoint.folder}: backbone")
@@ -258,7 +259,7 @@ def named_part(checkpoint: Checkpoint, name: str) -> Checkpoint:
     """A packaged checkpoint, or a folder in the checkpoint itself."""
     if name in PACKAGED:
         return find_checkpoint(name)
-    folder = inside(checkpoint.folder, name, "config.json")
+    folder = resolve_inside(checkpoint.folder, name, "config.json")
     return Checkpoint(str(folder), folder)
 
 
@@ -327,5 +328,5 @@ def over_dense(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkpoint,
     name, digest = named_backbone(checkpoint, config)
     pair = named_part(checkpoint, name)
     check_digest(checkpoint, name, digest, pair.digest())
-    path = inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
+    path = resolve_inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")
     return pair, Vocabulary.read(path)

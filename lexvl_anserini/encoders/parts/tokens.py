@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lexvl_anserini.data.entries import log_once
-from lexvl_anserini.encoders.checkpoints.filenames import TOKENIZER_FILES, has_tokenizer
+from lexvl_anserini.encoders.checkpoints.find import TOKENIZER_FILES, has_tokenizer
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.ground.vocabulary import NOT_INDEXED, Vocabulary
 

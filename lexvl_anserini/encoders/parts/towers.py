@@ -17,8 +17,7 @@ from scipy import sparse
 from torch import Tensor
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
-from lexvl_anserini.encoders.encoder import Kind, ReadsTexts, Tower
-from lexvl_anserini.encoders.inputs import InputReader
+from lexvl_anserini.encoders.encoder import InputReader, Kind, ReadsTexts, Tower
 from lexvl_anserini.encoders.parts.batches import padded_batches
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, Projector
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept, matrix_of

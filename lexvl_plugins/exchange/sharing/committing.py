@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lexvl_anserini.encoders.checkpoints.hub import names_in
+from lexvl_anserini.encoders.checkpoints.find import list_names
 from lexvl_anserini.ground.errors import LexvlError, UsageError, reason_of
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def commit_folder(folder: Path, hub: HubPlace, message: str) -> str:
                 f"{hub.repo_id}: holds {len(there)} files that {hub.writer} did not write, such as {min(there)!r}; "
                 f"name another repository, or replace them ({hub.replace_by})"
             )
-        names = sorted(names_in(folder))
+        names = sorted(list_names(folder))
         operations: list[Any] = [CommitOperationAdd(name, folder / name) for name in names]
         operations += [CommitOperationDelete(name) for name in sorted(there - set(names))]
         commit = api.create_commit(

@@ -22,7 +22,14 @@ import orjson
 import yaml
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.hub import COMMIT, digest_like, hub_file, names_in, remove, safe_name
+from lexvl_anserini.encoders.checkpoints.find import (
+    COMMIT,
+    compute_digest_like,
+    is_safe_name,
+    list_names,
+    read_hub_file,
+    remove_blob,
+)
 from lexvl_anserini.engines.index_folder import REPORT, folder_bytes, index_manifest, read_report, report_digest
 from lexvl_anserini.engines.opening import open_index, verified
 from lexvl_anserini.ground.errors import ArtefactError, DataError
@@ -119,7 +126,7 @@ def checked_index(index: Path) -> Manifest:
 
 def copy_index(index: Path, folder: Path) -> None:
     """Copies the files of an index, without locks."""
-    for name in sorted(names_in(index)):
+    for name in sorted(list_names(index)):
         if not name.endswith(OF_PROCESSES):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(index / name, folder / name)
@@ -151,7 +158,7 @@ def push_index(
         folder = Path(home) / "index"
         copy_index(index, folder)
         (folder / README).write_text(card(index, manifest, facts, target), encoding="utf-8")
-        rows = {"documents": manifest.counts.documents, "files": len(list(names_in(folder)))}
+        rows = {"documents": manifest.counts.documents, "files": len(list(list_names(folder)))}
         if not stored:
             return {"index": commit_folder(folder, hub, "Add an index of lexvl-anserini"), **rows}
         with published(place(target)):
@@ -161,7 +168,7 @@ def push_index(
 
 def replace_stored(folder: Path, target: Path, overwrite: bool) -> None:
     """Puts the files of a folder into the place of those of an earlier push."""
-    there = sorted(names_in(target)) if target.is_dir() else []
+    there = sorted(list_names(target)) if target.is_dir() else []
     if there and REPORT not in there and not overwrite:
         raise ArtefactError(
             f"{target}: holds {len(there)} files that lexvl push did not write, such as {there[0]!r}; name another "
@@ -206,9 +213,9 @@ def download(source: str, part: Path) -> str:
         if not COMMIT.fullmatch(str(info.sha)):
             raise ArtefactError(f"{repo_id}: the hub answers with commit {str(info.sha)!r:.80}, expected 40 hex digits")
         listed = [sibling for sibling in info.siblings or () if sibling.rfilename not in OF_THE_HUB]
-        if odd := next((one.rfilename for one in listed if not safe_name(one.rfilename)), None):
+        if odd := next((one.rfilename for one in listed if not is_safe_name(one.rfilename)), None):
             raise ArtefactError(f"{repo_id}: the hub lists {odd!r:.80}, which is not a name inside a folder; refused")
-        files = [hub_file(repo_id, sibling) for sibling in listed]
+        files = [read_hub_file(repo_id, sibling) for sibling in listed]
         if REPORT not in {file.name for file in files}:
             raise ArtefactError(f"{repo_id}: no index of `lexvl push` (it lacks {REPORT})")
         names = [escape(file.name) for file in files]
@@ -217,8 +224,8 @@ def download(source: str, part: Path) -> str:
     for file in files:
         (part / file.name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(snapshot / file.name, part / file.name)
-        if digest_like(file.digest, part / file.name) != file.digest:
-            remove(snapshot / file.name)
+        if compute_digest_like(file.digest, part / file.name) != file.digest:
+            remove_blob(snapshot / file.name)
             raise ArtefactError(f"{repo_id}: {file.name} arrived damaged and was removed; pull again")
     return commit
 

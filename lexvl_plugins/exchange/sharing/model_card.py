@@ -175,6 +175,6 @@ def own_card(checkpoint: Checkpoint) -> str:
 
 
 def _reads_images(model: Encoder) -> bool:
-    from lexvl_anserini.encoders.inputs import reads_images
+    from lexvl_anserini.encoders.encoder import reads_images
 
     return reads_images(model.query)

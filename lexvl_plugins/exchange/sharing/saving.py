@@ -13,21 +13,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.filenames import CONFIGURATIONS, TOKENIZER_FILES, may_be_shards, model_files
 from lexvl_anserini.encoders.checkpoints.find import (
-    SAVED,
+    CONFIGURATIONS,
+    TOKENIZER_FILES,
     Checkpoint,
-    digest_of,
+    combine_digests,
     find_checkpoint,
-    other_parts,
-    read_saved,
+    find_parts,
+    is_shard_name,
+    list_model_files,
+    list_names,
 )
-from lexvl_anserini.encoders.checkpoints.hub import names_in
 from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     ABOUT_FILE,
     MODULES_FILE,
@@ -38,6 +40,7 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     write_sparse_encoder,
     write_splade_pooling,
 )
+from lexvl_anserini.encoders.loading import SAVED, read_saved
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, UsageError
 from lexvl_anserini.ground.files import atomic_write, new_folder, write_json
 from lexvl_anserini.ground.manifest import PLACES
@@ -82,7 +85,7 @@ def checkpoint_of(model: Encoder) -> Checkpoint:
     if model.checkpoint is None:
         raise UsageError(f"encoder {model.name!r} was loaded from no checkpoint; there is nothing to save")
     checkpoint = find_checkpoint(model.checkpoint)
-    if digest_of(checkpoint, other_parts(model.options)) != model.checkpoint_digest:
+    if combine_digests(checkpoint, find_parts(model.options)) != model.checkpoint_digest:
         raise CheckpointError(f"{model.checkpoint}: changed since the encoder was loaded; load it again")
     return checkpoint
 
@@ -90,7 +93,7 @@ def checkpoint_of(model: Encoder) -> Checkpoint:
 def weights_of(checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint itself, or that which a saved folder holds."""
     saved = read_saved(checkpoint)
-    return checkpoint if saved is None else saved.weights_of(checkpoint)
+    return checkpoint if saved is None else saved[1]
 
 
 def write_encoder(model: Encoder, checkpoint: Checkpoint, folder: Path) -> None:
@@ -136,11 +139,11 @@ def copy_checkpoint(base: Checkpoint, folder: Path) -> None:
     else:
         ours = {SAVED, MODULES_FILE, ABOUT_FILE} if described_here(base.folder) else set()
         records = [name for name in RECORDS if (base.folder / name).is_file()]
-        names = set(model_files(names_in(base.folder))) - ours
+        names = set(list_model_files(list_names(base.folder))) - ours
         copy_files(base.folder, [*sorted(names), *records], folder)
     for name in companions_beside(base):
         source = base.folder.parent / name
-        copy_files(source, model_files(names_in(source), weights=False), folder / name)
+        copy_files(source, list_model_files(list_names(source), weights=False), folder / name)
 
 
 def companions_beside(base: Checkpoint) -> list[str]:
@@ -156,8 +159,8 @@ def companions_beside(base: Checkpoint) -> list[str]:
 def copied_places(model: Encoder, checkpoint: Checkpoint, folder: Path) -> dict[str, str]:
     """Copies the other parts of an encoder; returns their names for `lexvl.json`."""
     saved = read_saved(checkpoint)
-    places = saved.places_in(checkpoint) if saved is not None else {}
-    places |= {key: model.options[key] for key in PLACES if model.options.get(key)}
+    stored = {**asdict(saved[0]), **saved[0].options} if saved is not None else {}
+    places = {key: name for key in PLACES if (name := model.options.get(key) or stored.get(key))}
     for key, name in places.items():
         if name in PACKAGED:
             continue
@@ -167,7 +170,7 @@ def copied_places(model: Encoder, checkpoint: Checkpoint, folder: Path) -> dict[
             copy_files(part.folder, [part.file.name], target)
             places[key] = f"{key}/{part.file.name}"
         else:
-            copy_files(part.folder, model_files(names_in(part.folder), part.weights), target)
+            copy_files(part.folder, list_model_files(list_names(part.folder), part.weights), target)
             places[key] = key
     return places
 
@@ -188,8 +191,8 @@ def is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     if model.name != "splade" or base.file is not None or (base.folder / MODULES_FILE).is_file():
         return False
     # A run of naver's trainers has folders; a network of transformers has all at the root.
-    files = model_files(names_in(base.folder))
-    if any("/" in name for name in files) or not any(map(may_be_shards, files)):
+    files = list_model_files(list_names(base.folder))
+    if any("/" in name for name in files) or not any(map(is_shard_name, files)):
         return False
     if is_causal_lm(base.config().get("architectures")):
         return False  # sentence-transformers reads masked LMs alone

@@ -16,9 +16,13 @@ import torch
 from torch import Tensor
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.encoders.checkpoints.filenames import inside, model_files
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.hub import names_in
+from lexvl_anserini.encoders.checkpoints.find import (
+    Checkpoint,
+    find_checkpoint,
+    list_model_files,
+    list_names,
+    resolve_inside,
+)
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.families.stair import save_stair
 from lexvl_anserini.encoders.families.vdr_crossmodal import CLASS_SCALE
@@ -185,7 +189,7 @@ def with_class_words(state: Mapping[str, Tensor], words: ClassWordWeights) -> di
 
 def copied(network: Path, target: Path) -> str:
     """Copies the files of a network and returns the name of the copy."""
-    for name in model_files(names_in(network)):
+    for name in list_model_files(list_names(network)):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(network / name, target / name)
     return target.name
@@ -256,8 +260,10 @@ def terms_of(checkpoint: Checkpoint, entry: Mapping[str, Any], kind: str) -> tup
     """The terms of a lexical pair over networks, but for class words; `entry` is that of its texts."""
     where = f"{checkpoint.folder}/config.json"
     if "terms" in entry:
-        return Vocabulary.read(inside(checkpoint.folder, entry["terms"], where)).terms[: entry.get("unit_terms")]
-    tokenizer = load_tokenizer(inside(checkpoint.folder, str(entry.get("model_id")), where))
+        return Vocabulary.read(resolve_inside(checkpoint.folder, entry["terms"], where)).terms[
+            : entry.get("unit_terms")
+        ]
+    tokenizer = load_tokenizer(resolve_inside(checkpoint.folder, str(entry.get("model_id")), where))
     return token_columns(kind, tokenizer).vocabulary.terms
 
 
@@ -288,5 +294,5 @@ def tokens_of(tokenizer: Any) -> tuple[str, ...]:
 
 def added_tokens(checkpoint: Checkpoint, entry: Mapping[str, Any], rows: Tensor) -> tuple[str, ...]:
     """The tokens of a checkpoint's added rows, which are its last ones."""
-    folder = inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
+    folder = resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
     return tokens_of(load_tokenizer(folder))[-len(rows) :]

@@ -12,7 +12,7 @@ import pytest
 from tiny_encoders import TINY_ENCODERS
 
 from lexvl_anserini import load_encoder
-from lexvl_anserini.encoders.inputs import reads_images
+from lexvl_anserini.encoders.encoder import reads_images
 from lexvl_anserini.encoders.loading import load_saved
 from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UsageError
 from lexvl_anserini.ground.records import Measurement

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer
 from v_splade_folders import PUBLISHED, TEMPLATE, Draws, add_modules, write_export
 
-from lexvl_anserini.encoders.checkpoints.filenames import model_files
+from lexvl_anserini.encoders.checkpoints.find import list_model_files
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.grounding import localise, patch_logits
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError
@@ -233,7 +233,7 @@ def test_a_template_is_part_of_the_digest(tmp_path):
     (folder / "chat_template.jinja").write_text(f"<s>{TEMPLATE}")
     assert loaded(folder).checkpoint_digest != before
     # Of a folder without a processor it is not: no encoder read it there, and digests stay.
-    assert model_files(["chat_template.jinja", "config.json"]) == ["config.json"]
+    assert list_model_files(["chat_template.jinja", "config.json"]) == ["config.json"]
 
 
 # ---- queries

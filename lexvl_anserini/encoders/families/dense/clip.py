@@ -26,8 +26,7 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import (
     is_open_layout,
     run_config,
 )
-from lexvl_anserini.encoders.checkpoints.filenames import has_tokenizer
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint, has_tokenizer
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source

@@ -17,10 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from lexvl_anserini.encoders.checkpoints.bounds import build
-from lexvl_anserini.encoders.checkpoints.filenames import inside
-from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.find import Checkpoint, resolve_inside
+from lexvl_anserini.encoders.checkpoints.weights import below, build, complain, load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.families.vdr import companions
 from lexvl_anserini.encoders.loading import Source
@@ -213,7 +211,7 @@ def last_layers(checkpoint: Checkpoint) -> tuple[tuple[Tensor, Tensor], tuple[Te
 def text_folder(checkpoint: Checkpoint) -> Path:
     """The folder of the tokenizer and the configuration of the texts' BERT, in a checkpoint that `train` wrote."""
     entry = entry_of(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
-    return inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
+    return resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
 
 
 def word_embeddings(checkpoint: Checkpoint) -> Tensor:
