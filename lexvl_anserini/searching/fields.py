@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField, field_options, weight_of
 from lexvl_anserini.engines.analysis import word_analysis

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.encoder import Encoder, Tower
-from lexvl_anserini.encoders.families.dense.sentence import SentenceTower
+from lexvl_anserini.encoders.families.sentence import SentenceTower
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, described
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
@@ -136,7 +136,7 @@ def bag_side(tower: BagTower) -> ExportedSide:
 
 def dense_side(tower: DenseTower) -> ExportedSide:
     """A dense tower of texts, of passages or of images."""
-    from lexvl_anserini.encoders.families.dense.dpr import Passages
+    from lexvl_anserini.encoders.families.dpr import Passages
 
     entry = {"width": tower.width, "normalise": tower.normalise, "dimensions": tower.dimensions}
     items, nowhere = tower.items, np.empty(0, dtype=np.int64)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.ground.progress import Progress, silent

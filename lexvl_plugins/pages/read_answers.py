@@ -11,7 +11,7 @@ from lexvl_eval.report.strips import Cell, Item, Strip
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.entries import printable
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.searching.shared_terms import Explanation, SharedTerm
 from lexvl_plugins.pages.answering import IMAGE, TEXT, boxes_of, framed, matched, snippet

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.ground.vocabulary import field_of, in_field
 from lexvl_plugins.serve.documents import READ
 from lexvl_plugins.serve.messages import HeatMap

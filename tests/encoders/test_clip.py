@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.checkpoints.clip_layout import MERGES, ClipShape, is_open_layout, renamed
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
-from lexvl_anserini.encoders.families.dense import clip
+from lexvl_anserini.encoders.families import clip
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.clip_bpe import END, START, ClipBpe, clean
 from lexvl_anserini.encoders.parts.images.pixels import Crop, offset, read_preprocessor

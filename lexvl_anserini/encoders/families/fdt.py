@@ -1,8 +1,4 @@
-"""FDT: texts and images as sparse weights over a learned codebook of finite discrete tokens (Chen et al., CVPR 2023).
-
-r_k = pool_t <q_map(f_t), C_k> / (sqrt(d) T) over patches or tokens; w = sparsemax(r); f = w C. The weights w are
-lexical vectors over anonymous terms fdt00000, fdt00001, ..., L2-normalised for the index; the features f are dense.
-"""
+"""FDT: sparse weights over a learned codebook."""
 
 from __future__ import annotations
 
@@ -238,7 +234,12 @@ def load_fdt(
     dimensions: int | None = None,
     merges: str | None = None,
 ) -> Encoder:
-    """A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
+    """FDT: texts and images as sparse weights over a learned codebook of finite discrete tokens.
+
+    r_k = pool_t <q_map(f_t), C_k> / (sqrt(d) T) over patches or tokens; w = sparsemax(r); f = w C. The weights w are
+    lexical vectors over anonymous terms fdt00000, fdt00001, ..., L2-normalised for the index; the features f are dense.
+
+    A training run's folder (config.json and `checkpoints/`), or one of its files `ckpt_<iteration>.pth.tar`.
 
     Pairs over pretrained networks (`parts/network_pair.py`) load too.
 

@@ -1,11 +1,4 @@
-"""SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the head of a language model (Formal et al., SIGIR 2021 and 2022).
-
-Reads plain Hugging Face folders of masked and of causal language models, SparseEncoder folders of sentence-transformers
-(5.x and 6.x layouts) and files of naver/splade's trainers: runs with one or two encoders, `model.tar`.
-
-Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
-checkpoint with `query_checkpoint` its `-query` one. SPLADE-Code is a causal model whose tokens see each other.
-"""
+"""SPLADE in the formats of transformers, sentence-transformers and naver."""
 
 from __future__ import annotations
 
@@ -100,7 +93,16 @@ def load_splade(
     query_max_length: int | None = None,
     query_checkpoint: str | None = None,
 ) -> Encoder:
-    """The folder of a language model or of a SparseEncoder, a run of naver's trainers, or its model.tar.
+    """SPLADE: w_j = max_i log(1 + relu(logit_ij)) over the head of a language model.
+
+    Reads plain Hugging Face folders of masked and of causal language models, SparseEncoder folders of
+    sentence-transformers (5.x and 6.x layouts) and files of naver/splade's trainers: runs with one or two encoders,
+    `model.tar`.
+
+    Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
+    checkpoint with `query_checkpoint` its `-query` one. SPLADE-Code is a causal model whose tokens see each other.
+
+    The folder of a language model or of a SparseEncoder, a run of naver's trainers, or its model.tar.
 
     Args:
         source: the document (or only) encoder.

@@ -1,10 +1,4 @@
-"""STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
-
-Both towers follow equations 4 and 5 of the paper; scores are cosines. There are no published checkpoints; this encoder
-loads what `train` writes: of a new STAIR a folder of `save_stair` (config.json, model.safetensors and the files of the
-tokenizer), else a pair over networks (`parts/network_pair.py`), whose dimensions are words of its training captions or
-the tokens of its text network.
-"""
+"""STAIR and LexLIP: lexical pairs without published checkpoints, which `train` writes."""
 
 from __future__ import annotations
 
@@ -68,7 +62,14 @@ def load_stair(
     query_topk: int | None = None,
     text_max_length: int | None = None,
 ) -> Encoder:
-    """A folder that `save_stair` wrote, of a single-stage or three-stage model; or a pair that `train` wrote.
+    """STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
+
+    Both towers follow equations 4 and 5 of the paper; scores are cosines. There are no published checkpoints; this
+    encoder loads what `train` writes: of a new STAIR a folder of `save_stair` (config.json, model.safetensors and the
+    files of the tokenizer), else a pair over networks (`parts/network_pair.py`), whose dimensions are words of its
+    training captions or the tokens of its text network.
+
+    A folder that `save_stair` wrote, of a single-stage or three-stage model; or a pair that `train` wrote.
 
     Args:
         source: has configuration, weights and tokenizer; `tokenizer` may name another folder for the tokenizer.
@@ -188,3 +189,45 @@ def save_stair(model: Stair, tokenizer: Any, folder: Path) -> None:
     with atomic_write(folder / WEIGHTS) as out:
         out.write(save({key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}))
     write_json(folder / "config.json", model.config.to_json())
+
+
+def load_lexlip(
+    source: Source,
+    direction: Direction = "text-to-image",
+    normalise: bool = True,
+    topk: int | None = None,
+    query_topk: int | None = None,
+    text_max_length: int | None = None,
+) -> Encoder:
+    """LexLIP: w_j = log(1 + max_i relu(logit_ij)) over one masked-LM head per modality, L2-normalised (ICCV 2023).
+
+    The authors have not published their weights. This encoder loads the pairs over networks that `train` writes
+    (`parts/network_pair.py`), whose dimensions are words of their training captions or the tokens of their text
+    network.
+
+    A pair that `train` wrote.
+
+    Args:
+        source: has configuration, weights and tokenizer; `tokenizer` may name another folder for the tokenizer.
+        direction: the modalities of queries and documents.
+        normalise: divide by the L2 norm, so that scores are cosines, by which the reference ranks.
+        topk: dimensions kept per document; default all positive ones.
+        query_topk: the same for queries; default `topk`.
+        text_max_length: tokens per caption; default the checkpoint's.
+    """
+    pair = read_pair(source, source.required("lexlip"), "lexlip", text_max_length)
+    text_head, image_head = token_heads(pair, source.device)
+    columns = pair.columns
+    assert columns is not None, "lexical heads have terms"
+
+    def composition(backbone: Backbone, head: Head, k: int | None) -> Composition:
+        return Composition(backbone, head, log1p_relu, masked_max, positive_or_top(k), normalise)
+
+    def texts(k: int | None) -> TextTower:
+        return TextTower(composition(pair.text, text_head, k), pair.reader, columns, source.device)
+
+    def images(k: int | None) -> ImageTower:
+        return ImageTower(composition(pair.image, image_head, k), pair.pixels, columns, source.device)
+
+    query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
+    return Encoder("lexlip", "impact", query=query, document=document)

@@ -1,8 +1,4 @@
-"""VDR text: w_j = max_i elu1p(<ln(h_i), E_{j+999}>), top-k (Zhou et al., ICLR 2024, section 3).
-
-The head is a LayerNorm and the *input* embeddings, without bias. Over a plain BERT folder, where this LayerNorm is
-untrained, the same equation gives a usable model.
-"""
+"""VDR and its relatives over texts: SVDR, BERTlex and the bag of tokens."""
 
 from __future__ import annotations
 
@@ -23,15 +19,23 @@ from lexvl_anserini.encoders.parts.backbones import (
     bert_from_weights,
     hidden_states,
     load_backbone,
+    load_language_model,
     position_limit,
     read_config,
 )
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, masked_max, mean_of_top
+from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, log1p_relu, masked_max, mean_of_top
 from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_from, first_word_id, load_tokenizer
-from lexvl_anserini.encoders.parts.towers import Composition, TextTower
+from lexvl_anserini.encoders.parts.tokens import (
+    TextReader,
+    TokenColumns,
+    columns_from,
+    columns_of_all,
+    first_word_id,
+    load_tokenizer,
+)
+from lexvl_anserini.encoders.parts.towers import Composition, TextTower, with_topk
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 
 # Paper, appendix A: 768 dimensions kept per text. Untrained models read as many tokens as the published ones.
@@ -76,7 +80,12 @@ def load_vdr(
     padding: Literal["none", "max_length"] | None = None,
     projection: Projection | None = None,
 ) -> Encoder:
-    """A checkpoint in a published layout (`encoder_q`, `encoder_p`), or any plain BERT folder, untrained.
+    """VDR text: w_j = max_i elu1p(<ln(h_i), E_{j+999}>), top-k (Zhou et al., ICLR 2024, section 3).
+
+    The head is a LayerNorm and the *input* embeddings, without bias. Over a plain BERT folder, where this LayerNorm is
+    untrained, the same equation gives a usable model.
+
+    A checkpoint in a published layout (`encoder_q`, `encoder_p`), or any plain BERT folder, untrained.
 
     Layouts: config.json (on the hub since 2024) or config.yaml (2023); two encoders, or one for both sides.
 
@@ -357,3 +366,87 @@ def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[A
     else:
         config = read_config(find_checkpoint(model_id, weights=False).folder)
     return config, source.tokenizer_folder(*near, default=model_id)
+
+
+def load_svdr(
+    source: Source,
+    mode: Mode = "beta",
+    topk: int | None = None,
+    query_topk: int | None = None,
+    lexical_union: bool = False,
+    max_length: int | None = None,
+    query_max_length: int | None = None,
+    padding: Literal["none", "max_length"] | None = None,
+) -> Encoder:
+    """SVDR: VDR trained so that either side may be a binary bag of tokens (arXiv 2405.01924; later named SiDR).
+
+    The architecture is VDR's. Its default mode is beta: documents are indexed as bags of tokens, without a network.
+
+    As `load_vdr`, with documents as binary bags of tokens by default.
+
+    `python -m lexvl_anserini.rerank` re-ranks the results of beta by full parametric scores.
+
+    Args:
+        source: as for `vdr`.
+        mode: beta (documents are binary bags of tokens); alpha (queries are); full.
+        topk: dimensions kept per text; -1 all, 0 only the own tokens; default the checkpoint's (768).
+        query_topk: the same for queries; default `topk`.
+        lexical_union: keep a text's own tokens besides the top k.
+        max_length: tokens per document; default the checkpoint's (untrained: 256).
+        query_max_length: tokens per query; default the checkpoint's (untrained: `max_length`).
+        padding: with `max_length` the maximum includes padding positions, as published; with `none` it does not.
+    """
+    encoder = load_vdr(source, mode, topk, query_topk, lexical_union, max_length, query_max_length, padding)
+    return replace(encoder, name="svdr")
+
+
+def load_bertlex(
+    source: Source,
+    head: Literal["vdr", "mlm"] = "vdr",
+    topk: int = TOPK,
+    query_topk: int | None = None,
+    max_length: int | None = None,
+) -> Encoder:
+    """BERTlex: a lexical head on a BERT without training for retrieval (VDR paper, appendix C: epoch 0).
+
+    A plain BERT with VDR's head, or with its own masked-LM head.
+
+    Args:
+        head: vdr (LayerNorm and tied input embeddings, elu1p); mlm (the pretrained MLM head, log1p_relu).
+        topk: dimensions kept per text; -1 all, 0 only the own tokens.
+        query_topk: the same for queries; default `topk`.
+        max_length: tokens read per text; default 256, or the number of positions of the model.
+    """
+    checkpoint = source.required("bertlex")
+    if head == "vdr":
+        return replace(load_vdr(source, topk=topk, query_topk=query_topk, max_length=max_length), name="bertlex")
+    backbone, mlm_head, size = load_language_model(checkpoint.folder, source.device)
+    tokenizer = load_tokenizer(source.tokenizer_folder(), size)
+    columns = columns_of_all(tokenizer)
+    limit = position_limit(read_config(checkpoint.folder))
+    reader = TextReader(tokenizer, max_length or min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit)
+
+    def tower(k: int | None) -> TextTower:
+        sparsifier = vdr_sparsifier(TOPK if k is None else k, lexical_union=False)
+        composition = Composition(backbone, mlm_head, log1p_relu, masked_max, sparsifier)
+        return TextTower(composition, reader, columns, source.device)
+
+    query, document = with_topk((tower, tower), topk, query_topk)
+    return Encoder("bertlex", "impact", query=query, document=document)
+
+
+def load_bag_of_tokens(source: Source, max_length: int = 256, shift: int | None = None) -> Encoder:
+    """Bag of tokens: w_j = 1 if token j occurs in the text. Both sides, no network; the lower bound for every model.
+
+    The binary token vectors of SVDR's non-parametric sides (`bow` in the reference).
+
+    Args:
+        source: only its tokenizer is read; default that of `minilm`, whose vocabulary is bert-base-uncased's.
+        max_length: tokens read per text, with special tokens.
+        shift: token ids below it are not terms; default 999 in BERT's uncased layout (the id of "!"), else 0.
+    """
+    folder = source.tokenizer_folder(default=None if source.checkpoint else "minilm")
+    tokenizer = load_tokenizer(folder)
+    columns = columns_from(tokenizer, first_word_id(tokenizer) if shift is None else shift)
+    tower = BagTower(TextReader(tokenizer, max_length), columns)
+    return Encoder("bag-of-tokens", "impact", tower, tower)

@@ -1,11 +1,4 @@
-"""VDR cross-modal: texts and images as weights over one vocabulary (Zhou et al., ICLR 2024).
-
-Text:  w = elu1p(max_i <ln(h_i), E_v>) over the ASCII tokens v of BERT's vocabulary, L2-normalised, top-k or own tokens.
-Image: w = elu1p(max_p <h_p, P_v>) over the patches p of a vision transformer without class token, L2-normalised, top-k.
-
-A side whose entry in config.json has `backbone` is a pretrained network (see `parts/pretrained.py`), whose states pass
-ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are dimensions; the
-first `unit_terms` of them have unit length, and class words are beside these.
+"""VDR cross-modal, and its class words.
 
 Class words are words for a classifier's classes: those of their names, and kinds such as *bird*. The network of the
 images was pretrained as a classifier, which gives class c the probability p(c) in the whole image and p_i(c) in cell i.
@@ -74,7 +67,18 @@ def load_vdr_crossmodal(
     lexical_union: bool = True,
     text_max_length: int | None = None,
 ) -> Encoder:
-    """A checkpoint in the published layout: `encoder_q` reads texts, `encoder_p` images.
+    """VDR cross-modal: texts and images as weights over one vocabulary (Zhou et al., ICLR 2024).
+
+    Text:  w = elu1p(max_i <ln(h_i), E_v>) over the ASCII tokens v of BERT's vocabulary, L2-normalised, top-k or own
+           tokens.
+    Image: w = elu1p(max_p <h_p, P_v>) over the patches p of a vision transformer without class token, L2-normalised,
+           top-k.
+
+    A side whose entry in config.json has `backbone` is a pretrained network (see `parts/pretrained.py`), whose states
+    pass ln(W s) before the projection. `terms` in the entry of the texts names a file with the terms that are
+    dimensions; the first `unit_terms` of them have unit length, and class words are beside these.
+
+    A checkpoint in the published layout: `encoder_q` reads texts, `encoder_p` images.
 
     Args:
         source: `model_id` of the text side names the backbone; `tokenizer` and `backbone_config` override it.

@@ -22,8 +22,7 @@ from lexvl_anserini.data.corpora.embeddings import read_embeddings
 from lexvl_anserini.encoders.cards import PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
-from lexvl_anserini.encoders.families.d2s import D2SHead
-from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
+from lexvl_anserini.encoders.families.dense_crossmodal import (
     HeadOf,
     hidden_of,
     last_layers,
@@ -32,7 +31,7 @@ from lexvl_anserini.encoders.families.dense.dense_crossmodal import (
     tokenizer_and_features,
     word_embeddings,
 )
-from lexvl_anserini.encoders.families.joint import JointHead
+from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.features import (
     MASK_LENGTH,

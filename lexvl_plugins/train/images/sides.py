@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
-from lexvl_anserini.encoders.families.dense.dense_crossmodal import mean_state
+from lexvl_anserini.encoders.families.dense_crossmodal import mean_state
 from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone

@@ -19,7 +19,7 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import (
     write_sparse_encoder,
     write_splade_pooling,
 )
-from lexvl_anserini.encoders.families.dense.dpr import CONTEXT, QUESTION
+from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION
 from lexvl_anserini.encoders.families.splade import ADDS
 from lexvl_anserini.encoders.families.vdr import DOCUMENT_TOPK, SIDES
 from lexvl_anserini.encoders.loading import Source

@@ -21,8 +21,8 @@ from torch.nn.functional import normalize, pad
 
 from lexvl_anserini.encoders.checkpoints.weights import complain
 from lexvl_anserini.encoders.encoder import read_document
-from lexvl_anserini.encoders.families.dense.dpr import CONTEXT, QUESTION, read_network
-from lexvl_anserini.encoders.families.dense.sentence import load_sentence
+from lexvl_anserini.encoders.families.dpr import CONTEXT, QUESTION, read_network
+from lexvl_anserini.encoders.families.sentence import load_sentence
 from lexvl_anserini.encoders.families.splade import fits, table_reader
 from lexvl_anserini.encoders.families.vdr import (
     PUBLISHED_JOINER,

@@ -1,4 +1,4 @@
-"""Dense sentence vectors through sentence-transformers: the text baseline beside the lexical encoders."""
+"""Dense models of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class SentenceTower(ReadsTexts):
 
 
 def load_sentence(source: Source, max_length: int | None = None, dimensions: int | None = None) -> Encoder:
-    """A sentence-transformers folder or hub id.
+    """Dense sentence vectors through sentence-transformers: the text baseline beside the lexical encoders.
+
+    A sentence-transformers folder or hub id.
 
     Args:
         source: the folder has modules.json.

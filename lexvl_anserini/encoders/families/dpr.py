@@ -1,8 +1,4 @@
-"""DPR: the inner product of two BERTs' [CLS] states (Karpukhin et al., EMNLP 2020), dense baseline of the text papers.
-
-Question: v = h_[CLS]; passage: v = h_[CLS] of [CLS] title [SEP] text [SEP] with token types 0 and 1; the raw last
-layer, no pooler, not normalised.
-"""
+"""DPR: two BERTs, one of questions and one of passages."""
 
 from __future__ import annotations
 
@@ -55,7 +51,12 @@ def load_dpr(
     query_max_length: int | None = None,
     dimensions: int | None = None,
 ) -> Encoder:
-    """Two folders of transformers: the checkpoint reads passages, `query_checkpoint` questions.
+    """DPR: the inner product of two BERTs' [CLS] states, dense baseline of the text papers.
+
+    Question: v = h_[CLS]; passage: v = h_[CLS] of [CLS] title [SEP] text [SEP] with token types 0 and 1; the raw last
+    layer, no pooler, not normalised.
+
+    Two folders of transformers: the checkpoint reads passages, `query_checkpoint` questions.
 
     Args:
         source: the context encoder, for example facebook/dpr-ctx_encoder-single-nq-base.

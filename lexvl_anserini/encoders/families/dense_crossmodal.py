@@ -1,10 +1,4 @@
-"""A CLIP-style dense pair on the backbones of VDR cross-modal: its twin, trained beside it for comparison.
-
-Text:  v = W mean_i h_i over the tokens of a BERT, of unit length.
-Image: v = W mean_p h_p over the patches of a vision transformer, of unit length.
-
-Over pretrained networks (`parts/pretrained.py`), two layers with GELU replace W.
-"""
+"""The dense twin of VDR cross-modal."""
 
 from __future__ import annotations
 
@@ -64,7 +58,14 @@ def load_dense_crossmodal(
     text_max_length: int | None = None,
     dimensions: int | None = None,
 ) -> Encoder:
-    """A checkpoint in the layout of vdr-crossmodal: `encoder_q` reads texts, `encoder_p` images.
+    """A CLIP-style dense pair on the backbones of VDR cross-modal: its twin, trained beside it for comparison.
+
+    Text:  v = W mean_i h_i over the tokens of a BERT, of unit length.
+    Image: v = W mean_p h_p over the patches of a vision transformer, of unit length.
+
+    Over pretrained networks (`parts/pretrained.py`), two layers with GELU replace W.
+
+    A checkpoint in the layout of vdr-crossmodal: `encoder_q` reads texts, `encoder_p` images.
 
     Args:
         source: `python -m lexvl_plugins.train.command` writes such folders.

@@ -1,13 +1,4 @@
-"""BM25, the baseline: texts are passed on as they are, and stock Anserini analyses and scores them.
-
-The score of a document d for the terms t of a query, as Lucene computes it (Robertson and Zaragoza 2009, without their
-constant factor k1 + 1):
-
-    score(q, d) = sum over t of ln(1 + (N - df + 0.5) / (df + 0.5)) x tf / (tf + k1 (1 - b + b |d| / avgdl))
-
-tf is the frequency of t in d, df the number of documents that have it, N that of all documents with text, |d| the
-number of terms of d (Lucene stores it in one byte: exact up to 40, rounded down above), avgdl its mean.
-"""
+"""BM25 by Anserini, which analyses texts and scores them itself."""
 
 from __future__ import annotations
 
@@ -81,7 +72,17 @@ def load_bm25(
     stemmer: Stemmer = BM25Settings.stemmer,
     keep_stopwords: bool = BM25Settings.keep_stopwords,
 ) -> Encoder:
-    """BM25, which needs neither checkpoint nor device; `search` may change k1 and b, the others are the index's.
+    """BM25, the baseline: texts are passed on as they are, and stock Anserini analyses and scores them.
+
+    The score of a document d for the terms t of a query, as Lucene computes it (Robertson and Zaragoza 2009, without
+    their constant factor k1 + 1):
+
+        score(q, d) = sum over t of ln(1 + (N - df + 0.5) / (df + 0.5)) x tf / (tf + k1 (1 - b + b |d| / avgdl))
+
+    tf is the frequency of t in d, df the number of documents that have it, N that of all documents with text, |d| the
+    number of terms of d (Lucene stores it in one byte: exact up to 40, rounded down above), avgdl its mean.
+
+    BM25, which needs neither checkpoint nor device; `search` may change k1 and b, the others are the index's.
 
     Args:
         source: no checkpoint.
