@@ -339,7 +339,7 @@ WIDE = {
     "lexvl_anserini.searching.building.build_index": "public: its parameters are those of the released API",
     "lexvl_anserini.searching.retrieval.search_index": "public: its parameters are those of the released API",
     "lexvl_anserini.encoders.families.stair.load_stair": "a loader's parameters are the options of its encoder (--set)",
-    "lexvl_anserini.encoders.families.dense_heads.load_joint": "a loader's parameters are the options of its encoder (--set)",
+    "lexvl_anserini.encoders.families.dense_heads.load_joint": "a loader's parameters are its encoder's options",
 }
 
 

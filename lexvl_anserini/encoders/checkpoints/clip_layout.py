@@ -150,8 +150,10 @@ def _block_in_file(key: str) -> str:
 class ClipShape:
     """Facts of a network that the shapes of its weights do not give.
 
-    vision_heads, text_heads  of attention; None for widths of 64 each
-    activation                quick_gelu (OpenAI, DeCLIP) or gelu (most of open_clip's)
+    Attributes:
+        vision_heads: of attention; None for widths of 64 each.
+        text_heads: of attention; None for widths of 64 each.
+        activation: quick_gelu (OpenAI, DeCLIP) or gelu (most of open_clip's).
     """
 
     vision_heads: int | None = None

@@ -100,11 +100,12 @@ _LAYER = re.compile(r"text_encoder\.encoder\.layer\.(\d+)\.")
 class LoadedItc(NamedTuple):
     """A model, and how its layout prepares texts and images.
 
-    family       "blip" or "albef"
-    published    "transformers" or "lavis": whose preprocessing of captions the model expects
-    pixels       how its images are resized and normalised
-    tokens       rows of the text embeddings
-    positions    the largest number of tokens of a text
+    Attributes:
+        family: "blip" or "albef".
+        published: "transformers" or "lavis": whose preprocessing of captions the model expects.
+        pixels: how its images are resized and normalised.
+        tokens: rows of the text embeddings.
+        positions: the largest number of tokens of a text.
     """
 
     model: ItcModel

@@ -47,9 +47,10 @@ DEFAULTS: Mapping[str, tuple[str, int | None, int | None, str]] = {
 class SpladeRecipe:
     """The settings of a run in its config.yaml; without that file those of SPLADE v2.
 
-    doc_only    queries are bags of their own tokens
-    lexical     sides that keep only their own tokens: none, query, document, both
-    topk        dimensions kept per document, query_topk per query; None for all
+    Attributes:
+        doc_only: queries are bags of their own tokens.
+        lexical: sides that keep only their own tokens: none, query, document, both.
+        topk: dimensions kept per document, query_topk per query; None for all.
     """
 
     pooling: str = "max"

@@ -105,10 +105,11 @@ POOLINGS: Mapping[str, Callable[[int], Any]] = {
 class Grounding:
     """From relevances to weights, and from weights to the vector of the index.
 
-    attention  relevances [B, K] -> weights [B, K]
-    topk       keep only the largest weights; None keeps all
-    threshold  drop weights below this share of a vector's largest
-    normalise  divide by the L2 norm of the weights that are kept
+    Attributes:
+        attention: relevances [B, K] -> weights [B, K].
+        topk: keep only the largest weights; None keeps all.
+        threshold: drop weights below this share of a vector's largest.
+        normalise: divide by the L2 norm of the weights that are kept.
     """
 
     attention: Callable[[Tensor], Tensor]
@@ -181,12 +182,13 @@ class FdtImages(Grounded, ImageTower):
 class FdtModel:
     """A loaded checkpoint.
 
-    states       by modality, the backbone: token or patch states [B, L, D]
-    query_maps   by modality, states [B, L, D] -> [B, L, d]
-    codebook     [K, d], keys and values
-    attention    of `ATTENTIONS`
-    pooling      by modality, over positions
-    temperature  T
+    Attributes:
+        states: by modality, the backbone: token or patch states [B, L, D].
+        query_maps: by modality, states [B, L, D] -> [B, L, d].
+        codebook: [K, d], keys and values.
+        attention: of `ATTENTIONS`.
+        pooling: by modality, over positions.
+        temperature: T.
     """
 
     states: Mapping[str, Backbone]

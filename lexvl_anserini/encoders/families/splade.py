@@ -61,9 +61,10 @@ Lexical = Literal["none", "query", "document", "both"]
 class SpladeSide:
     """One side of a SPLADE model. `weight` [V] instead of a backbone means inference-free queries.
 
-    adds     repeated tokens add up in such queries
-    bag      by default queries are binary bags of their own tokens
-    lexical  by default only own tokens are kept
+    Attributes:
+        adds: repeated tokens add up in such queries.
+        bag: by default queries are binary bags of their own tokens.
+        lexical: by default only own tokens are kept.
     """
 
     tokenizer: Any

@@ -119,13 +119,16 @@ def load_stair(
 class LoadedStair(NamedTuple):
     """A model of either layout.
 
-    text, image            states of each encoder
-    text_head, image_head  equation 4 over them
-    reader                 of texts, without prompt
-    prompt                 of the checkpoint
-    columns                the dimension of each token
-    pixels                 how an image becomes pixels
-    masked                 texts keep their own tokens alone, as after stage 1
+    Attributes:
+        text: states of each encoder.
+        image: states of each encoder.
+        text_head: equation 4 over them.
+        image_head: equation 4 over them.
+        reader: of texts, without prompt.
+        prompt: of the checkpoint.
+        columns: the dimension of each token.
+        pixels: how an image becomes pixels.
+        masked: texts keep their own tokens alone, as after stage 1.
     """
 
     text: Backbone

@@ -222,7 +222,8 @@ def columns_of(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable[[An
 class ClassLogits(nn.Module):
     """ln max(p(w) p_i(w) / max_j p_j(w), e^-8) of each word w in each cell i of standardised states [B, P, D].
 
-    whole  bool [W], the words that have p(w) in all cells
+    Attributes:
+        whole: bool [W], the words that have p(w) in all cells.
     """
 
     rows: Tensor

@@ -19,10 +19,11 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 class BagTower(WeightsOfRows, ReadsTexts):
     """w_j = n_j weight_j over a text's own tokens: no network (SVDR's non-parametric side, inference-free queries).
 
-    weight     [V], a table of weights (`tables.py`, or one that is stored); None for ones
-    normalise  divide by the L2 norm (VDR checkpoints with `norm: true`)
-    topk       keep only the largest weights; None keeps all
-    adds       n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, OpenSearch's IDF)
+    Attributes:
+        weight: [V], a table of weights (`tables.py`, or one that is stored); None for ones.
+        normalise: divide by the L2 norm (VDR checkpoints with `norm: true`).
+        topk: keep only the largest weights; None keeps all.
+        adds: n_j is how often token j occurs (Li-LSR, V-SPLADE); else 1 if it occurs (SPLADE-doc, OpenSearch's IDF).
     """
 
     kind: ClassVar[Kind] = "impact"

@@ -97,10 +97,11 @@ class Embedded(str):
 class Stored(Items):
     """Vectors from tables, float32 [B, width].
 
-    width       of the vectors that the head reads
-    device      of the vectors
-    needs_text  items need a text beside the vector, because its own tokens mask the output of the head
-    tables      the tables that hold such vectors, in words, for errors
+    Attributes:
+        width: of the vectors that the head reads.
+        device: of the vectors.
+        needs_text: items need a text beside the vector, because its own tokens mask the output of the head.
+        tables: the tables that hold such vectors, in words, for errors.
     """
 
     width: int
@@ -268,7 +269,8 @@ def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
 class HeadTower(LexicalTower):
     """Items to lexical vectors through one dense vector each; the composition's backbone is that vector, [B, 1, D].
 
-    words  reads the texts whose tokens mask the vector, if the sparsifier needs them
+    Attributes:
+        words: reads the texts whose tokens mask the vector, if the sparsifier needs them.
     """
 
     def __init__(

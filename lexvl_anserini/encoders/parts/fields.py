@@ -17,10 +17,11 @@ from lexvl_anserini.ground.typed import check_text
 class QueryField:
     """A field of the index, as its queries are encoded.
 
-    weight     factor of its query weights
-    tower      encodes its queries; None for BM25
-    quantiser  of its queries
-    analyse    the words of a text, for BM25
+    Attributes:
+        weight: factor of its query weights.
+        tower: encodes its queries; None for BM25.
+        quantiser: of its queries.
+        analyse: the words of a text, for BM25.
     """
 
     name: str

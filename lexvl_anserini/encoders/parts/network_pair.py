@@ -53,15 +53,16 @@ HEAD_EPS = 1e-12
 class NetworkPair(NamedTuple):
     """The two sides up to their heads.
 
-    where    names the checkpoint in errors
-    config   of the checkpoint
-    text     token ids and attention [B, L] -> states [B, L, D]
-    image    pixels [B, 3, R, R] -> standardised cells [B, 1 + grid^2, D']
-    widths   D and D' by side
-    reader   tokenises texts
-    pixels   how an image becomes pixels
-    columns  the dimension of each token; None where dimensions are no terms
-    heads    all weights but those of the networks
+    Attributes:
+        where: names the checkpoint in errors.
+        config: of the checkpoint.
+        text: token ids and attention [B, L] -> states [B, L, D].
+        image: pixels [B, 3, R, R] -> standardised cells [B, 1 + grid^2, D'].
+        widths: D and D' by side.
+        reader: tokenises texts.
+        pixels: how an image becomes pixels.
+        columns: the dimension of each token; None where dimensions are no terms.
+        heads: all weights but those of the networks.
     """
 
     where: str

@@ -57,9 +57,10 @@ Backbone = Callable[..., Tensor]
 class Head:
     """hidden [B, L, D] -> logit [B, L, V]: a transform, then a projection to the vocabulary.
 
-    transform  [B, L, D] -> [B, L, D']
-    matrix     [V, D'], often the (tied) input embeddings
-    bias       [V] or None
+    Attributes:
+        transform: [B, L, D] -> [B, L, D'].
+        matrix: [V, D'], often the (tied) input embeddings.
+        bias: [V] or None.
     """
 
     transform: Callable[[Tensor], Tensor]

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 class Sparsifier:
     """The rule: the `topk` largest weights, united with a text's own tokens.
 
-    topk   None keeps every positive weight, 0 none but the own tokens
-    own    the own tokens are kept too
-    first  the number of terms, from the first, to which `topk` applies; of the others the own tokens are kept. None
-           applies it to all
+    Attributes:
+        topk: None keeps every positive weight, 0 none but the own tokens.
+        own: the own tokens are kept too.
+        first: the number of terms, from the first, to which `topk` applies; of the others the own tokens are kept. None
+            applies it to all.
     """
 
     topk: int | None

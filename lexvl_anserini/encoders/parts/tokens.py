@@ -110,8 +110,9 @@ class OwnTokens(NamedTuple):
 class TokenColumns:
     """The dimension of the vocabulary that each token id has.
 
-    vocabulary  the terms, one per dimension
-    of_token    int64 [|T|]: the dimension of a token id, -1 if it has none
+    Attributes:
+        vocabulary: the terms, one per dimension.
+        of_token: int64 [|T|]: the dimension of a token id, -1 if it has none.
     """
 
     vocabulary: Vocabulary
@@ -245,13 +246,14 @@ def placed(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[lis
 class TextReader:
     """Tokenises texts.
 
-    max_length  tokens kept, with special tokens
-    padding     "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
-                positions count in pooling, as in training and evaluation of the published VDR checkpoints. There is no
-                padding to the longest text of a batch: a vector must not depend on its neighbours
-    specials    add [CLS] and [SEP]
-    limit       the number of positions of the model; None for no limit
-    prompt      is put before each text
+    Attributes:
+        max_length: tokens kept, with special tokens.
+        padding: "none": padding is ignored everywhere. "max_length": texts are padded to max_length, and padding
+            positions count in pooling, as in training and evaluation of the published VDR checkpoints. There is no
+            padding to the longest text of a batch: a vector must not depend on its neighbours.
+        specials: add [CLS] and [SEP].
+        limit: the number of positions of the model; None for no limit.
+        prompt: is put before each text.
 
     Raises:
         UsageError: max_length leaves no room for a token, or the model has fewer positions.

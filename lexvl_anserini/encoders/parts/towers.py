@@ -32,8 +32,9 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 class Composition:
     """backbone x head x activation x pooling x sparsifier: the equation of a lexical tower, as data.
 
-    normalise   divide by the L2 norm before the sparsifier (a masked vector then has not unit length)
-    unit_terms  the number of terms, from the first, that the norm is taken of; None takes all
+    Attributes:
+        normalise: divide by the L2 norm before the sparsifier (a masked vector then has not unit length).
+        unit_terms: the number of terms, from the first, that the norm is taken of; None takes all.
     """
 
     backbone: Backbone
@@ -48,10 +49,11 @@ class Composition:
 class Batch(NamedTuple):
     """One forward pass.
 
-    positions  of its items among the inputs of the tower, int64 [B]
-    inputs     arguments of the backbone
-    masked     bool [B, L], True at positions that pooling ignores; None if it ignores none
-    own        per item the ascending dimensions of its own tokens; None unless the sparsifier needs them
+    Attributes:
+        positions: of its items among the inputs of the tower, int64 [B].
+        inputs: arguments of the backbone.
+        masked: bool [B, L], True at positions that pooling ignores; None if it ignores none.
+        own: per item the ascending dimensions of its own tokens; None unless the sparsifier needs them.
     """
 
     positions: np.ndarray
@@ -222,10 +224,11 @@ class Texts(ReadsTexts, Items):
 class DenseTower:
     """One side of a dense encoder.
 
-    items       reads documents and topics, builds forward passes
-    embed       one forward pass -> features [B, width]
-    normalise   vectors have unit length: their inner product is the cosine
-    dimensions  keep only the first ones, before normalising; None keeps all
+    Attributes:
+        items: reads documents and topics, builds forward passes.
+        embed: one forward pass -> features [B, width].
+        normalise: vectors have unit length: their inner product is the cosine.
+        dimensions: keep only the first ones, before normalising; None keeps all.
 
     A vector depends on its own item only.
     """

@@ -118,8 +118,9 @@ class Block(nn.Module):
 class EfficientNetLite(nn.Module):
     """The network up to its last maps; its output is the state of every grid cell.
 
-    name   a key of `VARIANTS`
-    width  of the states of all `layers` together
+    Attributes:
+        name: a key of `VARIANTS`.
+        width: of the states of all `layers` together.
     """
 
     def __init__(self, name: str):

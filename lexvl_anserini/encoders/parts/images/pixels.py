@@ -37,8 +37,10 @@ Box = tuple[float, float, float, float]
 class Pixels:
     """How an image becomes a square of numbers: shorter side resized bicubically, centre cropped, normalised.
 
-    resolution  side of the square in pixels
-    mean, std   per channel, of values in 0..1
+    Attributes:
+        resolution: side of the square in pixels.
+        mean: per channel, of values in 0..1.
+        std: per channel, of values in 0..1.
     """
 
     resolution: int
@@ -134,9 +136,10 @@ SHORTER = 256 / 224
 class Crop(Pixels):
     """`Pixels` with all choices as fields.
 
-    shorter   the shorter side after resizing; None resizes it to the side of the crop
-    resample  Pillow's number of the filter
-    floor     the crop's offset is rounded down, as transformers does; else half to even, as torchvision does
+    Attributes:
+        shorter: the shorter side after resizing; None resizes it to the side of the crop.
+        resample: Pillow's number of the filter.
+        floor: the crop's offset is rounded down, as transformers does; else half to even, as torchvision does.
     """
 
     shorter: int | None = None
@@ -156,7 +159,8 @@ class Crop(Pixels):
 class Squares(Pixels):
     """Images resized to a square without cropping, whatever their shape (BLIP, ALBEF).
 
-    resample  Pillow's number of the filter
+    Attributes:
+        resample: Pillow's number of the filter.
     """
 
     resample: int = BICUBIC

@@ -66,9 +66,10 @@ class ConvStem(nn.Sequential):
 
     Each stage halves the grid, has its own width, and ends in residual blocks (Xiao et al., NeurIPS 2021).
 
-    widths  channels per stage
-    blocks  residual blocks per stage
-    width   of the output states
+    Attributes:
+        widths: channels per stage.
+        blocks: residual blocks per stage.
+        width: of the output states.
     """
 
     def __init__(self, widths: Sequence[int], blocks: Sequence[int], width: int):
@@ -138,7 +139,8 @@ class PatchTransformer(nn.Module):
 class PatchStates(nn.Module):
     """A network of images: pixels [B, 3, R, R] to states [B, P, D] before its last LayerNorm.
 
-    model  transformers' CLIP, whose class token is no patch, or Swinv2ForImageClassification
+    Attributes:
+        model: transformers' CLIP, whose class token is no patch, or Swinv2ForImageClassification.
     """
 
     def __init__(self, model: Any):
