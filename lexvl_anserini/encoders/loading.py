@@ -185,7 +185,7 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
     card = CARDS[spec.name]
     check_model_libraries()
     loader = import_home(card.loader)
-    named = checked_options(spec.name, loader, spec.options)
+    named = check_options(spec.name, loader, spec.options)
     checkpoint = _find_or_default(card, spec.checkpoint)
     if checkpoint and (checkpoint.folder / EXPORT).is_file():
         raise CheckpointError(
@@ -198,7 +198,7 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
     places = {key: value for key, value in stored.options.items() if key in PLACES}
     kept = {key: value for key, value in stored.options.items() if key not in PLACES}
-    options = {**checked_options(spec.name, loader, {**direction, **kept}), **named}
+    options = {**check_options(spec.name, loader, {**direction, **kept}), **named}
     device = choose_device(spec.device)
     source = Source(weights, device, spec.tokenizer or stored.tokenizer, spec.backbone_config or stored.backbone_config)
     import torch
@@ -366,7 +366,7 @@ def _refuse_other(model: Encoder, spec: EncoderSpec, ref: EncoderRef) -> None:
         )
 
 
-def checked_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(name: str, load: Callable[..., Encoder], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options converted to the types of the loader's signature ("64" becomes 64)."""
     from pydantic import TypeAdapter, ValidationError
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.encoder import Encoder, Tower
 from lexvl_anserini.encoders.families.sentence import SentenceTower
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, described
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, describe_pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, ImageTower
 from lexvl_anserini.encoders.parts.pooling import Activation, Pooling, masked_last, masked_max, masked_sum, top_mean
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, is_fast
@@ -203,7 +203,10 @@ def of_images(entry: dict[str, Any], pixels: Pixels, network: Callable[[Tensor],
     """A side that reads images: its graph normalises crops, uint8 [B, R, R, 3]."""
     crops = torch.zeros(EXAMPLE, pixels.resolution, pixels.resolution, 3, dtype=torch.uint8)
     return ExportedSide(
-        {**entry, "pixels": described(pixels)}, lambda crops: network(pixels.normalise(crops)), {"crops": crops}, {}
+        {**entry, "pixels": describe_pixels(pixels)},
+        lambda crops: network(pixels.normalise(crops)),
+        {"crops": crops},
+        {},
     )
 
 

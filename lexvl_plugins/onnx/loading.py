@@ -31,7 +31,7 @@ from lexvl_anserini.encoders.encoder import Encoder, Tower
 from lexvl_anserini.encoders.loading import EXPORT, EncoderSpec
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.batches import PassageReader
-from lexvl_anserini.encoders.parts.images.pixels import pixels_of
+from lexvl_anserini.encoders.parts.images.pixels import build_pixels
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError, reason_of
@@ -270,7 +270,7 @@ def tower_of(folder: Path, export: Export, side: SideOfExport) -> Tower:
 def items_of(side: SideOfExport, reader: TextReader | None) -> GraphItems:
     """What reads documents and topics of a side."""
     if reader is None:
-        return graph_images(pixels_of(side.get("pixels") or {}))
+        return graph_images(build_pixels(side.get("pixels") or {}))
     return graph_passages(PassageReader(reader)) if side.reads == PASSAGES else graph_texts(reader, joiner_of(side))
 
 

@@ -27,8 +27,8 @@ from lexvl_anserini.encoders.parts.sparsify import (
     WeightsOfRows,
     checked_dimensions,
     cut,
+    join_rows,
     kept_rows,
-    rows_of,
 )
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, UsageError, reason_of
@@ -184,7 +184,7 @@ class LexicalGraphTower(WeightsOfRows, GraphTower):
             for position, row, keep in zip(batch.positions, weights, mask, strict=True):
                 dims[position] = np.flatnonzero(keep).astype(np.int32)
                 values[position] = row[dims[position]]
-        return rows_of(dims, values, len(self.vocabulary))
+        return join_rows(dims, values, len(self.vocabulary))
 
     def own_mask(self, rows: list[list[int]] | None) -> np.ndarray | None:
         """Bool [B, V], True at the own tokens of each item; None unless the sparsifier needs it."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import CHAT_TEMPLATE, PROCESSOR
-from lexvl_anserini.encoders.checkpoints.weights import below, build_outline, complain, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import build_outline, complain, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source, when_used
 from lexvl_anserini.encoders.parts.backbones import quietly
@@ -171,7 +171,9 @@ def load_network(shape: PageShape, weights: Mapping[str, Tensor], where: str) ->
     """The ModernVBertModel of an export, on the CPU in float32."""
     import transformers
 
-    own = {key: value for key, value in below(weights, NETWORK).items() if not f"{NETWORK}{key}".startswith(UNUSED)}
+    own = {
+        key: value for key, value in take_below(weights, NETWORK).items() if not f"{NETWORK}{key}".startswith(UNUSED)
+    }
     own[EMBEDDINGS] = torch.cat([own[EMBEDDINGS], own.pop(FURTHER)])
     own[f"{CONNECTOR}.weight"] = own.pop(f"{CONNECTOR}.proj.weight")
     tokens, kind = len(own[EMBEDDINGS]), cast(Any, transformers.ModernVBertModel)
@@ -206,7 +208,7 @@ class BeforeDecoder(nn.Module):
 
 def load_head(weights: Mapping[str, Tensor], columns: TokenColumns, device: torch.device) -> Head:
     """The masked-LM head of an export: logits / width^1/4, and 0 for `SPECIALS`."""
-    parts = {key: value.float() for key, value in below(weights, HEAD).items()}
+    parts = {key: value.float() for key, value in take_below(weights, HEAD).items()}
     matrix, bias = parts.pop("decoder.weight"), parts.pop("decoder.bias")
     width = matrix.shape[1]
     transform = BeforeDecoder(width)
@@ -222,7 +224,7 @@ def table_of(weights: Mapping[str, Tensor], activation: TableActivation) -> np.n
 
     Its A and B are the low-rank change that a checkpoint in training has; exports have it in the embeddings.
     """
-    parts = {key: value.float() for key, value in below(weights, QUERIES).items()}
+    parts = {key: value.float() for key, value in take_below(weights, QUERIES).items()}
     rank = parts["lora_A"].shape[1] if "lora_A" in parts else 0
     lsr = LiLsr(parts["embeddings.weight"], rank, ACTIVATIONS[activation])
     lsr.load_state_dict(parts)

@@ -25,7 +25,7 @@ from lexvl_anserini.encoders.describing import (
     read_equation,
     read_meanings,
 )
-from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, checked_options, load_encoder
+from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, check_options, load_encoder
 from lexvl_anserini.ground.errors import UnknownName
 from lexvl_anserini.ground.registry import CORPORA, import_home
 
@@ -106,7 +106,7 @@ def test_the_example_is_a_command(name):
     assert params["encoder"] == name
     assert params["corpus"].split(":")[0].split("/")[0] in CORPORA
     settings = parse_settings(params["settings"] or ())
-    assert checked_options(name, import_home(CARDS[name].loader), settings).keys() == settings.keys()
+    assert check_options(name, import_home(CARDS[name].loader), settings).keys() == settings.keys()
     if not params["checkpoint"]:
         # On the demo, the next test loads it.
         assert params["corpus"] == "demo" or CARDS[name].default_checkpoint

@@ -20,10 +20,10 @@ from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file, stored
 from lexvl_anserini.encoders.families.fdt import (
     Grounding,
     QueryMap,
-    floored_max,
-    floored_mean,
+    pool_floored_max,
+    pool_floored_mean,
+    read_temperature,
     sparsemax,
-    temperature_of,
 )
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, one_crop
@@ -228,8 +228,8 @@ def test_sparsemax_projects_on_the_simplex(row, shift):
 def test_padding_counts_as_zero():
     """Two positions, the second masked: the maximum has a floor of 0, the mean divides by the model's positions."""
     logits, masked = torch.tensor([[[-1.0, 3.0], [9.0, 9.0]]]), torch.tensor([1])
-    assert floored_max(logits.clone(), masked, lambda x: x / 2).tolist() == [[0.0, 1.5]]
-    assert floored_mean(logits.clone(), masked, lambda x: x, positions=4).tolist() == [[-0.25, 0.75]]
+    assert pool_floored_max(logits.clone(), masked, lambda x: x / 2).tolist() == [[0.0, 1.5]]
+    assert pool_floored_mean(logits.clone(), masked, lambda x: x, positions=4).tolist() == [[-0.25, 0.75]]
 
 
 def test_pruning_then_normalising():
@@ -244,17 +244,17 @@ def test_the_temperature_of_an_iteration(about):
     decay = {"org_t": 1000, "sd_T_decay_iter": 2700, "sd_T_min": 0.01}
     for factor, iteration, expected in about["temperature_examples"]:
         config = {"t_decay": {**decay, "sd_T_decay_w": factor}}
-        assert temperature_of(config, {"last_iter": iteration}, "x") == pytest.approx(expected)
+        assert read_temperature(config, {"last_iter": iteration}, "x") == pytest.approx(expected)
 
 
 def test_a_temperature_must_be_had():
     config = {"t_decay": {"org_t": 1000, "sd_T_decay_iter": 2700, "sd_T_decay_w": 1, "sd_T_min": 0.01}}
     with pytest.raises(CheckpointError, match="lack last_iter; give it with --set temperature=T"):
-        temperature_of(config, {}, "x")
+        read_temperature(config, {}, "x")
     with pytest.raises(CheckpointError, match="lack org_t, sd_T_decay_iter"):
-        temperature_of({}, {"last_iter": 3}, "x")
+        read_temperature({}, {"last_iter": 3}, "x")
     stored = {"model": {"kwargs": {"fdt": {"temperature": 17.5}}}}
-    assert temperature_of(stored, {}, "x") == 17.5
+    assert read_temperature(stored, {}, "x") == 17.5
 
 
 @pytest.mark.shared

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, interpolated, load_itc
+from lexvl_anserini.encoders.checkpoints.itc_layout import ItcModel, fit_positions, load_itc
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.features import clean_caption
 from lexvl_anserini.encoders.parts.images.pixels import Squares
@@ -100,7 +100,7 @@ def test_position_embeddings_for_larger_pictures(shared):
     arrays = np.load(shared / "golden/albef/pos_embed_interpolation_3x3_to_6x6.npz")
     before, after = torch.from_numpy(arrays["before"]), arrays["after"]
     sides = [round((rows - 1) ** 0.5) for rows in (before.shape[1], after.shape[1])]
-    np.testing.assert_allclose(interpolated(before, *sides).numpy(), after, atol=1e-6)
+    np.testing.assert_allclose(fit_positions(before, *sides).numpy(), after, atol=1e-6)
     images = [str(shared / "golden/common/images/img0.png")]
     large = load_lavis(shared, "albef", resolution=96)
     assert large.document.items.pixels.resolution == 96 and large.document.vectors(images).shape[1] == 16

@@ -23,10 +23,10 @@ from lexvl_anserini.encoders.families.stair import OwnTokenTower, save_stair
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.grounding import localise
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, on_grid
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sparsify import positive
+from lexvl_anserini.encoders.parts.sparsify import keep_positive
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
@@ -75,7 +75,7 @@ def composition_of(oracle, side: str, normalise: bool = False) -> Composition:
     embeddings = torch.from_numpy(oracle["E"]).float()
     hidden = torch.from_numpy(oracle[f"h_{side}"]).float()
     projection = Head(head, embeddings, head.bias.detach())
-    return Composition(lambda *_: hidden, projection, log1p_relu, masked_max, positive(), normalise)
+    return Composition(lambda *_: hidden, projection, log1p_relu, masked_max, keep_positive(), normalise)
 
 
 def columns_of(oracle, specials: tuple[int, ...]) -> TokenColumns:
@@ -150,7 +150,7 @@ def test_scores_without_text_encoder(oracle):
 @pytest.mark.shared
 def test_localisation_maps(oracle):
     """The class token is no cell; several tokens average (7 alone, 7 and 12)."""
-    cells = on_grid(torch.from_numpy(oracle["logits_img"]))  # [5, 3, 3, 60]
+    cells = place_on_grid(torch.from_numpy(oracle["logits_img"]))  # [5, 3, 3, 60]
     close(cells[..., 7].flatten(1), oracle["heat_single"], 1e-9, 1e-9)
     close(cells[..., [7, 12]].mean(-1).flatten(1), oracle["heat_two"], 1e-9, 1e-9)
 

@@ -92,10 +92,10 @@ def lexical_space(model: Encoder, batch_size: int) -> WordSpace:
 def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
     """The words of a tokenizer, encoded as texts by a dense encoder; a piece `##ing` is the text `ing`."""
     from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-    from lexvl_anserini.encoders.parts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
+    from lexvl_anserini.encoders.parts.tokens import columns_from, find_first_word_id, load_tokenizer, whole_encodings
 
     tokenizer = load_tokenizer(find_checkpoint(vocabulary, weights=False).folder)
-    columns = columns_from(tokenizer, first_word_id(tokenizer))
+    columns = columns_from(tokenizer, find_first_word_id(tokenizer))
     texts = [term.removeprefix("##") for term in columns.vocabulary]
     vectors = as_dense(model.query).vectors(texts, batch_size, progress)
 

@@ -47,7 +47,7 @@ class SentenceModule(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its class, which is the same in 5.x and 6.x."""
-        return class_name(self.kind)
+        return get_class_name(self.kind)
 
 
 def read_modules(folder: Path) -> list[SentenceModule]:
@@ -64,7 +64,7 @@ def read_modules(folder: Path) -> list[SentenceModule]:
     return [SentenceModule(kind, resolve_inside(folder, where, str(path))) for kind, where in listed]
 
 
-def class_name(path: str) -> str:
+def get_class_name(path: str) -> str:
     """The last part of a dotted class path."""
     return path.rsplit(".", 1)[-1]
 
@@ -110,7 +110,7 @@ def check_types(types: Iterable[Any], path: Path) -> None:
     """Checks the classes of modules."""
     for kind in types:
         in_package = isinstance(kind, str) and re.fullmatch(r"sentence_transformers(\.\w+)+", kind)
-        if not in_package or class_name(kind) not in (*MODULES, *OLDER_MODULES):
+        if not in_package or get_class_name(kind) not in (*MODULES, *OLDER_MODULES):
             raise CheckpointError(
                 f"{path}: a module {kind!r:.80}, expected one of sentence_transformers ({', '.join(MODULES)}); code of "
                 "a checkpoint is never run"

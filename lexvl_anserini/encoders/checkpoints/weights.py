@@ -263,7 +263,7 @@ def _drop_prefixes(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return weights
 
 
-def below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def take_below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with `prefix`, without it."""
     return {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
 

@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any, ClassVar, Literal
 
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
-from lexvl_anserini.encoders.loading import Source, checked_options
+from lexvl_anserini.encoders.loading import Source, check_options
 from lexvl_anserini.ground.errors import UsageError
 
 ENGLISH: Literal["en"] = "en"
@@ -56,7 +56,7 @@ class BM25Settings:
         """
         names = {field.name for field in fields(cls)}
         own = {name: value for name, value in options.items() if name in names}
-        return cls(**checked_options("bm25", load_bm25, own))
+        return cls(**check_options("bm25", load_bm25, own))
 
     @property
     def analysis(self) -> tuple[Language, Stemmer, bool]:

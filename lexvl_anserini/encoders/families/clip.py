@@ -76,7 +76,7 @@ def load_clip(
     """
     beside: str | None = None
     if open_clip is not None:
-        source, beside = of_open_clip(source, open_clip)
+        source, beside = find_open_clip(source, open_clip)
     checkpoint = source.required("clip")
     weights = read_weights(checkpoint.path)
     read = read_transformers
@@ -85,12 +85,12 @@ def load_clip(
     loaded = read(source, checkpoint, weights, merges, activation)
     limit = loaded.model.config.text_config.max_position_embeddings
     reader = TextReader(loaded.tokenizer, text_max_length or limit, limit=limit, prompt=prompt)
-    text, image = (replace(tower, dimensions=dimensions) for tower in towers(loaded, reader, source.device))
+    text, image = (replace(tower, dimensions=dimensions) for tower in build_towers(loaded, reader, source.device))
     query, document = in_direction(direction, text, image)
     return Encoder("clip", "dense", query=query, document=document)
 
 
-def towers(loaded: LoadedClip, reader: TextReader, device: torch.device) -> tuple[DenseTower, DenseTower]:
+def build_towers(loaded: LoadedClip, reader: TextReader, device: torch.device) -> tuple[DenseTower, DenseTower]:
     """The towers of texts and of images, each through its model and its projection."""
     model, width = loaded.model, loaded.model.config.projection_dim
 
@@ -170,7 +170,7 @@ def open_pixels(model: Any, preprocess: Mapping[str, Any]) -> Crop:
     return replace(crop, mean=mean, std=std)
 
 
-def of_open_clip(source: Source, name: str) -> tuple[Source, str]:
+def find_open_clip(source: Source, name: str) -> tuple[Source, str]:
     """The source with the checkpoint on the hub that a name of the package open_clip means, and the package's merges.
 
     The package only says which model of the hub has the weights; it downloads nothing.

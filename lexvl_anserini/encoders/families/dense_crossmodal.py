@@ -12,31 +12,31 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, resolve_inside
-from lexvl_anserini.encoders.checkpoints.weights import below, build, complain, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.vdr import companions
+from lexvl_anserini.encoders.families.vdr import find_companions
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import bert_from_weights, hidden_states, position_limit
+from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, take_hidden_states
 from lexvl_anserini.encoders.parts.features import (
     TABLES,
     Features,
     HeadInputs,
     LiveOptions,
     TextAndImage,
-    live_features,
-    stored,
-    tokenizer_of,
+    load_live_features,
+    load_own_tokenizer,
+    make_stored,
 )
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import Images, PatchTransformer
 from lexvl_anserini.encoders.parts.pretrained import (
-    cells_of,
+    build_cells,
     entry_of,
-    over_dense,
-    pretrained_bert,
-    pretrained_image,
-    vector_head,
-    vision_shape_of,
+    find_dense_pair,
+    load_pretrained_bert,
+    load_pretrained_image,
+    load_vector_head,
+    read_vision_shape,
 )
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Texts, in_direction
@@ -74,7 +74,7 @@ def load_dense_crossmodal(
         dimensions: keep only the first ones (Matryoshka); default all.
     """
     checkpoint = source.required("dense-crossmodal")
-    text, image = dense_towers(source, checkpoint, projection_of, text_max_length)
+    text, image = load_dense_towers(source, checkpoint, projection_of, text_max_length)
     if text.width != image.width:
         raise CheckpointError(
             f"{checkpoint.folder}: encoder_q.proj gives {text.width} dimensions, encoder_p.proj {image.width}; "
@@ -96,7 +96,7 @@ HeadOf = Callable[
 ]
 
 
-def dense_towers(
+def load_dense_towers(
     source: Source, checkpoint: Checkpoint, head_of: HeadOf, text_max_length: int | None = None
 ) -> tuple[DenseTower, DenseTower]:
     """The towers of texts and of images: `projection_of` gives vectors, `hidden_of` the states before them."""
@@ -106,11 +106,11 @@ def dense_towers(
     complain(
         str(checkpoint.folder), (), [key for key in weights if not key.startswith(("encoder_q.", "encoder_p."))], ()
     )
-    text = text_tower(source, checkpoint, text_about, below(weights, "encoder_q."), text_max_length, head_of)
-    return text, image_tower(checkpoint, image_about, below(weights, "encoder_p."), source.device, head_of)
+    text = load_text_tower(source, checkpoint, text_about, take_below(weights, "encoder_q."), text_max_length, head_of)
+    return text, load_image_tower(checkpoint, image_about, take_below(weights, "encoder_p."), source.device, head_of)
 
 
-def text_tower(
+def load_text_tower(
     source: Source,
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
@@ -120,14 +120,14 @@ def text_tower(
 ) -> DenseTower:
     """Texts through a BERT, mean pooling and a head, from the keys of their side."""
     where = f"{checkpoint.folder}: encoder_q"
-    config, tokenizer_folder = companions(source, checkpoint, entry["model_id"])
+    config, tokenizer_folder = find_companions(source, checkpoint, entry["model_id"])
     tokenizer = load_tokenizer(tokenizer_folder, config.vocab_size)
     reader = TextReader(tokenizer, entry["max_len"], limit=position_limit(config)).with_max_length(length)
     of_bert = {key.removeprefix("bert_model."): value for key, value in side_weights.items() if not is_head(key)}
     if "backbone" in entry:
-        of_bert = pretrained_bert(checkpoint, entry, of_bert)
+        of_bert = load_pretrained_bert(checkpoint, entry, of_bert)
     head, width = head_of(entry, side_weights, config.hidden_size, where, source.device)
-    bert = hidden_states(bert_from_weights(config, of_bert, where, source.device))
+    bert = take_hidden_states(bert_from_weights(config, of_bert, where, source.device))
 
     def embed(batch: Batch) -> Tensor:
         return head(mean_state(bert(*batch.inputs), batch.inputs[1]))
@@ -135,7 +135,7 @@ def text_tower(
     return DenseTower(Texts(reader, source.device), embed, width)
 
 
-def image_tower(
+def load_image_tower(
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
     side_weights: Mapping[str, Tensor],
@@ -149,11 +149,11 @@ def image_tower(
     if "backbone" in entry:
         stray = [key for key in rest if not key.startswith(("backbone.", "standard."))]
         complain(where, (), stray, ())
-        backbone = pretrained_image(checkpoint, entry, below(rest, "backbone."))
+        backbone = load_pretrained_image(checkpoint, entry, take_below(rest, "backbone."))
         head, width = head_of(entry, side_weights, backbone.width, where, device)
-        network, pixels = cells_of(backbone, {"grid": 1}, rest, where, device), backbone.pixels
+        network, pixels = build_cells(backbone, {"grid": 1}, rest, where, device), backbone.pixels
     else:
-        shape = vision_shape_of(entry)
+        shape = read_vision_shape(entry)
         head, width = head_of(entry, side_weights, shape["width"], where, device)
         network, pixels = build(lambda: PatchTransformer(**shape), rest, f"{where}: its configuration"), None
         load_strictly(network, rest, where)
@@ -176,7 +176,7 @@ def projection_of(
 ) -> tuple[Callable[[Tensor], Tensor], int]:
     """What maps the mean state [B, before] to a vector, and its dimensions: two layers over a pretrained network."""
     if "backbone" in entry:
-        layers = vector_head(side_weights, before, where, device)
+        layers = load_vector_head(side_weights, before, where, device)
         return layers, layers.dimensions
     matrix = side_weights.get("proj")
     if matrix is None or matrix.dim() != 2:
@@ -193,7 +193,7 @@ def hidden_of(
     """What maps the mean state [B, before] to the states before the last layer (Joint's input), and their width."""
     if "backbone" not in entry:
         return nn.Identity(), before
-    layers = vector_head(side_weights, before, where, device)
+    layers = load_vector_head(side_weights, before, where, device)
     return nn.Sequential(*list(layers)[:-1]), layers.hidden
 
 
@@ -215,11 +215,11 @@ def text_folder(checkpoint: Checkpoint) -> Path:
     return resolve_inside(checkpoint.folder, str(entry.get("model_id")), f"{checkpoint.folder}/config.json")
 
 
-def word_embeddings(checkpoint: Checkpoint) -> Tensor:
+def read_word_embeddings(checkpoint: Checkpoint) -> Tensor:
     """The input embeddings of the texts' BERT, [tokens, width]."""
     entry = entry_of(checkpoint, checkpoint.config(), "encoder_q", (TEXT_TYPE,))
-    side_weights = below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
-    whole = pretrained_bert(checkpoint, entry, side_weights) if "backbone" in entry else side_weights
+    side_weights = take_below(read_weights(checkpoint.folder), "encoder_q.bert_model.")
+    whole = load_pretrained_bert(checkpoint, entry, side_weights) if "backbone" in entry else side_weights
     return whole["embeddings.word_embeddings.weight"].float()
 
 
@@ -231,7 +231,7 @@ def tokenizer_and_features(
     What `projection_of` gives has unit length, what `hidden_of` gives has not.
     """
     pair_source = replace(source, checkpoint=checkpoint)
-    towers = dense_towers(pair_source, checkpoint, head_of)
+    towers = load_dense_towers(pair_source, checkpoint, head_of)
     if wrong := [tower.width for tower in towers if tower.width != width]:
         raise CheckpointError(f"{checkpoint.folder}: its vectors have {wrong[0]} numbers, the head reads {width}")
 
@@ -244,7 +244,7 @@ def tokenizer_and_features(
     return text.items.reader.tokenizer, TextAndImage(features(text), features(image))
 
 
-def head_inputs(
+def load_head_inputs(
     source: Source,
     checkpoint: Checkpoint,
     live: LiveOptions,
@@ -261,12 +261,12 @@ def head_inputs(
     else the states before the last projection. `tokenizer` is a hub id, for a checkpoint that has none. With `masks`,
     the own tokens of texts mask their vectors.
     """
-    if pair := over_dense(checkpoint, **live._asdict()):
+    if pair := find_dense_pair(checkpoint, **live._asdict()):
         dense, terms = pair
         head_of = projection_of if projected else hidden_of
         return HeadInputs(*tokenizer_and_features(source, dense, head_of, width), terms)
-    loaded = tokenizer_of(source, checkpoint, dimensions, tokenizer)
+    loaded = load_own_tokenizer(source, checkpoint, dimensions, tokenizer)
     if live.backbone_checkpoint is not None:
-        return HeadInputs(loaded, live_features(source, live, width, loaded, projected))
-    text, image = (stored(width, source.device, needs_text, tables) for needs_text in (masks, False))
+        return HeadInputs(loaded, load_live_features(source, live, width, loaded, projected))
+    text, image = (make_stored(width, source.device, needs_text, tables) for needs_text in (masks, False))
     return HeadInputs(loaded, TextAndImage(text, image))

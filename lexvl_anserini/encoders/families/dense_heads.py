@@ -13,9 +13,9 @@ from torch.nn.functional import normalize
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.dense_crossmodal import head_inputs
+from lexvl_anserini.encoders.families.dense_crossmodal import load_head_inputs
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.features import Expansion, Features, LiveOptions, TextAndImage, head_tower
+from lexvl_anserini.encoders.parts.features import Expansion, Features, LiveOptions, TextAndImage, build_head_tower
 from lexvl_anserini.encoders.parts.pooling import Head
 from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
@@ -83,11 +83,11 @@ def load_d2s(
     width, dimensions = head.proj.in_features, head.vocab_projector.out_features
     live = LiveOptions(backbone_checkpoint, clean, resolution, head_width)
     # The tokens of the authors' tokenizer mask texts.
-    tokenizer = str(config_of(checkpoint).get("mlm_head") or TOKENIZER)
-    inputs = head_inputs(source, checkpoint, live, tokenizer, width, dimensions, text != "expanded")
+    tokenizer = str(read_head_config(checkpoint).get("mlm_head") or TOKENIZER)
+    inputs = load_head_inputs(source, checkpoint, live, tokenizer, width, dimensions, text != "expanded")
     projection = Head(head, head.vocab_projector.weight.detach(), head.vocab_projector.bias.detach())
 
-    tower = partial(head_tower, head=projection, inputs=inputs, device=source.device)
+    tower = partial(build_head_tower, head=projection, inputs=inputs, device=source.device)
     texts, images = partial(tower, inputs.sides.text, text), partial(tower, inputs.sides.image, "expanded")
     query, document = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("d2s", "impact", query=query, document=document)
@@ -96,7 +96,7 @@ def load_d2s(
 def load_head(checkpoint: Checkpoint) -> D2SHead:
     """The head, its sizes read from the weights."""
     where = str(checkpoint.path)
-    if (model_type := config_of(checkpoint).get("model_type", "d2s")) != "d2s":
+    if (model_type := read_head_config(checkpoint).get("model_type", "d2s")) != "d2s":
         raise CheckpointError(f"{where}: model type {model_type!r}; this encoder loads D2S heads (model type 'd2s')")
     weights = read_weights(checkpoint.path)
     proj, vocabulary = weights.get("proj.weight"), weights.get("vocab_projector.weight")
@@ -108,7 +108,7 @@ def load_head(checkpoint: Checkpoint) -> D2SHead:
     return head
 
 
-def config_of(checkpoint: Checkpoint) -> dict[str, Any]:
+def read_head_config(checkpoint: Checkpoint) -> dict[str, Any]:
     """The config.json of the checkpoint; empty for a weight file alone."""
     return checkpoint.config() if (checkpoint.folder / "config.json").is_file() else {}
 
@@ -189,7 +189,9 @@ def load_joint(
     vocabulary = head.single_vocab_projector.out_features
     live = LiveOptions(backbone_checkpoint, clean, resolution, head_width)
     masks = vectors == "sparse" and text != "expanded"
-    inputs = head_inputs(source, checkpoint, live, TOKENIZER, hidden, vocabulary, masks, projected=False, tables=TABLES)
+    inputs = load_head_inputs(
+        source, checkpoint, live, TOKENIZER, hidden, vocabulary, masks, projected=False, tables=TABLES
+    )
     states = inputs.sides
     dense = TextAndImage(
         Features(states.text.items, lambda batch: head.dense_text(states.text.embed(batch))),
@@ -202,7 +204,7 @@ def load_joint(
     projector = head.single_vocab_projector
     projection = Head(head, projector.weight.detach(), None if projector.bias is None else projector.bias.detach())
 
-    tower = partial(head_tower, head=projection, inputs=inputs, device=source.device)
+    tower = partial(build_head_tower, head=projection, inputs=inputs, device=source.device)
     texts, images = partial(tower, dense.text, text), partial(tower, dense.image, "expanded")
     lexical = with_topk(in_direction(direction, texts, images), topk, query_topk)
     return Encoder("joint", "impact", query=lexical[0], document=lexical[1])

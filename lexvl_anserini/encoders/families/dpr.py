@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
@@ -77,8 +77,8 @@ def load_dpr(
             "query_checkpoint, each a folder or a hub id"
         )
     question = find_checkpoint(query_checkpoint)
-    query = tower(source, question, QUESTION, query_max_length, dimensions)
-    document = tower(source, context, CONTEXT, max_length, dimensions)
+    query = load_tower(source, question, QUESTION, query_max_length, dimensions)
+    document = load_tower(source, context, CONTEXT, max_length, dimensions)
     if query.width != document.width:
         raise CheckpointError(
             f"{question.folder}: vectors of {query.width} dimensions, {context.folder} has {document.width}; the two "
@@ -87,7 +87,7 @@ def load_dpr(
     return Encoder("dpr", "dense", query=query, document=document)
 
 
-def tower(
+def load_tower(
     source: Source, checkpoint: Checkpoint, side: str, max_length: int | None, dimensions: int | None
 ) -> DenseTower:
     """One BERT, `<side>.bert_model.*`, with `<side>.encode_proj.*` if the configuration has a projection."""
@@ -118,10 +118,10 @@ def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.dev
     """The BERT of a folder of DPR, and its projection or the identity; the folder has the weights of one of `sides`."""
     config, weights = read_config(checkpoint.folder), read_weights(checkpoint.path)
     side = next((side for side in sides if any(key.startswith(f"{side}.") for key in weights)), sides[0])
-    side_weights = below(weights, f"{side}.")
+    side_weights = take_below(weights, f"{side}.")
     if stray := sorted(weights.keys() - {f"{side}.{key}" for key in side_weights}):
         raise CheckpointError(f"{checkpoint.folder}: holds {stray[0]} and others, expected only {side}.*")
-    of_bert = below(side_weights, "bert_model.")
+    of_bert = take_below(side_weights, "bert_model.")
     bert = bert_from_weights(config, of_bert, f"{checkpoint.folder}: {side}.bert_model", device)
     projected = config.projection_dim > 0
     projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lexvl_anserini.encoders.checkpoints.itc_layout import load_itc
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.features import MAX_LENGTH, caption_items
+from lexvl_anserini.encoders.parts.features import MAX_LENGTH, make_caption_items
 from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.towers import DenseTower, Direction, in_direction
 from lexvl_anserini.ground.errors import CheckpointError
@@ -62,7 +62,7 @@ def load_family(
     model = loaded.model
     width = model.text_proj.out_features
 
-    captions = caption_items(source, checkpoint, loaded, clean, max_length)
+    captions = make_caption_items(source, checkpoint, loaded, clean, max_length)
     images = Images(loaded.pixels, source.device)
     text = DenseTower(captions, lambda batch: model.text_features(*batch.inputs), width, dimensions=dimensions)
     image = DenseTower(images, lambda batch: model.image_features(*batch.inputs), width, dimensions=dimensions)

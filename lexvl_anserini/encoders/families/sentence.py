@@ -14,7 +14,7 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
-from lexvl_anserini.encoders.parts.tokens import is_fast, readable
+from lexvl_anserini.encoders.parts.tokens import is_fast, read_starts
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, reason_of
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.progress import Progress, silent
@@ -58,7 +58,7 @@ class SentenceTower(ReadsTexts):
     def readable(self, texts: list[str]) -> list[str]:
         """As much of each text as the model reads, or a little more; the prompt that it adds leaves less room."""
         tokenizer, limit = self.model.tokenizer, self.model.max_seq_length
-        return readable(tokenizer, texts, limit) if limit and is_fast(tokenizer) else texts
+        return read_starts(tokenizer, texts, limit) if limit and is_fast(tokenizer) else texts
 
 
 def load_sentence(source: Source, max_length: int | None = None, dimensions: int | None = None) -> Encoder:

@@ -17,8 +17,8 @@ from lexvl_anserini.encoders.checkpoints.find import (
     has_tokenizer,
     resolve_inside,
 )
-from lexvl_anserini.encoders.checkpoints.naver_layout import Run, masked_lm_of, read_run
-from lexvl_anserini.encoders.checkpoints.sentence_layout import class_name, read_modules
+from lexvl_anserini.encoders.checkpoints.naver_layout import Run, build_masked_lm, read_run
+from lexvl_anserini.encoders.checkpoints.sentence_layout import get_class_name, read_modules
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
@@ -33,14 +33,14 @@ from lexvl_anserini.encoders.parts.pooling import (
     log1p_log1p_relu,
     log1p_relu,
 )
-from lexvl_anserini.encoders.parts.sparsify import own_tokens, positive_or_top
+from lexvl_anserini.encoders.parts.sparsify import keep_own, positive_or_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
+    add_lower_casing,
     columns_of_all,
     columns_without,
     load_tokenizer,
-    lower_casing,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
@@ -143,9 +143,9 @@ def load_splade(
         )
     else:
         own_only = query.lexical if lexical is None else lexical in ("query", "both")
-        query_tower = tower(query, source, pooling, own_only, query_topk, query_max_length)
+        query_tower = build_tower(query, source, pooling, own_only, query_topk, query_max_length)
     own_only = document.lexical if lexical is None else lexical in ("document", "both")
-    document_tower = tower(document, source, pooling, own_only, topk, max_length)
+    document_tower = build_tower(document, source, pooling, own_only, topk, max_length)
     return Encoder("splade", "impact", query=query_tower, document=document_tower)
 
 
@@ -155,7 +155,7 @@ def query_source(other: Checkpoint, source: Source) -> Source:
     return Source(other, source.device, None if alone else str(source.tokenizer_folder()))
 
 
-def tower(
+def build_tower(
     parts: SpladeSide, source: Source, pooling: str | None, lexical: bool, topk: int | None, max_length: int | None
 ) -> BagTower | TextTower:
     """The tower of one side; None keeps the folder's own setting."""
@@ -171,17 +171,17 @@ def tower(
     if parts.backbone is None or parts.head is None:
         return BagTower(reader, parts.columns, parts.weight, topk=k, adds=parts.adds)
     pool = parts.pooling if pooling is None else POOLINGS[pooling]
-    composition = Composition(parts.backbone, parts.head, parts.activation, pool, own_tokens() if lexical else largest)
+    composition = Composition(parts.backbone, parts.head, parts.activation, pool, keep_own() if lexical else largest)
     return TextTower(composition, reader, parts.columns, source.device)
 
 
 def read_sides(checkpoint: Checkpoint, source: Source) -> dict[str, SpladeSide]:
     """Query side and document side of a checkpoint, in any layout."""
     if checkpoint.file is None and (checkpoint.folder / "modules.json").is_file():
-        return sentence_transformers_sides(checkpoint.folder, source)
+        return load_sentence_transformers_sides(checkpoint.folder, source)
     if (run := read_run(checkpoint, source.backbone_config, source.tokenizer)) is not None:
         return run_sides(run, source)
-    parts = masked_lm_parts(checkpoint.folder, source, source.tokenizer_folder(), MAX_LENGTH)
+    parts = load_masked_lm_parts(checkpoint.folder, source, source.tokenizer_folder(), MAX_LENGTH)
     return {"query": parts, "document": parts}
 
 
@@ -189,7 +189,8 @@ def run_sides(run: Run, source: Source) -> dict[str, SpladeSide]:
     """The sides of a run of naver's trainers, with the settings of its recipe."""
     recipe, pooling = run.recipe, POOLINGS[run.recipe.pooling]
     document, query = (
-        side and masked_lm_parts(side.config, source, side.tokenizer, recipe.max_length or MAX_LENGTH, side.weights)
+        side
+        and load_masked_lm_parts(side.config, source, side.tokenizer, recipe.max_length or MAX_LENGTH, side.weights)
         for side in (run.document, run.query)
     )
     assert document is not None, "a run has a document encoder"
@@ -201,7 +202,7 @@ def run_sides(run: Run, source: Source) -> dict[str, SpladeSide]:
     }
 
 
-def masked_lm_parts(
+def load_masked_lm_parts(
     folder: Path,
     source: Source,
     tokenizer_folder: Path,
@@ -218,10 +219,10 @@ def masked_lm_parts(
     if weights is None:
         backbone, head, _ = load_language_model(folder, source.device)
     else:
-        backbone, head, _ = masked_lm_of(folder, weights, f"{folder}: {NAVER_WEIGHTS}", source.device)
+        backbone, head, _ = build_masked_lm(folder, weights, f"{folder}: {NAVER_WEIGHTS}", source.device)
     tokenizer = load_tokenizer(tokenizer_folder)
     if lower_case:
-        tokenizer = lower_casing(tokenizer)
+        tokenizer = add_lower_casing(tokenizer)
     count = len(tokenizer)
     if not fits(len(head.matrix), tokenizer):
         raise CheckpointError(
@@ -251,7 +252,7 @@ def fits(rows: int, tokenizer: Any) -> bool:
     return count < rows < count + most and max(tokenizer.get_vocab().values()) < count
 
 
-def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
+def load_sentence_transformers_sides(folder: Path, source: Source) -> dict[str, SpladeSide]:
     """The sides of a SparseEncoder folder: one chain of modules, or a Router with one chain per side."""
     description_file = folder / "config_sentence_transformers.json"
     description = (
@@ -265,18 +266,19 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Splad
         router = read_json(routes, "router description", CheckpointError)
         chains = {
             side: [
-                (class_name(router["types"][part]), resolve_inside(routes.parent, part, str(routes))) for part in parts
+                (get_class_name(router["types"][part]), resolve_inside(routes.parent, part, str(routes)))
+                for part in parts
             ]
             for side, parts in router["structure"].items()
         }
         if missing := {"query", "document"} - set(chains):
             raise CheckpointError(f"{chain[0][1]}/router_config.json: no route for {', '.join(sorted(missing))}")
         sides = {
-            side: chain_parts(chains[side], folder, source, topk, prompts.get(side) or "")
+            side: load_chain_parts(chains[side], folder, source, topk, prompts.get(side) or "")
             for side in ("query", "document")
         }
     else:
-        both = chain_parts(chain, folder, source, topk, "")
+        both = load_chain_parts(chain, folder, source, topk, "")
         sides = {side: replace(both, prompt=prompts.get(side) or "") for side in ("query", "document")}
     if (similarity := description.get("similarity_fn_name") or "dot") != "dot":
         raise CheckpointError(
@@ -286,7 +288,7 @@ def sentence_transformers_sides(folder: Path, source: Source) -> dict[str, Splad
     return sides
 
 
-def chain_parts(
+def load_chain_parts(
     chain: Sequence[tuple[str, Path]], folder: Path, source: Source, topk: int | None, prompt: str
 ) -> SpladeSide:
     """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
@@ -296,7 +298,7 @@ def chain_parts(
         case [("MLMTransformer" | "Transformer", path), ("SpladePooling", pooling_path)]:
             limits_file = path / "sentence_bert_config.json"
             limits = read_json(limits_file, "limits", CheckpointError) if limits_file.is_file() else {}
-            return masked_lm_parts(
+            return load_masked_lm_parts(
                 path,
                 source,
                 path if source.tokenizer is None else source.tokenizer_folder(),
@@ -304,7 +306,7 @@ def chain_parts(
                 lower_case=bool(limits.get("do_lower_case")),
                 topk=topk,
                 prompt=prompt,
-                **splade_pooling(read_json(pooling_path / "config.json", "pooling", CheckpointError), pooling_path),
+                **read_splade_pooling(pooling_path),
             )
     names = ", ".join(name for name, _ in chain)
     raise CheckpointError(
@@ -313,8 +315,9 @@ def chain_parts(
     )
 
 
-def splade_pooling(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
+def read_splade_pooling(where: Path) -> dict[str, Any]:
     """Pooling and activation of `1_SpladePooling/config.json`."""
+    config = read_json(where / "config.json", "pooling", CheckpointError)
     strategy, activation = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
     activations = {"relu": log1p_relu, "log1p_relu": log1p_log1p_relu}
     if strategy not in POOLINGS or activation not in activations:

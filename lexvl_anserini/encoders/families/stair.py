@@ -18,7 +18,7 @@ from lexvl_anserini.encoders.parts.backbones import quietly
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, is_pair, read_pair, token_heads
+from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, build_token_heads, is_pair, read_pair
 from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.sparsify import positive_or_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
@@ -87,13 +87,13 @@ def load_stair(
     """
     checkpoint = source.required("stair")
     if is_pair(checkpoint):
-        model = stair_of_pair(source, read_pair(source, checkpoint, "stair", text_max_length))
+        model = load_stair_pair(source, read_pair(source, checkpoint, "stair", text_max_length))
         if padding == "max_length" or mask_specials:
             raise UsageError(
                 "padding and mask_specials are for the layout of `save_stair`; this checkpoint has another"
             )
     else:
-        model = stair_of_folder(source, checkpoint, mask_specials, padding, text_max_length)
+        model = load_stair_folder(source, checkpoint, mask_specials, padding, text_max_length)
     reader = replace(model.reader, prompt=model.prompt if prompt is None else prompt)
     own = text_mask == "own" or (text_mask is None and model.masked)
 
@@ -142,7 +142,7 @@ class LoadedStair(NamedTuple):
     masked: bool
 
 
-def stair_of_folder(
+def load_stair_folder(
     source: Source,
     checkpoint: Checkpoint,
     mask_specials: bool | None,
@@ -175,9 +175,9 @@ def stair_of_folder(
     )
 
 
-def stair_of_pair(source: Source, pair: NetworkPair) -> LoadedStair:
+def load_stair_pair(source: Source, pair: NetworkPair) -> LoadedStair:
     """A pair over networks, which has no prompt; `text_mask` in its configuration is own after stage 1."""
-    text_head, image_head = token_heads(pair, source.device)
+    text_head, image_head = build_token_heads(pair, source.device)
     assert pair.columns is not None, "lexical heads have terms"
     masked = pair.config[TEXT].get("text_mask") == "own"
     return LoadedStair(pair.text, pair.image, text_head, image_head, pair.reader, "", pair.columns, pair.pixels, masked)
@@ -219,7 +219,7 @@ def load_lexlip(
         text_max_length: tokens per caption; default the checkpoint's.
     """
     pair = read_pair(source, source.required("lexlip"), "lexlip", text_max_length)
-    text_head, image_head = token_heads(pair, source.device)
+    text_head, image_head = build_token_heads(pair, source.device)
     columns = pair.columns
     assert columns is not None, "lexical heads have terms"
 

@@ -12,27 +12,27 @@ import torch
 from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
-from lexvl_anserini.encoders.checkpoints.weights import below, load_strictly, read_weights
+from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import (
     bert_from_weights,
-    hidden_states,
     load_backbone,
     load_language_model,
     position_limit,
     read_config,
+    take_hidden_states,
 )
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, log1p_relu, masked_max, mean_of_top
-from lexvl_anserini.encoders.parts.pretrained import pretrained_bert, states_head, vocabulary_rows
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, own_tokens, positive
+from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, log1p_relu, make_top_mean, masked_max
+from lexvl_anserini.encoders.parts.pretrained import load_pretrained_bert, load_states_head, load_vocabulary_rows
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
     columns_from,
     columns_of_all,
-    first_word_id,
+    find_first_word_id,
     load_tokenizer,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower, with_topk
@@ -58,14 +58,14 @@ DOCUMENT_TOPK = "document_topk"
 SIDES = ("encoder_q", "encoder_p")
 
 
-def vdr_sparsifier(topk: int, lexical_union: bool) -> Sparsifier:
+def choose_sparsifier(topk: int, lexical_union: bool) -> Sparsifier:
     """-1 keeps every dimension, 0 the text's own tokens, k > 0 the k largest (united with the own tokens)."""
     if topk < -1:
         raise UsageError(f"topk {topk}: give -1 (all), 0 (own tokens only) or a number above 0")
     if topk == -1:
-        return positive()
+        return keep_positive()
     if topk == 0:
-        return own_tokens()
+        return keep_own()
     return Sparsifier(topk, own=lexical_union)
 
 
@@ -151,11 +151,11 @@ class Side:
     def tower(self) -> TextTower:
         """The parametric side."""
         composition = Composition(
-            backbone=hidden_states(self.backbone),
+            backbone=take_hidden_states(self.backbone),
             head=Head(self.norm, self.embeddings, self.bias),
             activation=elu1p,
             pooling=self.pooling,
-            sparsifier=replace(vdr_sparsifier(self.topk, self.lexical_union), first=self.unit_terms),
+            sparsifier=replace(choose_sparsifier(self.topk, self.lexical_union), first=self.unit_terms),
             normalise=self.normalise,
             unit_terms=self.unit_terms,
         )
@@ -172,7 +172,7 @@ def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
     """A new LayerNorm over any BERT-like backbone, tied to its input embeddings."""
     backbone, size = load_backbone(checkpoint, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
-    shift = first_word_id(tokenizer)
+    shift = find_first_word_id(tokenizer)
     limit = position_limit(backbone.config)
     embeddings = backbone.get_input_embeddings().weight.detach()[shift:]
     if embeddings.shape[1] != backbone.config.hidden_size:
@@ -218,17 +218,19 @@ def published_sides(
         raise CheckpointError(f"{checkpoint.path}: unexpected weights {', '.join(stray[:10])}")
     if not config.get("shared_encoder"):
         query, document = (
-            published_side(source, checkpoint, config, s, below(weights, s + "."), projection) for s in SIDES
+            load_published_side(source, checkpoint, config, s, take_below(weights, s + "."), projection) for s in SIDES
         )
         return query, document
-    side = published_side(source, checkpoint, config, "encoder_q", shared_weights(checkpoint, weights), projection)
+    side = load_published_side(
+        source, checkpoint, config, "encoder_q", join_shared_weights(checkpoint, weights), projection
+    )
     # In the reference both sides are one object, which reads as many tokens as the longer of the two.
     other = (config.get("encoder_p") or {}).get("max_len") or 0
     shared = replace(side, reader=side.reader.with_max_length(max(side.reader.max_length, other)))
-    return shared, with_own_topk(shared, checkpoint, config)
+    return shared, replace_document_topk(shared, checkpoint, config)
 
 
-def with_own_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Side:
+def replace_document_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any]) -> Side:
     """The side of documents of a shared encoder, which `DOCUMENT_TOPK` lets keep another number of dimensions.
 
     `topk` of encoder_p has no effect in the reference, whose two sides are one object.
@@ -241,9 +243,9 @@ def with_own_topk(shared: Side, checkpoint: Checkpoint, config: Mapping[str, Any
     return replace(shared, topk=topk)
 
 
-def shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def join_shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of the shared encoder, which a file may have under the name of either side or of both."""
-    query, document = (below(weights, f"{side}.") for side in SIDES)
+    query, document = (take_below(weights, f"{side}.") for side in SIDES)
     if query and document:
         differing = [
             k for k in {**query, **document} if k not in query or k not in document or not query[k].equal(document[k])
@@ -256,7 +258,7 @@ def shared_weights(checkpoint: Checkpoint, weights: Mapping[str, Tensor]) -> dic
     return query or document
 
 
-def published_side(
+def load_published_side(
     source: Source,
     checkpoint: Checkpoint,
     config: Mapping[str, Any],
@@ -277,7 +279,7 @@ def published_side(
     # VDRproj (paper, appendix C) unties only the projection of documents.
     head = {key: side_weights[key] for key in ("proj", "proj.weight") if key in side_weights and prefix == "encoder_p"}
     rest = {f"{prefix}.{key}": value for key, value in side_weights.items() if key not in head}
-    side = bert_side(source, checkpoint, entry, prefix, rest, columns_of)
+    side = load_bert_side(source, checkpoint, entry, prefix, rest, columns_of)
     if projection == "own" and prefix == "encoder_p" and not head:
         raise CheckpointError(f"{where} has no projection of its own (proj); leave projection=own out")
     if head and projection != "tied":
@@ -287,10 +289,10 @@ def published_side(
                 f"{where}.proj has shape {list(matrix.shape)}, expected {list(side.embeddings.shape)}"
             )
         side = replace(side, embeddings=matrix.float().to(source.device))
-    return replace(side, pooling=published_pooling(where, entry), normalise=bool(entry.get("norm")))
+    return replace(side, pooling=read_published_pooling(where, entry), normalise=bool(entry.get("norm")))
 
 
-def bert_side(
+def load_bert_side(
     source: Source,
     checkpoint: Checkpoint,
     entry: Mapping[str, Any],
@@ -302,11 +304,11 @@ def bert_side(
     where = f"{checkpoint.folder}: {prefix}"
     if missing := [key for key in ("model_id", "max_len") if key not in entry]:
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks {', '.join(missing)}")
-    backbone_config, tokenizer_folder = companions(source, checkpoint, entry["model_id"])
-    side_weights = below(weights, prefix + ".")
-    of_bert, width = below(side_weights, "bert_model."), backbone_config.hidden_size
+    backbone_config, tokenizer_folder = find_companions(source, checkpoint, entry["model_id"])
+    side_weights = take_below(weights, prefix + ".")
+    of_bert, width = take_below(side_weights, "bert_model."), backbone_config.hidden_size
     if "backbone" in entry:
-        of_bert = pretrained_bert(checkpoint, entry, of_bert)
+        of_bert = load_pretrained_bert(checkpoint, entry, of_bert)
     # A pair over networks has a head between the states and its vocabulary.
     has_head = any(key.startswith("head.") for key in side_weights)
     bert = bert_from_weights(backbone_config, of_bert, f"{where}.bert_model", source.device)
@@ -317,11 +319,13 @@ def bert_side(
         raise CheckpointError(f"{where}: unexpected weights {', '.join(sorted(stray)[:10])}")
     norm: nn.Module
     if has_head:
-        norm, size = states_head(side_weights, width, where, source.device), len(columns.vocabulary)
-        embeddings, bias = vocabulary_rows(weights, prefix, size, norm.width, str(checkpoint.folder), source.device)
+        norm, size = load_states_head(side_weights, width, where, source.device), len(columns.vocabulary)
+        embeddings, bias = load_vocabulary_rows(
+            weights, prefix, size, norm.width, str(checkpoint.folder), source.device
+        )
     else:
         norm, bias = nn.LayerNorm(width, eps=HEAD_EPS).to(source.device), None
-        load_strictly(norm, below(side_weights, "ln."), f"{where}.ln")
+        load_strictly(norm, take_below(side_weights, "ln."), f"{where}.ln")
         embeddings = bert.get_input_embeddings().weight.detach()[columns.tokens]
     padding = entry.get("padding") or "max_length"
     return Side(
@@ -337,19 +341,19 @@ def bert_side(
     )
 
 
-def published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
+def read_published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
     """`pooling: max`, or `mean` of the `pooling_topk` largest."""
     pooling, n = entry.get("pooling") or "max", entry.get("pooling_topk")
     if pooling == "max":
         return masked_max
     if pooling == "mean" and n:
-        return mean_of_top(n)
+        return make_top_mean(n)
     raise CheckpointError(
         f"{where}: pooling {pooling!r} with pooling_topk {n!r} is not known; expected max, or mean with a number"
     )
 
 
-def companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
+def find_companions(source: Source, checkpoint: Checkpoint, model_id: str) -> tuple[Any, Path]:
     """The backbone's configuration and the folder of its tokenizer.
 
     Published checkpoints have neither: `model_id` is a path relative to the checkpoint or its parent, else a hub id.
@@ -427,7 +431,7 @@ def load_bertlex(
     reader = TextReader(tokenizer, max_length or min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit)
 
     def tower(k: int | None) -> TextTower:
-        sparsifier = vdr_sparsifier(TOPK if k is None else k, lexical_union=False)
+        sparsifier = choose_sparsifier(TOPK if k is None else k, lexical_union=False)
         composition = Composition(backbone, mlm_head, log1p_relu, masked_max, sparsifier)
         return TextTower(composition, reader, columns, source.device)
 
@@ -447,6 +451,6 @@ def load_bag_of_tokens(source: Source, max_length: int = 256, shift: int | None 
     """
     folder = source.tokenizer_folder(default=None if source.checkpoint else "minilm")
     tokenizer = load_tokenizer(folder)
-    columns = columns_from(tokenizer, first_word_id(tokenizer) if shift is None else shift)
+    columns = columns_from(tokenizer, find_first_word_id(tokenizer) if shift is None else shift)
     tower = BagTower(TextReader(tokenizer, max_length), columns)
     return Encoder("bag-of-tokens", "impact", tower, tower)

@@ -122,12 +122,12 @@ def from_pretrained(auto: Any, folder: Path) -> tuple[nn.Module, Mapping[str, An
 
 def check_model(auto: Any, folder: Path) -> tuple[Any, Any, dict[str, Tensor]]:
     """The class of a model by its configuration, the configuration, and the weights, which fit each other in size."""
-    config, weights = read_config(folder), read_weights(saved_weights(folder))
+    config, weights = read_config(folder), read_weights(read_saved_weights(folder))
     make = partial(auto.from_config, config, trust_remote_code=False)
     return type(build_outline(make, weights, str(folder / "config.json"))), config, weights
 
 
-def saved_weights(folder: Path) -> Path:
+def read_saved_weights(folder: Path) -> Path:
     """The weights of a folder that transformers saved: its one file, or the folder if it has several."""
     names = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     file = next((folder / name for name in names if (folder / name).is_file()), folder)
@@ -139,7 +139,7 @@ def misshapen(info: Mapping[str, Any]) -> list[str]:
     return [f"{key} {list(shape)}, expected {list(expected)}" for key, shape, expected in info["mismatched_keys"]]
 
 
-def hidden_states(model: nn.Module) -> Backbone:
+def take_hidden_states(model: nn.Module) -> Backbone:
     """The last hidden state of an encoder."""
     return lambda input_ids, attention_mask: model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 

@@ -41,7 +41,7 @@ def softplus(logit: Tensor) -> Tensor:
     return torch.nn.functional.softplus(logit)
 
 
-def decayed(first: float, decay: float, periods: float, least: float) -> float:
+def compute_decay(first: float, decay: float, periods: float, least: float) -> float:
     """The temperature of an activation (FDT) after a number of periods: max(first decay^periods, least)."""
     return float(max(first * decay**periods, least))
 
@@ -107,7 +107,7 @@ def masked_last(logits: Tensor, masked: Tensor, activation: Activation) -> Tenso
 POOLINGS: Mapping[str, Pooling] = {"max": masked_max, "sum": masked_sum, "last": masked_last}
 
 
-def mean_of_top(n: int) -> Pooling:
+def make_top_mean(n: int) -> Pooling:
     """The pooling `top_mean` for one n."""
     return partial(top_mean, n=n)
 

@@ -66,7 +66,7 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
     return tokenizer
 
 
-def lower_casing(tokenizer: Any) -> Any:
+def add_lower_casing(tokenizer: Any) -> Any:
     """The tokenizer, changed to lower-case texts first unless it does so already (`do_lower_case` of older folders)."""
     from tokenizers.normalizers import Lowercase, Sequence
 
@@ -79,11 +79,13 @@ def lower_casing(tokenizer: Any) -> Any:
 
 
 def token_strings(tokenizer: Any) -> list[str]:
-    """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `marked`."""
-    return [NOT_INDEXED.sub(marked, token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))]
+    """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `mark_character`."""
+    return [
+        NOT_INDEXED.sub(mark_character, token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    ]
 
 
-def marked(character: re.Match[str]) -> str:
+def mark_character(character: re.Match[str]) -> str:
     """What stands for a character that no term may have: the sign of a blank, or its number."""
     return "\u2423" if character[0] == " " else f"<0x{ord(character[0]):02X}>"
 
@@ -94,7 +96,7 @@ def token_names(tokenizer: Any) -> dict[int, str]:
     return {number: term.removesuffix("</w>") for term, number in tokenizer.get_vocab().items() if term not in specials}
 
 
-def first_word_id(tokenizer: Any) -> int:
+def find_first_word_id(tokenizer: Any) -> int:
     """999 in a vocabulary with the layout of BERT's uncased one, else 0."""
     return FIRST_WORD_ID if tokenizer.convert_tokens_to_ids("[unused993]") == FIRST_WORD_ID - 1 else 0
 
@@ -201,14 +203,14 @@ def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
     return encodings
 
 
-def readable(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
+def read_starts(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
     """The start of each text that has its first `tokens` tokens; whole texts where a tokenizer cuts their start."""
     if tokenizer.truncation_side != "right":
         return list(texts)
     return starts(texts, tokens, partial(whole_encodings, tokenizer))
 
 
-def truncated(tokenizer: Any, ids: list[int], room: int) -> list[int]:
+def keep_first(tokenizer: Any, ids: list[int], room: int) -> list[int]:
     """The first `room` token ids, or the last ones where the tokenizer cuts the start of a text."""
     return ids[:room] if tokenizer.truncation_side == "right" else ids[max(0, len(ids) - room) :]
 
@@ -221,7 +223,7 @@ class TokenPlace(NamedTuple):
     part: int | None
 
 
-def places(tokenizer: Any, parts: int) -> list[TokenPlace]:
+def list_places(tokenizer: Any, parts: int) -> list[TokenPlace]:
     """Where a tokenizer puts its special tokens in a text (1 part) or a pair (2 parts)."""
     [token, *_] = tokenizer.all_special_tokens or ["a"]
     one_token_each = whole_encodings(tokenizer, [token] * parts)
@@ -231,7 +233,7 @@ def places(tokenizer: Any, parts: int) -> list[TokenPlace]:
     return [TokenPlace(token, kind, None if special else next(order)) for token, kind, special in rows]
 
 
-def placed(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
+def place_parts(order: Sequence[TokenPlace], parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
     """Token ids and types of a text or a pair, with special tokens."""
     ids: list[int] = []
     types: list[int] = []
@@ -293,16 +295,16 @@ class TextReader:
                 return_token_type_ids=False,
             )["input_ids"]
             return rows
-        encodings = whole_encodings(self.tokenizer, readable(self.tokenizer, texts, self.max_length))
+        encodings = whole_encodings(self.tokenizer, read_starts(self.tokenizer, texts, self.max_length))
         rows = [
-            truncated(self.tokenizer, encoding.ids, self.max_length - self.special_tokens) for encoding in encodings
+            keep_first(self.tokenizer, encoding.ids, self.max_length - self.special_tokens) for encoding in encodings
         ]
-        return [placed(self.places, [row])[0] for row in rows] if self.special_tokens else rows
+        return [place_parts(self.places, [row])[0] for row in rows] if self.special_tokens else rows
 
     @cached_property
     def places(self) -> list[TokenPlace]:
         """Where the special tokens go."""
-        return places(self.tokenizer, 1)
+        return list_places(self.tokenizer, 1)
 
     @property
     def special_tokens(self) -> int:

@@ -20,7 +20,7 @@ from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import InputReader, Kind, ReadsTexts, Tower
 from lexvl_anserini.encoders.parts.batches import padded_batches
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, Projector
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, kept, matrix_of
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, join_matrix, mark_kept
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
@@ -141,7 +141,7 @@ class LexicalTower(Items):
             if not torch.isfinite(weights).all():
                 first = str(inputs[positions[0]])[:60]
                 raise LexvlError(f"the model gave a weight that is not finite for input {first!r} or its batch")
-            mask = kept(weights, self.own_mask(batch.own), self.composition.sparsifier)
+            mask = mark_kept(weights, self.own_mask(batch.own), self.composition.sparsifier)
             where = mask.nonzero()  # [nnz, 2], row-major, hence dimensions ascending within a row
             picked = weights[mask].float().cpu().numpy()
             columns = where[:, 1].to(torch.int32).cpu().numpy()
@@ -152,7 +152,7 @@ class LexicalTower(Items):
                 # Copies, because a view of a short row would keep its whole batch in memory.
                 dims[position], values[position] = row_dims.copy(), row_values.copy()
             progress(len(positions))
-        return matrix_of(dims, values, len(self.vocabulary))
+        return join_matrix(dims, values, len(self.vocabulary))
 
     def own_mask(self, own: list[np.ndarray] | None) -> Tensor | None:
         """Bool [B, V], True at the own tokens of each item of a batch."""
@@ -192,13 +192,13 @@ class TextTower(ReadsTexts, LexicalTower):
 
     def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """The longest texts come first (see `by_length`)."""
-        for positions, rows, padded in token_batches(self.reader, inputs, batch_size, self.device):
+        for positions, rows, padded in collate_tokens(self.reader, inputs, batch_size, self.device):
             masked = None if self.reader.padding == "max_length" else padded[1] == 0
             own = self.columns.own(rows) if self.composition.sparsifier.needs_own else None
             yield Batch(positions, padded, masked, own)
 
 
-def token_batches(
+def collate_tokens(
     reader: TextReader, texts: Sequence[str], batch_size: int, device: torch.device
 ) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[Tensor, Tensor]]]:
     """As `padded_batches`, with ids and attention mask as tensors on the device."""
@@ -216,7 +216,7 @@ class Texts(ReadsTexts, Items):
 
     def batches(self, inputs: Sequence[str], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """Token ids and attention mask, both int64 [B, L]."""
-        for positions, _, padded in token_batches(self.reader, inputs, batch_size, self.device):
+        for positions, _, padded in collate_tokens(self.reader, inputs, batch_size, self.device):
             yield Batch(positions, padded)
 
 

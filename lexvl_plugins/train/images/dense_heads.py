@@ -27,9 +27,9 @@ from lexvl_anserini.encoders.families.dense_crossmodal import (
     hidden_of,
     last_layers,
     projection_of,
+    read_word_embeddings,
     text_folder,
     tokenizer_and_features,
-    word_embeddings,
 )
 from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.loading import Source
@@ -38,8 +38,8 @@ from lexvl_anserini.encoders.parts.features import (
     Features,
     TextAndImage,
     columns_of_head,
-    stored,
-    tokenizer_of,
+    load_own_tokenizer,
+    make_stored,
 )
 from lexvl_anserini.encoders.parts.pooling import log1p_relu
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
@@ -117,7 +117,7 @@ class PairBase:
         layers = last_layers(self.checkpoint)
         size, hidden = layers[0][0].shape
         width = size if self.reads is projection_of else hidden
-        return Start(width, word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
+        return Start(width, read_word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
 
     def features(self, device: torch.device) -> TextAndImage:
         """What the pair computes of texts and images."""
@@ -162,7 +162,7 @@ class VectorBase:
         if named is None:
             raise CheckpointError(f"{words.path}: no {EMBEDDINGS}; expected a BERT, a DistilBERT, a BLIP or an ALBEF")
         embeddings = weights[named]
-        tokenizer = tokenizer_of(Source(words, torch.device("cpu")), words, len(embeddings))
+        tokenizer = load_own_tokenizer(Source(words, torch.device("cpu")), words, len(embeddings))
         width = read_embeddings(images.images[:1]).shape[1]
         if kind == "joint":
             layers = last_layers_of(words, weights)
@@ -181,7 +181,7 @@ class VectorBase:
 
     def features(self, device: torch.device) -> TextAndImage:
         """What the tables have of texts and images."""
-        return TextAndImage(stored(self.start.width, device), stored(self.start.width, device))
+        return TextAndImage(make_stored(self.start.width, device), make_stored(self.start.width, device))
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the tokenizer, and returns entries of config.json."""

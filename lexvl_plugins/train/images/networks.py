@@ -24,7 +24,7 @@ from lexvl_anserini.encoders.parts.tokens import (
     columns_ascii,
     columns_of_all,
     columns_of_terms,
-    first_word_id,
+    find_first_word_id,
     load_tokenizer,
 )
 from lexvl_anserini.ground.errors import UsageError
@@ -92,7 +92,7 @@ def token_columns(kind: str, tokenizer: Any) -> TokenColumns:
     """
     if kind != "vdr-crossmodal":
         return columns_of_all(tokenizer)
-    return columns_ascii(tokenizer, first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids))
+    return columns_ascii(tokenizer, find_first_word_id(tokenizer) or 1 + max(tokenizer.all_special_ids))
 
 
 def tokens_and_columns(model: ModelSettings, captions: Texts, folder: Path) -> tuple[Any, TokenColumns]:

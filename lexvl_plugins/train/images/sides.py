@@ -29,7 +29,7 @@ from lexvl_anserini.encoders.parts.pretrained import (
     StatesHead,
     VectorHead,
     all_cells,
-    folded,
+    fill_folded,
     layers_of,
 )
 from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
@@ -127,7 +127,7 @@ class ImageOver(OverNetwork):
 
     def frozen(self) -> CellsOf:
         """A copy of the network that gives the cells, not standardised, as fast as it can."""
-        network = folded(deepcopy(self.network)).eval()
+        network = fill_folded(deepcopy(self.network)).eval()
         return CellsOf(network, self.settings.grid, Standard(len(self.standard.mean))).to(self.standard.mean.device)
 
     def states(self, batch: ImageBatch) -> Tensor:

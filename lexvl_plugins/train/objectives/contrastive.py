@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from lexvl_anserini.encoders.parts.pooling import decayed
+from lexvl_anserini.encoders.parts.pooling import compute_decay
 from lexvl_anserini.encoders.parts.sparsify import top_mask
 
 # Dimensions that the loss keeps of a masked vector; the reference uses this number and ignores its configuration.
@@ -311,4 +311,4 @@ def relevance_temperature(
 
     A high T spreads the weights over many terms. The published run on CC3M has decay 1; the default of the code is 0.3.
     """
-    return decayed(first, decay, done // every, least)
+    return compute_decay(first, decay, done // every, least)

@@ -43,7 +43,7 @@ from lexvl_anserini.encoders.parts.backbones import (
     quietly,
     read_config,
 )
-from lexvl_anserini.encoders.parts.batches import PassageReader, by_length, read_passage
+from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage, sort_by_length
 from lexvl_anserini.encoders.parts.pooling import Head, elu1p, log1p_relu, masked_max
 from lexvl_anserini.encoders.parts.tables import Constant, LiLsr, idf
 from lexvl_anserini.encoders.parts.tokens import (
@@ -85,7 +85,9 @@ class TrainableText(nn.Module):
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, V] or [B, D]. On a CPU, texts of similar length pass the network together: less padding."""
         lengths = batch.attention.sum(dim=1).tolist()
-        pieces = [torch.from_numpy(piece) for piece in by_length(lengths, len(lengths), batch.ids.device.type == "cpu")]
+        pieces = [
+            torch.from_numpy(piece) for piece in sort_by_length(lengths, len(lengths), batch.ids.device.type == "cpu")
+        ]
         vectors = []
         for piece in pieces:
             place, longest = piece.to(batch.ids.device), max(1, max(lengths[row] for row in piece.tolist()))

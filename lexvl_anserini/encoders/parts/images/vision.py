@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import ReadsImages
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches, on_grid
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches, place_on_grid
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
 from lexvl_anserini.ground.errors import CheckpointError
@@ -215,4 +215,4 @@ class ImageTower(ReadsImages, LexicalTower):
 
     def cells(self, states: Tensor, batch: Batch) -> Tensor:
         """States [B, L, C] of a batch at the cells of its images, [B, rows, columns, C]."""
-        return on_grid(states)
+        return place_on_grid(states)
