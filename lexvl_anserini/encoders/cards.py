@@ -344,10 +344,6 @@ def length_options(
     """The options of an encoder that limit the tokens per document and per query.
 
     An encoder with one limit for all texts takes `max_length`; where only queries are texts, `query_max_length` too.
-
-    Raises:
-        UsageError: the encoder has one limit, and the two lengths differ or only that of queries is given although
-            documents are texts too.
     """
     named = {"max_length": max_length, "query_max_length": query_max_length}
     lengths = {key: length for key, length in named.items() if length is not None}

@@ -143,11 +143,7 @@ def as_dense(tower: Tower) -> DenseSide:
 
 
 def encode_inputs(
-    tower: Tower,
-    inputs: Sequence[Any],
-    batch_size: int = 32,
-    progress: Progress = silent,
-    on_error: OnError = FAIL,
+    tower: Tower, inputs: Sequence[Any], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL
 ) -> sparse.csr_matrix | np.ndarray:
     """CSR [n, V] of a lexical tower, float32 [n, D] of a dense one; arguments as those of `LexicalSide.weights`."""
     if tower.kind == "text":

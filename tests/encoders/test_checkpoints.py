@@ -173,10 +173,7 @@ def test_a_path_that_python_3_13_wrote(tmp_path, monkeypatch):
 
 def test_what_stands_beside_the_weights(tmp_path):
     torch.save(FORMATS["lightning.ckpt"], tmp_path / "x.ckpt")
-    assert read_contents(tmp_path / "x.ckpt").extra == {
-        "epoch": 1,
-        "hyper_parameters": {"lr": 0.1, "names": ["a"]},
-    }
+    assert read_contents(tmp_path / "x.ckpt").extra == {"epoch": 1, "hyper_parameters": {"lr": 0.1, "names": ["a"]}}
     torch.save(FORMATS["beside.pt"], tmp_path / "x.ckpt")
     assert read_contents(tmp_path / "x.ckpt").extra == {"epoch": 3, "note": "x", "history": [1, 2.5, None]}
 

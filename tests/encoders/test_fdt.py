@@ -210,10 +210,7 @@ def test_sparsemax_of_a_real_size(arrays):
 
 
 @settings(derandomize=True)
-@given(
-    st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12),
-    st.floats(-30, 30, width=32),
-)
+@given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=12), st.floats(-30, 30, width=32))
 def test_sparsemax_projects_on_the_simplex(row, shift):
     """Rows sum to 1, a shift changes nothing, and no point of the simplex's corners is nearer than what is found."""
     z = torch.tensor([row], dtype=torch.float64)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hub_server import SHA, away, git_sha1, serving
 
-from lexvl_anserini.encoders.checkpoints import hub as hub_module
+from lexvl_anserini.encoders.checkpoints import find as find_module
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint, is_safe_name
 from lexvl_anserini.ground.errors import CheckpointError
 
@@ -199,14 +199,14 @@ def test_a_folder_in_the_place_of_a_file(hub):
         (snapshot / name).symlink_to(blob)
     listed = {"config.json/x.json", "a", "model.safetensors/y.json", "vocab.txt"}
     for _ in range(2):
-        hub_module.remove_others(snapshot, listed, weights=False)
+        find_module.remove_others(snapshot, listed, weights=False)
         assert {path.name for path in snapshot.iterdir()} == {"vocab.txt", "README.md"}
     blob.unlink()
-    hub_module.remove_others(snapshot, {"vocab.txt/z.json"}, weights=True)
+    find_module.remove_others(snapshot, {"vocab.txt/z.json"}, weights=True)
     assert {path.name for path in snapshot.iterdir()} == {"README.md"}
     (snapshot / "config.json").write_bytes(b"the user's")
     with pytest.raises(CheckpointError, match="move the file away"):
-        hub_module.remove_others(snapshot, {"config.json/x.json"}, weights=True)
+        find_module.remove_others(snapshot, {"config.json/x.json"}, weights=True)
     assert (snapshot / "config.json").read_bytes() == b"the user's"
 
 
@@ -218,10 +218,10 @@ def test_weights_in_another_form_stay(hub):
     for name in ("model.safetensors", "pytorch_model.bin", "tf_model.h5", "config.json"):
         (snapshot / name).symlink_to(blob)
     for listed in ({"model.safetensors", "config.json"}, {"model.safetensors", "config.json", "vocab.txt"}):
-        hub_module.remove_others(snapshot, listed, weights=True)
+        find_module.remove_others(snapshot, listed, weights=True)
         assert len(list(snapshot.iterdir())) == 4
     (snapshot / "model.safetensors").unlink()  # listed, and not yet here
-    hub_module.remove_others(snapshot, {"model.safetensors", "config.json"}, weights=True)
+    find_module.remove_others(snapshot, {"model.safetensors", "config.json"}, weights=True)
     assert {path.name for path in snapshot.iterdir()} == {"pytorch_model.bin", "tf_model.h5", "config.json"}
 
 

@@ -316,8 +316,7 @@ def test_tokenizers(small, tmp_path):
     """A weight file has none of its own, and the hub is away."""
     path = Path(shutil.copyfile(small[1] / "blip.pth", tmp_path / "blip.pth"))
     with pytest.raises(
-        CheckpointError,
-        match="bert-base-uncased.*give a folder that has the tokenizer of .* as tokenizer",
+        CheckpointError, match="bert-base-uncased.*give a folder that has the tokenizer of .* as tokenizer"
     ):
         load_encoder("blip", str(path), **TINY)
     shutil.copyfile(small[0] / "tokenizer.json", tmp_path / "tokenizer.json")

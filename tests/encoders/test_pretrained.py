@@ -111,7 +111,7 @@ def test_the_packaged_network_knows_what_is_in_a_photo() -> None:
 def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = tmp_path / "weights.pth"
     changed.write_bytes(image_backbones.find_published_file(LITE2).read_bytes()[:-1] + b"x")
-    monkeypatch.setattr(image_backbones, "published_file", lambda name: changed)
+    monkeypatch.setattr(image_backbones, "find_published_file", lambda name: changed)
     with pytest.raises(CheckpointError, match="expected 9656183eaeafe8cb, the published weights of efficientnet-lite2"):
         load_image_backbone(LITE2)
 

@@ -58,13 +58,7 @@ def edit(folder, side=None, **changes):
         ("stair", None, {}, UsageError, "encoder 'stair' needs a checkpoint"),
         # Tests run offline: the default checkpoint cannot be had, and the error says what to do.
         ("vdr", None, {}, CheckpointError, "vsearch/svdr-msmarco.*pass its folder"),
-        (
-            "vdr-crossmodal",
-            None,
-            {},
-            CheckpointError,
-            "vsearch/vdr-cross-modal.*; the checkpoint photos-vdr, ",
-        ),
+        ("vdr-crossmodal", None, {}, CheckpointError, "vsearch/vdr-cross-modal.*; the checkpoint photos-vdr, "),
         ("sentence", BERT, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
         ("sentence", PUBLISHED, {}, CheckpointError, r"no modules\.json.*sparse checkpoints are loaded with"),
         ("sentence", f"{SPARSE}st5_symmetric_bert_max", {}, CheckpointError, "a sparse model .*--encoder splade"),

@@ -283,10 +283,6 @@ def count_text_layers(
     """The family, and how many layers of its text encoder ITC uses.
 
     All text layers of BLIP have cross-attention; those of ALBEF have it from the fusion layer on.
-
-    Raises:
-        CheckpointError: no layer has cross-attention, and no fusion layer is given.
-        UsageError: there are fewer layers than that.
     """
     layers = 1 + max((int(match[1]) for key in weights if (match := _LAYER.match(key))), default=-1)
     crossing = sorted({int(match[1]) for key in weights if (match := _CROSS.match(key))})

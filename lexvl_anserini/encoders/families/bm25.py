@@ -49,11 +49,7 @@ class BM25Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> BM25Settings:
-        """The settings among the options of an encoder, as a manifest holds them.
-
-        Raises:
-            UsageError: a value that does not fit.
-        """
+        """The settings among the options of an encoder, as a manifest holds them."""
         names = {field.name for field in fields(cls)}
         own = {name: value for name, value in options.items() if name in names}
         return cls(**check_options("bm25", load_bm25, own))

@@ -174,11 +174,6 @@ def find_open_clip(source: Source, name: str) -> tuple[Source, str]:
     """The source with the checkpoint on the hub that a name of the package open_clip means, and the package's merges.
 
     The package only says which model of the hub has the weights; it downloads nothing.
-
-    Raises:
-        UsageError: a checkpoint is named too, the package is not installed, or it knows no model of that name on the
-            hub.
-        CheckpointError: the hub does not give the model.
     """
     if source.checkpoint is not None:
         raise UsageError(f"open_clip={name!r} and a checkpoint exclude each other; give one of them")

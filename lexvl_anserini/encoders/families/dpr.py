@@ -65,10 +65,6 @@ def load_dpr(
         query_max_length: the same for questions.
         dimensions: keep only the first ones (Matryoshka); default all. DPR's vectors do not have unit length, cut or
             not.
-
-    Raises:
-        UsageError: the question encoder is missing.
-        CheckpointError: a folder has another model or no tokenizer, or the two models have vectors of different widths.
     """
     context = source.required("dpr")
     if query_checkpoint is None:

@@ -255,10 +255,6 @@ def load_fdt(
         normalise: divide by the L2 norm, so that scores are cosines; False indexes the model's weights, which sum to 1.
         dimensions: of features: keep only the first ones (Matryoshka); default all.
         merges: BPE merges file; default the run's own beside config.json.
-
-    Raises:
-        CheckpointError: weights that do not fit, no merges, or no temperature.
-        UsageError: options of the other space, or values out of range.
     """
     if space == "weights" and dimensions is not None:
         raise UsageError("dimensions is for dense vectors, and weights are lexical; give topk, or space=features")

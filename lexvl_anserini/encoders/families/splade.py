@@ -118,10 +118,6 @@ def load_splade(
         max_length: tokens per document; default the folder's own, else 256.
         query_max_length: tokens per query; default the folder's own, else 256.
         query_checkpoint: another folder or hub id for queries (efficient SPLADE).
-
-    Raises:
-        CheckpointError: the folder has no masked-LM head or is a dense model.
-        UsageError: options that exclude each other.
     """
     weighted_queries = query_checkpoint or query_topk is not None or lexical in ("query", "both")
     if doc_only and weighted_queries:

@@ -45,11 +45,7 @@ class PassThrough(nn.Identity):
 
 
 def read_config(folder: Path) -> Any:
-    """The transformers configuration of a folder.
-
-    Raises:
-        CheckpointError: absent, unreadable, of a model type that transformers does not know, or of quantised weights.
-    """
+    """The transformers configuration of a folder."""
     import transformers
 
     path = folder / "config.json"
@@ -178,11 +174,7 @@ def is_causal_lm(architectures: Any) -> bool:
 
 
 def language_model(folder: Path) -> Any:
-    """The class of transformers that loads a language model: of causal ones, if the configuration names one, or masked.
-
-    Raises:
-        CheckpointError: the folder is neither, or its logits are not linear in the states before the head.
-    """
+    """The class of transformers that loads a language model: of causal ones, if the configuration names one, or masked."""
     import transformers
 
     config = read_config(folder)
@@ -208,9 +200,6 @@ def load_language_model(folder: Path, device: torch.device) -> tuple[Backbone, H
     Returns:
         The backbone with the head's transform (of BERT dense, GELU, LayerNorm), the rest of the head (decoder matrix
         and bias), and the number of tokens.
-
-    Raises:
-        CheckpointError: the folder is no language model (a dense model has no such head), or weights are missing.
     """
     model: Any
     model, info = from_pretrained(language_model(folder), folder)

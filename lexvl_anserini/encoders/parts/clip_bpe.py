@@ -97,9 +97,6 @@ class ClipBpe:
         specials: the symbols after the merges, in order; START and END among them.
         size: rows of the model's embedding matrix. The references count the empty line after a final newline as one
             more merge; this class does so if and only if the model has that many rows.
-
-    Raises:
-        CheckpointError: the file cannot be read, a line is not a merge, or the vocabulary has another size.
     """
 
     pad_token_id = 0

@@ -314,12 +314,7 @@ def add_position(vectors: Tensor) -> Tensor:
 
 
 def build_head_tower(
-    features: Features,
-    expansion: Expansion,
-    topk: int | None,
-    head: Head,
-    inputs: HeadInputs,
-    device: torch.device,
+    features: Features, expansion: Expansion, topk: int | None, head: Head, inputs: HeadInputs, device: torch.device
 ) -> HeadTower:
     """One side: its vectors through a head that has one dimension per token (and may have BLIP's two), or per term."""
     # A masked vector keeps its own tokens, another one every positive weight or the k largest.

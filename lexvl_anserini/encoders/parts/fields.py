@@ -50,11 +50,7 @@ class FieldsTower:
     binary: ClassVar[bool] = False
 
     def read_topic(self, topic: Topic) -> Any:
-        """The input of each field that reads texts, or images, as the topic is; a field of weight 0 reads nothing.
-
-        Raises:
-            OtherModality: no field reads it.
-        """
+        """The input of each field that reads texts, or images, as the topic is; a field of weight 0 reads nothing."""
         inputs, refusal = {}, None
         for field in self.fields:
             if field.weight:
@@ -90,11 +86,7 @@ def weight_of(name: str, value: Any) -> int:
 
 
 def field_options(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """`{"text.weight": 2, "image.topk": 64}` by field; an option without a field, such as the runtime, is of all.
-
-    Raises:
-        UsageError: there is no such field.
-    """
+    """`{"text.weight": 2, "image.topk": 64}` by field; an option without a field, such as the runtime, is of all."""
     by_field: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in options.items():
         name, dot, option = key.partition(".")

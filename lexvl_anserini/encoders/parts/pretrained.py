@@ -315,10 +315,6 @@ def find_dense_pair(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkp
     Args:
         checkpoint: of D2S or Joint.
         of_reference: options that only a checkpoint of the reference has; None where the user gave none.
-
-    Raises:
-        CheckpointError: another dense pair than the one that the head was trained over.
-        UsageError: an option of the reference.
     """
     if checkpoint.file is not None or not (checkpoint.folder / "config.json").is_file():
         return None

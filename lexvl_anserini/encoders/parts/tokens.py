@@ -37,10 +37,6 @@ def load_tokenizer(folder: Path, size: int | None = None) -> Any:
     Args:
         folder: has tokenizer.json or the vocabulary file of a Hugging Face tokenizer.
         size: number of rows of the model's embedding matrix.
-
-    Raises:
-        CheckpointError: no tokenizer files (transformers would make a tokenizer of 5 tokens), files that cannot be
-            used, or another size than the model's.
     """
     import transformers
 
@@ -256,9 +252,6 @@ class TextReader:
         specials: add [CLS] and [SEP].
         limit: the number of positions of the model; None for no limit.
         prompt: is put before each text.
-
-    Raises:
-        UsageError: max_length leaves no room for a token, or the model has fewer positions.
     """
 
     tokenizer: Any

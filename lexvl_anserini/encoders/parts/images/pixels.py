@@ -221,10 +221,6 @@ def read_preprocessor(folder: Path, resolution: int) -> Crop:
     """The crop that a transformers folder describes; without a description, CLIP's at `resolution`.
 
     Old files give sizes as numbers, newer files as mappings.
-
-    Raises:
-        CheckpointError: the description has other steps than resizing the shorter side, a centre crop and normalising,
-            or another resolution than the model's.
     """
     path, preprocessing = read_preprocessing(folder)
     if not preprocessing:
