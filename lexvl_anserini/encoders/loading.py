@@ -197,8 +197,8 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
     # The default direction is noted too, so that naming it gives the same request.
     direction = {"direction": DEFAULT_DIRECTION} if card.reads_images else {}
     places = {key: value for key, value in stored.options.items() if key in PLACES}
-    kept = {key: value for key, value in stored.options.items() if key not in PLACES}
-    options = {**check_options(spec.name, loader, {**direction, **kept}), **named}
+    others = {key: value for key, value in stored.options.items() if key not in PLACES}
+    options = {**check_options(spec.name, loader, {**direction, **others}), **named}
     device = choose_device(spec.device)
     source = Source(weights, device, spec.tokenizer or stored.tokenizer, spec.backbone_config or stored.backbone_config)
     import torch

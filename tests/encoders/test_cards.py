@@ -19,7 +19,6 @@ from lexvl_anserini.encoders.cards import CARDS, PACKAGED, UNKNOWN
 from lexvl_anserini.encoders.describing import (
     build_example,
     describe_encoder,
-    list_encoders,
     name_type,
     options_of,
     read_equation,
@@ -28,10 +27,6 @@ from lexvl_anserini.encoders.describing import (
 from lexvl_anserini.encoders.loading import DEFAULT_DIRECTION, check_options, load_encoder
 from lexvl_anserini.ground.errors import UnknownName
 from lexvl_anserini.ground.registry import CORPORA, import_home
-
-
-def test_every_encoder_has_a_card_and_every_card_an_encoder():
-    assert set(CARDS) == set(CARDS) and [row["name"] for row in list_encoders()] == list(CARDS)
 
 
 @pytest.mark.parametrize("name", CARDS)
@@ -50,12 +45,6 @@ def test_options_are_those_of_the_loader_and_explained(name):
     assert [option.name for option in options] == parameters
     assert all(re.fullmatch(r"\w[\w|.-]*", option.type) for option in options), options
     assert all(option.meaning for option in options), [option.name for option in options if not option.meaning]
-
-
-def test_directions_and_modalities_agree():
-    for name in CARDS:
-        if any(option.name == "direction" for option in options_of(name)):
-            assert CARDS[name].modalities == ("text", "image"), name
 
 
 @pytest.mark.parametrize("name", CARDS)

@@ -218,27 +218,6 @@ def test_a_pickle_with_code_is_named_and_not_run(tmp_path, old):
     assert not (tmp_path / "marker").exists()
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["zip", "before torch 1.6"])
-@pytest.mark.parametrize("name", FORMATS)
-def test_code_in_any_format_is_refused(tmp_path, name, old):
-    """Wherever it hides: beside the weights, among them, in an optimiser's state."""
-    inside = next((key for key, value in FORMATS[name].items() if isinstance(value, dict)), None)
-    evil = Runs(os.mkdir, str(tmp_path / "marker"))
-    for where in ((), (inside,)) if inside else ((),):
-        data = dict(FORMATS[name])
-        for key in where:
-            data[key] = {**data[key], "x": evil}
-        if not where:
-            data["x"] = evil
-        torch.save(data, tmp_path / name, _use_new_zipfile_serialization=not old)
-        with pytest.raises(
-            CheckpointError, match=f"{name}: refused, .* could run code .*use a safetensors file"
-        ) as caught:
-            read_weights(tmp_path / name)
-        assert "\n" not in str(caught.value)
-    assert not (tmp_path / "marker").exists()
-
-
 @pytest.mark.filterwarnings("error")  # torch warns on several lines about what it then refuses
 @pytest.mark.parametrize("suffix", TORCH_SUFFIXES)
 @pytest.mark.parametrize("protocol", range(2, 6))

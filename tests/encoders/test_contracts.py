@@ -235,16 +235,11 @@ def test_what_cannot_be_read_is_skipped_if_told(any_model, tmp_path):
         np.testing.assert_allclose(np.delete(found, 2, axis=0), encoded(tower, inputs, 4), atol=1e-5)
 
 
-def test_no_input(any_model):
-    model, _ = any_model
-    for tower in towers(model):
-        encoded(tower, [])
-
-
 def test_progress_counts_every_input(any_model):
     model, about = any_model
     for tower in towers(model):
         inputs, done = inputs_for(tower, about), []
+        encoded(tower, [])
         (tower.vectors if tower.kind == "dense" else tower.weights)(inputs, 4, done.append)
         assert sum(done) == len(inputs)
 
@@ -315,7 +310,7 @@ def test_a_malicious_pickle_is_refused_and_not_run(name, located, tmp_path):
         torch.save({**weights, "state_dict": weights, "x": malicious}, target)
     with pytest.raises(CheckpointError) as caught:
         load_encoder(TINY_ENCODERS[name].encoder, str(place), device="cpu", **options)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and "weights_only" not in str(caught.value)
     assert not (tmp_path / "marker").exists()
     pickle.loads(pickle.dumps(malicious))
     assert (tmp_path / "marker").exists()  # a plain unpickler runs it
@@ -350,6 +345,25 @@ def test_devices(name, tiny, fresh):
         with pytest.raises(UsageError, match=f"device '{device}' cannot be used here .*try the device cpu"):
             fresh(name, device=device)
     assert fresh(name, device="auto").device == ("cuda" if cuda else "cpu")
+
+
+# ---- options of several encoders
+
+
+@pytest.mark.parametrize("name", named(encoders=lambda tiny: tiny.encoder in ("stair", "lexlip", "bertlex", "d2s")))
+def test_topk_of_either_side(name, fresh):
+    model, about = fresh(name, topk=7, query_topk=3), TINY_ENCODERS[name]
+    for tower, most in ((model.query, 3), (model.document, 7)):
+        assert (np.diff(tower.weights(inputs_for(tower, about)).indptr) <= most).all()
+
+
+@pytest.mark.parametrize("name", named(encoders=lambda tiny: tiny.encoder in ("stair", "lexlip")))
+def test_vectors_have_unit_length_unless_the_user_says_otherwise(name, fresh):
+    for one, other in zip(towers(fresh(name)), towers(fresh(name, normalise=False)), strict=True):
+        inputs = inputs_for(one, TINY_ENCODERS[name])
+        unit, plain = raw(one, inputs), raw(other, inputs)
+        lengths = np.linalg.norm(plain, axis=1, keepdims=True)
+        np.testing.assert_allclose(unit, plain / np.maximum(lengths, 1e-12), atol=1e-5)
 
 
 # ---- directions

@@ -146,14 +146,6 @@ def test_a_swin_transformer_without_buffers_or_of_version_1(swin_run):
     save_run(folder, {key: value for key, value in bare.items() if "logit_scale" not in key})
     with pytest.raises(CheckpointError, match="fit a Swin transformer V2; missing: visual.layers.0.*logit_scale"):
         load(folder, temperature=2.0)
-    for key, message in (
-        ("visual.layers.1.blocks.0.attn.qkv.weight", "missing: visual.layers.1.blocks.0.attn.qkv.weight"),
-        ("visual.norm.bias", "missing: visual.norm.bias"),
-        ("encode_text.ln_final.bias", "missing: encode_text.ln_final.bias"),
-    ):
-        save_run(folder, {name: value for name, value in bare.items() if name != key})
-        with pytest.raises(CheckpointError, match=message):
-            load(folder, temperature=2.0)
     save_run(folder, {**bare, "visual.stray": torch.ones(1), "stray": torch.ones(1)})
     with pytest.raises(CheckpointError, match="unexpected: .*stray"):
         load(folder, temperature=2.0)

@@ -253,15 +253,6 @@ def test_the_original_albef_reads_texts_below_its_fusion_layer(small, drawn):
         load_small(small, "albef", "without.pth", fusion_layer=9)
 
 
-def test_vectors_are_of_unit_length(small, drawn):
-    model = load_small(small)
-    for tower, inputs in ((model.query, list(TEXTS)), (model.document, drawn)):
-        np.testing.assert_allclose(np.linalg.norm(tower.vectors(inputs, 3), axis=1), 1, atol=1e-6)
-    cut = load_small(small, dimensions=3).query.vectors(TEXTS)
-    first = model.query.vectors(TEXTS)[:, :3]
-    np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
-
-
 def test_pictures_are_squeezed():
     """Nothing is cropped: the left and right edge of a wide picture are both there."""
     wide = Image.new("RGB", (90, 10))
@@ -274,13 +265,9 @@ def test_pictures_are_squeezed():
 @pytest.mark.parametrize(
     "changes,message",
     [
-        ({"text_proj.bias": None}, "missing: text_proj.bias"),
         ({"text_proj.weight": None}, "no text_proj.weight; a matching head .ITM. reads an image and a text together"),
         ({"text_proj.weight": None, "itm_head.bias": None}, "no text_proj.weight; not a retrieval model"),
-        ({"head.bias": torch.zeros(1)}, "unexpected: head.bias"),
-        ({"vision_proj.bias": torch.zeros(3)}, r"mis-shaped: vision_proj.bias \[3\], expected \[8\]"),
         ({"visual_encoder.pos_embed": torch.zeros(1, 6, 48)}, "6 position embeddings, expected"),
-        ({"text_encoder.encoder.layer.2.output.dense.bias": None}, "missing: .*layer.2.output.dense.bias"),
         ({"text_encoder.embeddings.word_embeddings.weight": None}, "no text_encoder.embeddings.word_emb"),
     ],
 )

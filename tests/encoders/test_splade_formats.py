@@ -162,17 +162,9 @@ def test_runs_that_cannot_be_loaded(bert, tmp_path, config, init, message):
 
 
 def test_other_weights_in_a_tar(bert, tmp_path):
-    state = tar_state(bert)
     write_tar(tmp_path / "bare.tar", whole_state(bert))
     with pytest.raises(CheckpointError, match=r"missing: transformer_rep\.transformer\.\*; unexpected: bert\."):
         load_encoder("splade", str(tmp_path / "bare.tar"), str(bert), str(bert))
-    write_tar(tmp_path / "more.tar", {**state, "head.weight": torch.zeros(1)})
-    with pytest.raises(CheckpointError, match="unexpected: head.weight"):
-        load_encoder("splade", str(tmp_path / "more.tar"), str(bert), str(bert))
-    del state["transformer_rep.transformer.cls.predictions.transform.dense.bias"]
-    write_tar(tmp_path / "less.tar", state)
-    with pytest.raises(CheckpointError, match=r"missing: cls\.predictions\.transform\.dense\.bias"):
-        load_encoder("splade", str(tmp_path / "less.tar"), str(bert), str(bert))
 
 
 def foreign(module: str, name: str, monkeypatch) -> Any:

@@ -245,14 +245,6 @@ def test_parameters_of_the_papers_table():
     assert millions(narrow.image, narrow.image_head) == 86.2
 
 
-def test_topk(folder, images):
-    there, back = load(folder, topk=9, query_topk=4), load(folder, direction="image-to-text", topk=9)
-    assert there.query.weights(["a dog"]).nnz == 4 and there.document.weights(images[:1]).nnz == 9
-    assert back.query.weights(images[:1]).nnz == 9 and back.document.weights(["a dog"]).nnz == 9
-    with pytest.raises(UsageError, match="topk 0"):
-        load(folder, topk=0)
-
-
 def test_text_encoder_free(folder, tokenizer):
     encoder = load(folder, text_encoder_free=True)
     assert isinstance(encoder.query, BagTower) and encoder.query.binary

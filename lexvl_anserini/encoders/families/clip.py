@@ -58,11 +58,8 @@ def load_clip(
 ) -> Encoder:
     """CLIP: the cosine of one projected state per text and image (Radford et al., 2021), dense baseline of the papers.
 
-    Text: v = W_t ln(h)_end, the state at the end symbol. Image: v = W_v ln(h)_class. Both L2-normalised. Reads folders
-    of transformers (4.x and 5.x), weights of OpenAI and open_clip, and those of DeCLIP and FILIP if their towers are
-    plain CLIP.
-
-    A folder of transformers, a folder or weight file in OpenAI's or DeCLIP's layout, or open_clip's name of one.
+    Text: v = W_t ln(h)_end, the state at the end symbol. Image: v = W_v ln(h)_class. Both L2-normalised. It loads a
+    folder of transformers, a folder or weight file in OpenAI's or DeCLIP's layout, or open_clip's name of one.
 
     Args:
         source: for weights without a tokenizer, `tokenizer` names a folder that has one.

@@ -63,9 +63,7 @@ def load_dense_crossmodal(
     Text:  v = W mean_i h_i over the tokens of a BERT, of unit length.
     Image: v = W mean_p h_p over the patches of a vision transformer, of unit length.
 
-    Over pretrained networks (`parts/pretrained.py`), two layers with GELU replace W.
-
-    A checkpoint in the layout of vdr-crossmodal: `encoder_q` reads texts, `encoder_p` images.
+    Over pretrained networks, two layers with GELU replace W. The layout is that of vdr-crossmodal.
 
     Args:
         source: `python -m lexvl_plugins.train.command` writes such folders.

@@ -60,9 +60,8 @@ def load_d2s(
     w = log1p(relu(E LN(W u + b) + c)), one head for texts and images; u is the ITC vector of either. E, LN and c are
     those of DistilBERT's masked-LM head without its transform. A text may be masked by its own tokens (no expansion).
 
-    A checkpoint of the authors: config.json (model type `d2s`) and weights, or the older bare `model.pt`.
-
-    Heads that `train` wrote over a dense pair load too (`parts/pretrained.py`); they encode texts and images.
+    It loads a checkpoint of the authors: config.json (model type `d2s`) and weights, or the older bare `model.pt`; or a
+    head that `train` wrote over a dense pair, which encodes texts and images.
 
     Args:
         source: without tokenizer; `mlm_head` in config.json names one on the hub, or `tokenizer` names its folder.
@@ -161,12 +160,10 @@ def load_joint(
     """Joint sparse-dense: one projection of BLIP's or ALBEF's [CLS] gives a dense and a lexical vector.
 
     Dense:   d = W_t h + b for texts, W_v h + b for images, of unit length; h is [CLS] before the backbone's projection.
-    Lexical: w = log1p(relu(E LN(W d + b))), one head for both; E was initialised with the word embeddings and has no
-             bias.
+    Lexical: w = log1p(relu(E LN(W d + b))), one head for both; E has no bias.
 
-    A Lightning checkpoint of the authors (`checkpoint_best.ckpt`), or only the weights of its model.
-
-    Heads that `train` wrote over a dense pair load too (`parts/pretrained.py`); they encode texts and images.
+    It loads a Lightning checkpoint of the authors (`checkpoint_best.ckpt`), the weights of its model alone, or a head
+    that `train` wrote over a dense pair, which encodes texts and images.
 
     Args:
         source: a checkpoint has no tokenizer; default `distilbert-base-uncased`, or `tokenizer` names its folder.

@@ -103,8 +103,6 @@ def load_splade(
     Published variants are options: v3-lexical is `lexical=query`, v3-doc `doc_only=true`, efficient SPLADE its `-doc`
     checkpoint with `query_checkpoint` its `-query` one. SPLADE-Code is a causal model whose tokens see each other.
 
-    The folder of a language model or of a SparseEncoder, a run of naver's trainers, or its model.tar.
-
     Args:
         source: the document (or only) encoder.
         pooling: max (v2 and later), sum (v1), or last, the last token of a causal model; default the folder's own,

@@ -64,12 +64,8 @@ def load_stair(
 ) -> Encoder:
     """STAIR: w = log(1 + relu(max_j e TRANSFORM(h_j) + b)) for texts and images, e the token embeddings (EMNLP 2023).
 
-    Both towers follow equations 4 and 5 of the paper; scores are cosines. There are no published checkpoints; this
-    encoder loads what `train` writes: of a new STAIR a folder of `save_stair` (config.json, model.safetensors and the
-    files of the tokenizer), else a pair over networks (`parts/network_pair.py`), whose dimensions are words of its
-    training captions or the tokens of its text network.
-
-    A folder that `save_stair` wrote, of a single-stage or three-stage model; or a pair that `train` wrote.
+    Both towers follow equations 4 and 5 of the paper; scores are cosines. It loads what `train` writes: a folder of
+    `save_stair`, or a pair over networks, whose dimensions are words of its captions or tokens of its text network.
 
     Args:
         source: has configuration, weights and tokenizer; `tokenizer` may name another folder for the tokenizer.
@@ -204,11 +200,8 @@ def load_lexlip(
 ) -> Encoder:
     """LexLIP: w_j = log(1 + max_i relu(logit_ij)) over one masked-LM head per modality, L2-normalised (ICCV 2023).
 
-    The authors have not published their weights. This encoder loads the pairs over networks that `train` writes
-    (`parts/network_pair.py`), whose dimensions are words of their training captions or the tokens of their text
-    network.
-
-    A pair that `train` wrote.
+    It loads the pairs over networks that `train` writes, whose dimensions are words of their training captions or the
+    tokens of their text network.
 
     Args:
         source: has configuration, weights and tokenizer; `tokenizer` may name another folder for the tokenizer.

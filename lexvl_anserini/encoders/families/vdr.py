@@ -82,12 +82,9 @@ def load_vdr(
 ) -> Encoder:
     """VDR text: w_j = max_i elu1p(<ln(h_i), E_{j+999}>), top-k (Zhou et al., ICLR 2024, section 3).
 
-    The head is a LayerNorm and the *input* embeddings, without bias. Over a plain BERT folder, where this LayerNorm is
-    untrained, the same equation gives a usable model.
-
-    A checkpoint in a published layout (`encoder_q`, `encoder_p`), or any plain BERT folder, untrained.
-
-    Layouts: config.json (on the hub since 2024) or config.yaml (2023); two encoders, or one for both sides.
+    The head is a LayerNorm and the *input* embeddings, without bias. It loads a published layout (`encoder_q`,
+    `encoder_p`; config.json, or config.yaml of 2023; one encoder for both sides, or two), or any plain BERT folder:
+    there the LayerNorm is untrained, and the equation gives a usable model nevertheless.
 
     Args:
         source: `model_id` in published checkpoints names the backbone; `tokenizer` and `backbone_config` override it.
@@ -384,11 +381,8 @@ def load_svdr(
 ) -> Encoder:
     """SVDR: VDR trained so that either side may be a binary bag of tokens (arXiv 2405.01924; later named SiDR).
 
-    The architecture is VDR's. Its default mode is beta: documents are indexed as bags of tokens, without a network.
-
-    As `load_vdr`, with documents as binary bags of tokens by default.
-
-    `python -m lexvl_anserini.rerank` re-ranks the results of beta by full parametric scores.
+    The architecture is VDR's. Its default mode is beta: documents are indexed as bags of tokens, without a network;
+    `python -m lexvl_anserini.rerank` re-ranks its results by full parametric scores.
 
     Args:
         source: as for `vdr`.
@@ -412,8 +406,6 @@ def load_bertlex(
     max_length: int | None = None,
 ) -> Encoder:
     """BERTlex: a lexical head on a BERT without training for retrieval (VDR paper, appendix C: epoch 0).
-
-    A plain BERT with VDR's head, or with its own masked-LM head.
 
     Args:
         head: vdr (LayerNorm and tied input embeddings, elu1p); mlm (the pretrained MLM head, log1p_relu).
@@ -441,8 +433,6 @@ def load_bertlex(
 
 def load_bag_of_tokens(source: Source, max_length: int = 256, shift: int | None = None) -> Encoder:
     """Bag of tokens: w_j = 1 if token j occurs in the text. Both sides, no network; the lower bound for every model.
-
-    The binary token vectors of SVDR's non-parametric sides (`bow` in the reference).
 
     Args:
         source: only its tokenizer is read; default that of `minilm`, whose vocabulary is bert-base-uncased's.

@@ -174,7 +174,7 @@ def is_causal_lm(architectures: Any) -> bool:
 
 
 def language_model(folder: Path) -> Any:
-    """The class of transformers that loads a language model: of causal ones, if the configuration names one, or masked."""
+    """The class of transformers that loads a language model: a causal one if the configuration names one, or masked."""
     import transformers
 
     config = read_config(folder)
