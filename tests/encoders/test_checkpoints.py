@@ -102,12 +102,6 @@ def test_places_are_recorded_as_absolute(golden, monkeypatch):
 # ---- weights
 
 
-def test_weights_of_both_formats_agree(golden):
-    safe, torch_file = read_weights(golden / BERT), read_weights(golden / "splade/ckpt_bert_bin")
-    assert set(safe) <= set(torch_file)  # safetensors drops the tied decoder
-    assert all(torch.equal(safe[key], torch_file[key]) for key in safe)
-
-
 def test_sharded_weights_are_joined(tmp_path):
     torch.save({"a": torch.ones(1)}, tmp_path / "pytorch_model-00001-of-00002.bin")
     torch.save({"b": torch.zeros(2)}, tmp_path / "pytorch_model-00002-of-00002.bin")

@@ -15,15 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from scipy import sparse
-from tiny_encoders import (
-    BERT,  # noqa: F401
-    SPARSE,
-    TINY_ENCODERS,
-    Runs,
-    Tiny,
-    copied,
-    weight_files,
-)
+from tiny_encoders import BERT, SPARSE, TINY_ENCODERS, Runs, Tiny, copied, pytest_generate_tests, weight_files  # noqa: F401
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.cards import CARDS
@@ -427,14 +419,6 @@ def test_decode_breaks_ties_by_dimension(load):
 
 def test_both_towers_share_the_vocabulary(model):
     assert model.query.vocabulary.digest == model.document.vocabulary.digest
-
-
-def test_a_bag_counts_each_own_token_once(load):
-    model = load("bag-of-tokens", BERT)
-    terms = model.document.vocabulary.terms
-    weights = model.document.weights(["Dog dog [SEP] man !"])
-    assert {terms[d] for d in weights.indices} == {"dog", "man", "!"}
-    assert (weights.data == 1).all()
 
 
 def test_doc_only_leaves_special_tokens_out_whatever_the_folder(load):

@@ -57,26 +57,7 @@ def test_a_commit_is_40_hex_digits(hub, evil):
     assert not hub.cache.exists()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../x.json",
-        "a/../../x.json",
-        "/tmp/lexvl-evil.json",
-        "a//x.json",
-        "./x.json",
-        "a/./x.json",
-        "a\\..\\x.json",
-        "C:\\x.json",
-        "a/.git/x.json",
-        "a/.GIT/hooks/x.json",
-        "x\0.json",
-        "x\n.json",
-        "x" * 256 + ".json",
-        "a/" * 600 + "x.json",
-        "config.json/x.json",
-    ],
-)
+@pytest.mark.parametrize("name", ["../x.json", "a/../../x.json", "/tmp/lexvl-evil.json", "config.json/x.json"])
 def test_names_that_lead_elsewhere(hub, name, true_digest):
     """Refused in one line; hidden files are not wanted in the first place."""
     evil = {"rfilename": name, "size": 3, "blobId": git_sha1(b"{}\n")}
@@ -90,8 +71,9 @@ def test_names_that_lead_elsewhere(hub, name, true_digest):
 def test_names_of_files():
     for name in ("config.json", "1_Pooling/config.json", "ä b/é.json", "...json", "a..b.json"):
         assert is_safe_name(name)
-    for name in ("", "/", "a/", "..", "a/..", ".git/x", 3, None, "a\x7fb"):
-        assert not is_safe_name(name)
+    outside = ("", "/", "a/", "..", "a/..", "a//x", "./x", "a/./x", "a\\..\\x", "C:\\x", 3, None)
+    unprintable = ("a\x7fb", "x\0", "x\n", "x" * 256, "a/" * 600 + "x", ".git/x", "a/.GIT/hooks/x")
+    assert not any(map(is_safe_name, outside + unprintable))
 
 
 @pytest.mark.parametrize(

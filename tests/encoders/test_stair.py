@@ -337,8 +337,6 @@ def edited(folder: Path, target: Path, **changes) -> Path:
         ({"text": {"width": 16, "heads": 3}}, "text: width 16 does not divide by 3 heads"),
         ({"stage": "4"}, "stage: .*'single', '1', '2' or '3'"),
         ({"image": {**vars(TINY.image), "width": 16}}, "mis-shaped: image.class_embedding"),
-        ({"image": {**vars(TINY.image), "class_token": False}}, "unexpected: image.class_embedding"),
-        ({"bridge": False}, "unexpected: image_head.bridge.weight"),
         ({"vocab_size": 2001}, "mis-shaped: .*text.token_embedding.weight"),
     ],
 )
