@@ -184,12 +184,12 @@ def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
 
 def with_map(cell: Cell, tower: ImageTower) -> Cell:
     """A hit with the map of its shared terms; a hit that shares none is pale."""
-    from lexvl_anserini.encoders.parts.images.grounding import contributions, overlay
+    from lexvl_anserini.encoders.parts.images.grounding import compute_contributions, overlay
 
     if cell.item.image is None:
         return cell
     weights = {term.term: term.weight for term in cell.terms}
-    grid = contributions(tower, cell.item.image, weights) if weights else np.zeros((1, 1))
+    grid = compute_contributions(tower, cell.item.image, weights) if weights else np.zeros((1, 1))
     small = cell.item.image.copy()
     small.thumbnail((SIDE, SIDE))
     return cell._replace(item=cell.item._replace(image=overlay(small, tower.pixels.region(small.size), grid)))

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
-from lexvl_anserini.encoders.cards import direction_option
-from lexvl_anserini.encoders.checkpoints.find import digest_of, find_checkpoint, other_parts
+from lexvl_anserini.encoders.cards import make_direction_option
+from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import CheckpointError
@@ -99,7 +99,7 @@ def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
 
     name, options = work.system.encoder, document_options(work.system.encoder, work.weights.options)
     model = load_encoder(
-        name, work.weights.reference, device=place.device, **direction_option(name, dataset.direction), **options
+        name, work.weights.reference, device=place.device, **make_direction_option(name, dataset.direction), **options
     )
     shards, layout = place.output / "impacts" / work.names.documents, Layout("parquet", SHARD_SIZE)
     with place.bars(f"encode {shards.name}", None, "documents") as progress:
@@ -225,7 +225,7 @@ def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any
     of_twin = {"dense": request_of(twin, dense, place)} if twin and dense else {}
     return {
         "encoder": work.system.encoder,
-        "checkpoint_digest": digest_of(checkpoint, other_parts(options)),
+        "checkpoint_digest": combine_digests(checkpoint, find_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
         "data_dir": str(data_root(place.data_dir).resolve()),

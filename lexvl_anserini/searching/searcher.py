@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.data.lines import log_once
 from lexvl_anserini.encoders.cards import remark_on
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.encoders.parts.fields import FieldsTower
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report

@@ -127,10 +127,10 @@ STEPS: Mapping[str, Callable[[ClusterDemoOptions, Path, Progress], None]] = {
 
 def name_inputs(settings: ClusterDemoOptions) -> tuple[CorpusRef, Any]:
     """The pictures, and the demo's pair."""
-    from lexvl_anserini.encoders.loading import EncoderRequest
+    from lexvl_anserini.encoders.loading import EncoderSpec
 
     corpus = CorpusRef(f"folder:{settings.file('pictures.tar')}", direction="text-to-image")
-    return corpus, EncoderRequest(ENCODER, CHECKPOINT, device="cpu", options={"direction": "text-to-image"})
+    return corpus, EncoderSpec(ENCODER, CHECKPOINT, device="cpu", options={"direction": "text-to-image"})
 
 
 def prepare(settings: ClusterDemoOptions) -> None:

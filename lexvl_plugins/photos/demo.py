@@ -30,7 +30,7 @@ from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, run
 from lexvl_anserini.data.corpora.captioned import list_demo_files, read_karpathy
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encoders.cards import direction_option
+from lexvl_anserini.encoders.cards import make_direction_option
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.explain import to_text
@@ -176,7 +176,7 @@ def count_scenes() -> int:
 def encode(demo: IndexedDemo, options: DemoOptions, progress: Progress) -> None:
     """Encodes the demo's documents of a direction into shards."""
     dataset = load_dataset("demo", SPLIT, options.data_dir, direction=demo.direction)
-    direction = direction_option(demo.encoder, demo.direction)
+    direction = make_direction_option(demo.encoder, demo.direction)
     model = load_encoder(demo.encoder, demo.checkpoint, device=options.device, **direction)
     write_impacts(dataset, model, options.find(demo)[0], overwrite=options.overwrite, progress=progress)
 

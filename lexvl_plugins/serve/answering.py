@@ -13,7 +13,7 @@ from pydantic import Field
 
 from lexvl_anserini import __version__
 from lexvl_anserini.data.pictures.images import open_image
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, ScoredDoc, get_field, mark_field
 from lexvl_anserini.queries.clauses import All, Text, TreeQuery, build_clause, list_scored_terms, walk
@@ -288,10 +288,10 @@ def draw_map(index: LiveIndex, doc_id: str, picture: str, weights: Mapping[str, 
 
 def draw_grid(tower: ImageTower, picture: str, weights: Mapping[str, float]) -> HeatMap:
     """Where weighted terms are in a picture."""
-    from lexvl_anserini.encoders.parts.images.grounding import contributions
+    from lexvl_anserini.encoders.parts.images.grounding import compute_contributions
 
     image = open_image(picture)
-    grid = contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
+    grid = compute_contributions(tower, image, weights) if weights else np.zeros((1, 1), np.float32)
     span = float(grid.max() - grid.min())
     shares = (grid - grid.min()) / span if span else np.zeros_like(grid)
     return HeatMap(grid=np.round(shares.astype(float), 3).tolist(), region=measure_region(tower, image), boxes=[])

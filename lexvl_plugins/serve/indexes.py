@@ -14,10 +14,9 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, cast
 
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.encoder import Tower
-from lexvl_anserini.encoders.inputs import OtherModality
+from lexvl_anserini.encoders.encoder import OtherModality, Tower
 from lexvl_anserini.encoders.loading import load_encoder_of
-from lexvl_anserini.encoders.parts.fields import field_options
+from lexvl_anserini.encoders.parts.fields import split_field_options
 from lexvl_anserini.engines.index_folder import IndexState, index_manifest, read_report, state_of_index
 from lexvl_anserini.engines.opening import find_urls, index_name, index_path
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
@@ -150,7 +149,7 @@ class LiveIndex:
             if (entry := self.drawn_field) is None:
                 return None
             changes, device = self.served.encoder.options, self.served.encoder.device
-            own = field_options(self.manifest.fields, changes)[entry.name]
+            own = split_field_options(self.manifest.fields, changes)[entry.name]
             places = own.get("checkpoint"), own.get("tokenizer")
             tower = load_encoder_of(entry.encoder, *places, device, {"runtime": TORCH}).document
         elif self.picture_tower is None:

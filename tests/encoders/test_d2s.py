@@ -299,16 +299,6 @@ def test_inputs_are_references_arrays_or_texts_with_either(by_hand, tmp_path):
     assert model.query.weights([]).shape == (0, 2000) and model.query.dense_weights([]).shape == (0, 2000)
 
 
-def test_vectors_depend_on_their_own_item_only(by_hand):
-    rng = np.random.default_rng(4)
-    inputs = with_texts(["a man", "", "a horse " * 300, "\U0001f40e [SEP] a", "海辺"], rng.normal(size=(5, 2)))
-    for mode in ("expanded", "masked", "words"):
-        tower = load_by_hand(by_hand, text=mode).query
-        alone = np.concatenate([tower.weights([item]).toarray() for item in inputs])
-        for size in (1, 2, 5):
-            np.testing.assert_allclose(tower.weights(inputs[::-1], size).toarray()[::-1], alone, atol=1e-6)
-
-
 def test_directions_and_what_is_read(by_hand):
     item = {"text": "a man", "image": "t.parquet::1"}
     there, back = load_by_hand(by_hand, text="words"), load_by_hand(by_hand, direction="image-to-text", text="words")
@@ -354,11 +344,6 @@ def test_heads_that_are_refused(by_hand, tmp_path, changes, config, message):
     (folder / "config.json").write_text(json.dumps(about | config))
     with pytest.raises(CheckpointError, match=message):
         load_encoder("d2s", str(folder), device="cpu")
-
-
-def test_a_text_of_no_kind(by_hand):
-    with pytest.raises(UsageError, match="option text=.half."):
-        load_by_hand(by_hand, text="half")
 
 
 def test_a_checkpoint_without_tokenizer_and_hub(by_hand, tmp_path):

@@ -23,7 +23,7 @@ from shard_folders import write_shards
 from worlds import WORDS
 
 from lexvl_anserini.data.dataset import load_reference
-from lexvl_anserini.encoders.loading import EncoderRequest
+from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.quantise import Quantiser
@@ -42,8 +42,8 @@ pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 
 
 @pytest.fixture(scope="module")
-def encoder(golden: Path) -> EncoderRequest:
-    return EncoderRequest("bag-of-tokens", str(golden / "splade/ckpt_bert"), device="cpu")
+def encoder(golden: Path) -> EncoderSpec:
+    return EncoderSpec("bag-of-tokens", str(golden / "splade/ckpt_bert"), device="cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEXVL_DATA", str(tmp_path / "data"))
 
 
-def planned(random: Random, folder: Path, encoder: EncoderRequest) -> Callable[..., PartsRequest]:
+def planned(random: Random, folder: Path, encoder: EncoderSpec) -> Callable[..., PartsRequest]:
     """A corpus of lines or of files with a plan; returns what makes requests for an output."""
     documents = random.randint(1, 40)
     texts = [" ".join(random.choices(WORDS, k=random.randrange(9))) for _ in range(documents)]
@@ -79,7 +79,7 @@ def planned(random: Random, folder: Path, encoder: EncoderRequest) -> Callable[.
     return lambda output: PartsRequest(plan, folder / output, corpus, encoder, Quantiser(), layout)
 
 
-def test_parts_are_those_of_one_undisturbed_call(rounds: Rounds, encoder: EncoderRequest) -> None:
+def test_parts_are_those_of_one_undisturbed_call(rounds: Rounds, encoder: EncoderSpec) -> None:
     for _seed, random, folder in rounds:
         request_of = planned(random, folder, encoder)
         with faults(folder / "whole") as counted:

@@ -12,7 +12,7 @@ import pytest
 from byte_towers import tree
 
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.encoders.loading import EncoderRequest
+from lexvl_anserini.encoders.loading import EncoderSpec
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
@@ -42,7 +42,7 @@ def vocabulary_checkpoint(golden: Path) -> str:
 def request_of(tmp_path: Path, vocabulary_checkpoint: str) -> Callable[..., PartsRequest]:
     """`request_of(output)`: a planned corpus of 23 documents in four parts."""
     name = f"beir:{corpus_of(tmp_path / 'corpus')}"
-    encoder = EncoderRequest("bag-of-tokens", vocabulary_checkpoint, device="cpu")
+    encoder = EncoderSpec("bag-of-tokens", vocabulary_checkpoint, device="cpu")
     plan = plan_corpus(load_dataset(name), encoder.load(), PARTS, layout=SMALL, block_size=5)
     plan.write(tmp_path / "plan.json")
 
