@@ -15,9 +15,9 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import orjson
 import typer
@@ -67,6 +67,10 @@ BackboneConfig = Annotated[
 ]
 MovedCheckpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
+]
+ShardsManifest = Annotated[
+    Path | None,
+    typer.Option("--manifest", help="manifest.json of the shards, for an index that stock Pyserini built."),
 ]
 MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
@@ -151,24 +155,6 @@ COMMANDS: Registry[CommandRow] = Registry(
 )
 
 
-@dataclass(frozen=True)
-class QueryEncoderOptions:
-    """The encoder of an index, as a search uses it."""
-
-    settings: Settings = None
-    data_dir: DataDir = None
-    manifest: Annotated[
-        str | None, typer.Option(help="manifest.json of the shards, for an index that stock Pyserini built.")
-    ] = None
-    checkpoint: MovedCheckpoint = None
-    tokenizer: MovedTokenizer = None
-    device: Device = "auto"
-
-    def changes(self) -> dict[str, Any]:
-        """The options that replace those of the index."""
-        return parse_settings(self.settings or ())
-
-
 def set_up_logging(verbose: bool = False) -> None:
     """Plain log lines on stderr for our packages; other libraries only from warnings on."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
@@ -190,7 +176,8 @@ def quiet_libraries() -> None:
 def expanded(command: Command) -> Command:
     """The command with every parameter that is a dataclass replaced by the fields of that class, one option each.
 
-    A field is declared like a parameter of a command, or is of another such dataclass:
+    A field is declared like a parameter of a command, or is of another such dataclass; a field without an annotation of
+    typer is no option, and keeps its default:
 
         @dataclass(frozen=True)
         class FusionOptions:
@@ -234,6 +221,7 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
     for field, annotation in _annotated(group):
         if is_dataclass(annotation):
             yield from _parameters(annotation)
+        if get_origin(annotation) is not Annotated:
             continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         if field.default_factory is not MISSING:
