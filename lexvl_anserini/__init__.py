@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
     from lexvl_anserini.runs.order import as_frame
     from lexvl_anserini.searching.building import build_index
-    from lexvl_anserini.searching.retrieval import search_index
-    from lexvl_anserini.searching.searcher import Searcher
+    from lexvl_anserini.searching.searcher import Searcher, search_index
     from lexvl_anserini.shards.writing import write_impacts
 
 _HOMES = {
@@ -47,7 +46,7 @@ _HOMES = {
     "build_index": "searching.building",
     "load_dataset": "data.dataset",
     "load_encoder": "encoders.loading",
-    "search_index": "searching.retrieval",
+    "search_index": "searching.searcher",
     "write_impacts": "shards.writing",
 }
 

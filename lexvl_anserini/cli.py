@@ -148,9 +148,7 @@ COMMANDS: Registry[CommandRow] = Registry(
         "quantisation": CommandRow("lexvl_eval.analyses.quantisation", ANALYSE, "What integer impacts lose"),
         "pruning": CommandRow("lexvl_eval.analyses.pruning", ANALYSE, "What shorter queries and documents lose"),
         "sparsity": CommandRow("lexvl_eval.analyses.sparsity", ANALYSE, "Terms per query and document, and FLOPS"),
-        "doctor": CommandRow(
-            "lexvl_anserini.searching.doctor", ANALYSE, "Whether everything runs here, and what is missing"
-        ),
+        "doctor": CommandRow("lexvl_anserini.doctor", ANALYSE, "Whether everything runs here, and what is missing"),
     },
 )
 

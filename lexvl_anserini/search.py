@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any, Literal, NamedTuple
@@ -18,11 +18,14 @@ from lexvl_anserini.engines.approximation import measured_recall
 from lexvl_anserini.engines.index_folder import BuiltIndex, index_manifest, read_report
 from lexvl_anserini.engines.opening import index_path
 from lexvl_anserini.ground.errors import LexvlError, UsageError
+from lexvl_anserini.ground.manifest import Manifest
+from lexvl_anserini.ground.records import Topic
 from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.clauses import All, Clause, Not, Query, Term, TreeQuery
 from lexvl_anserini.queries.parser import parse
 from lexvl_anserini.queries.query_source import (
     TYPED,
+    TopicSource,
     check_readable,
     check_terms,
     topic_source,
@@ -62,57 +65,116 @@ class Shown(NamedTuple):
     cut: Cut | None
 
 
-@cli.expanded
-def command(
-    index: Annotated[str, typer.Option(help="Folder that index wrote, or URL of an index in a store.")],
+@dataclass(frozen=True)
+class QueryOptions:
+    """What is searched: topics, or one query that the user types."""
+
+    index: Annotated[str, typer.Option(help="Folder that index wrote, or URL of an index in a store.")]
     topics: Annotated[
         str | None,
         typer.Option(help="dataset/split, a topics file, or encoded queries Q.jsonl; default the corpus's own."),
-    ] = None,
+    ] = None
     split: Annotated[
         str | None, typer.Option(help="Split of the topics' dataset; default the corpus's, else test.")
-    ] = None,
-    query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None,
+    ] = None
+    query: Annotated[str | None, typer.Option(help="Search this text and print the hits.")] = None
     query_image: Annotated[
         str | None,
         typer.Option(help="Search this image and print the hits; for encoders whose query side reads images."),
-    ] = None,
+    ] = None
     match: Annotated[
         str | None,
         typer.Option(help="Search this expression over terms, '+dog -cat sea^3', without an encoder; print the hits."),
-    ] = None,
+    ] = None
     interactive: Annotated[
         bool,
         typer.Option("--interactive", help="Read texts from standard input, one a line, and print the hits of each."),
-    ] = False,
-    output: Annotated[Path | None, typer.Option(help="Run to write; default runs/<corpus>.<encoder>.trec.")] = None,
-    output_format: Annotated[Literal["trec", "msmarco"], typer.Option(help="Format of the run.")] = "trec",
-    hits: Annotated[int | None, typer.Option(min=1, help="Hits per topic; default 1000, of one query 10.")] = None,
+    ] = False
+
+    def choose(self, output: Path | None) -> tuple[str, str]:
+        """Returns the option and the value of the query that the user types; `topics` where there is none.
+
+        Raises:
+            UsageError: two of the options have values, the query is empty, or it has an output.
+        """
+        values = {"query": self.query, "query-image": self.query_image, "match": self.match, "topics": self.topics}
+        values["interactive"] = "each line" if self.interactive else None
+        named = [(name, value) for name, value in values.items() if value is not None]
+        (name, value), *others = named or [("topics", "")]
+        if others:
+            raise UsageError(f"--{name} and --{others[0][0]} exclude each other; give one of them")
+        if name != "topics":
+            if self.split is not None:
+                raise UsageError(f"--split is of topics, --{name} is one query; leave out one of them")
+            if output is not None or (name == "query" and not value.strip()):
+                raise UsageError(
+                    f"--{name} prints the hits of one query; it cannot be empty, and --output needs --topics"
+                )
+        return name, value
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a document must match; scores do not change."""
+
     where: Annotated[
         list[str] | None,
         typer.Option(
             help="Only documents that match: terms, metadata and ids, 'sea AND NOT cat', 'meta.year:[2010 TO 2020]'; "
             "repeatable. Scores stay."
         ),
-    ] = None,
-    require: Annotated[list[str] | None, typer.Option(help="Only documents with this term; repeatable.")] = None,
-    forbid: Annotated[list[str] | None, typer.Option(help="Only documents without this term; repeatable.")] = None,
-    search: Search = Search(),
+    ] = None
+    require: Annotated[list[str] | None, typer.Option(help="Only documents with this term; repeatable.")] = None
+    forbid: Annotated[list[str] | None, typer.Option(help="Only documents without this term; repeatable.")] = None
+
+    def join(self, fields: Collection[str] = ()) -> Clause | None:
+        """Joins the conditions to one tree, for an index of these fields; None without conditions."""
+        expressions = (parse(expression, fields) for expression in self.where or ())
+        terms = (*map(Term, self.require or ()), *(Not(Term(term)) for term in self.forbid or ()))
+        clauses: list[Clause] = [*expressions, *terms]
+        return clauses[0] if len(clauses) == 1 else All(tuple(clauses)) if clauses else None
+
+    def note(self) -> dict[str, list[str]]:
+        """Returns the conditions, for a run's manifest."""
+        return {name: values for name, values in vars(self).items() if values}
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Where the run goes, and what its lists hold."""
+
+    output: Annotated[Path | None, typer.Option(help="Run to write; default runs/<corpus>.<encoder>.trec.")] = None
+    output_format: Annotated[Literal["trec", "msmarco"], typer.Option(help="Format of the run.")] = "trec"
+    hits: Annotated[int | None, typer.Option(min=1, help="Hits per topic; default 1000, of one query 10.")] = None
     remove_query: Annotated[
         bool | None,
         typer.Option(
             "--remove-query/--no-remove-query",
             help="Leave out the document whose id is the topic's; default the dataset's rule (on for those of BEIR).",
         ),
-    ] = None,
+    ] = None
     strict_scores: Annotated[
         bool,
         typer.Option("--strict-scores", help="Lower tied scores by an ulp, for evaluators that order ties themselves."),
-    ] = False,
+    ] = False
+
+    def name_run(self, manifest: Manifest) -> Path:
+        """Names the run of an index with this manifest."""
+        suffix = "trec" if self.output_format == "trec" else "tsv"
+        return self.output or Path("runs") / f"{cli.file_name(manifest.corpus.name)}.{manifest.encoder.name}.{suffix}"
+
+
+@cli.expanded
+def command(
+    queries: QueryOptions,
+    runs: RunOptions,
+    filters: Filters,
+    search: Search,
     texts: Annotated[
         bool, typer.Option("--texts", help="For one query: print each hit's text, from the index or its corpus.")
     ] = False,
-    encoder: EncoderChanges = EncoderChanges(),
+    *,
+    encoder: EncoderChanges,
     settings: cli.Settings = None,
     data_dir: cli.DataDir = None,
     manifest: cli.ShardsManifest = None,
@@ -126,90 +188,75 @@ def command(
 
     Example: python -m lexvl_anserini.search --index indexes/demo --topics demo/test --output runs/demo.trec
     """
-    typed = {"topics": topics, "query": query, "query-image": query_image, "match": match}
-    name, value = choose_query({**typed, "interactive": "each line" if interactive else None}, split, output)
+    name, value = queries.choose(runs.output)
     if search.passages and texts:
         raise UsageError("--texts prints the texts of an index's documents, which --passages groups; leave out one")
-    path = index_path(index)
+    path = index_path(queries.index)
     built = BuiltIndex(path, index_manifest(path, manifest))
-    shown = Shown(hits or DEFAULT_HITS_SHOWN, texts, data_dir, style, search.min_score)
-    depth = hits or DEFAULT_HITS if name == "topics" else shown.hits
-    conditions = {"where": where, "require": require, "forbid": forbid}
-    note = {key: values for key, values in conditions.items() if values} | search.note()
-    if search.approximate is not None:
-        note["approximate"] = measured_recall(read_report(path), path, search.approximate, depth)
-    fields = built.manifest.fields
-    condition = build_filter(where or (), require or (), forbid or (), fields)
-    search = replace(search, where=condition, batch_size=batch_size)
-    vocabulary, tree = vocabulary_file(path, manifest), None if match is None else parse(match, fields)
+    fields, vocabulary = built.manifest.fields, vocabulary_file(path, manifest)
+    tree = None if queries.match is None else parse(queries.match, fields)
+    search = replace(search, where=filters.join(fields), batch_size=batch_size)
     check_kind(built.manifest, path, search)
-    for clause in filter(None, (tree, condition)):
+    for clause in filter(None, (tree, search.where)):
         check_terms(clause, vocabulary, built.manifest)
     searcher = Searcher(built, encoder=replace(encoder, options=cli.parse_settings(settings or ())))
-    if name != "topics":
+    if name == "topics":
+        source = topic_source(queries.topics, path, built.manifest, data_dir, vocabulary, queries.split)
+        request = plan_topics(searcher, source, runs, filters, search)
+        target = runs.name_run(built.manifest)
         if dry_run:
-            cli.print_rows({"index": str(path), "documents": built.documents, name: value}, style)
-        elif interactive:
-            answer_lines(searcher, search, shown)
+            rows = describe_plan(built, request, source.count())
+            cli.print_rows({"run": str(target), **rows, "finished": is_finished(target, request, overwrite)}, style)
         else:
-            question = TreeQuery(TYPED, tree) if tree else typed_topic(query, query_image)
-            with searcher:
-                answer = answer_query(searcher, question, search, shown.hits)
-            show(answer, built, shown)
-        return
-    source = topic_source(topics, path, built.manifest, data_dir, vocabulary, split)
-    remove = source.remove_query if remove_query is None else remove_query
-    request = plan_run(searcher, source, depth, remove, strict_scores, output_format, note)
-    target = output or name_run(built, output_format)
-    if dry_run:
-        finished = is_finished(target, request, overwrite)
-        cli.print_rows({"run": str(target), **describe_plan(built, request, source.count()), "finished": finished}, style)
-        return
+            write_topics(searcher, source, search, request, target, overwrite, style)
+    elif dry_run:
+        cli.print_rows({"index": str(path), "documents": built.documents, name: value}, style)
+    else:
+        shown = Shown(runs.hits or DEFAULT_HITS_SHOWN, texts, data_dir, style, search.min_score)
+        if search.approximate is not None:
+            measured_recall(read_report(path), path, search.approximate, shown.hits)
+        if queries.interactive:
+            answer_lines(searcher, search, shown)
+            return
+        query = TreeQuery(TYPED, tree) if tree else typed_topic(queries.query, queries.query_image)
+        with searcher:
+            answer = answer_query(searcher, query, search, shown.hits)
+        show(answer, built, shown)
+
+
+def plan_topics(
+    searcher: Searcher, source: TopicSource, runs: RunOptions, filters: Filters, search: Search
+) -> RunManifest:
+    """Describes the run of the topics of a source."""
+    depth, note = runs.hits or DEFAULT_HITS, {**filters.note(), **search.note()}
+    if search.approximate is not None:
+        path = searcher.index.path
+        note["approximate"] = measured_recall(read_report(path), path, search.approximate, depth)
+    remove = source.remove_query if runs.remove_query is None else runs.remove_query
+    return plan_run(searcher, source, depth, remove, runs.strict_scores, runs.output_format, note)
+
+
+def write_topics(
+    searcher: Searcher,
+    source: TopicSource,
+    search: Search,
+    request: RunManifest,
+    run: Path,
+    overwrite: bool,
+    style: str,
+) -> None:
+    """Searches the topics of a source, writes their run, and prints its counts; a finished run stays as it is."""
 
     def write() -> RunManifest:
         # A file of encoded queries may have millions of lines, and is not read twice for a total.
         total = None if source.encoded else source.count()
-        with cli.progress_bar(f"search {path}", total, "topics") as progress:
-            return write_index_run(searcher, source, search, request, target, progress)
+        with cli.progress_bar(f"search {searcher.index.path}", total, "topics") as progress:
+            return write_index_run(searcher, source, search, request, run, progress)
 
-    written = ensure_run(target, request, overwrite, write)
+    written = ensure_run(run, request, overwrite, write)
     if without := written.counts.topics_without_hits:
         log.warning("%d of %d topics have no hit: no line in the run", without, written.counts.topics)
-    cli.print_rows({"run": str(target), **written.counts}, style)
-
-
-def choose_query(values: Mapping[str, str | None], split: str | None, output: Path | None) -> tuple[str, str]:
-    """Returns the option and the value of a query that the user typed; `topics` where there is none.
-
-    Raises:
-        UsageError: two of the options have values, the query is empty, or it has an output.
-    """
-    named = [(name, value) for name, value in values.items() if value is not None] or [("topics", "")]
-    (name, value), *others = sorted(named, key=lambda item: item[0] == "topics")
-    if others:
-        raise UsageError(f"--{name} and --{others[0][0]} exclude each other; give one of them")
-    if name != "topics":
-        if split is not None:
-            raise UsageError(f"--split is of topics, --{name} is one query; leave out one of them")
-        if output is not None or (name == "query" and not value.strip()):
-            raise UsageError(f"--{name} prints the hits of one query; it cannot be empty, and --output needs --topics")
-    return name, value
-
-
-def build_filter(
-    where: Sequence[str], require: Sequence[str], forbid: Sequence[str], index_fields: Collection[str] = ()
-) -> Clause | None:
-    """Joins what a document must match: expressions, terms it must have, terms it must not have; None if nothing."""
-    expressions = (parse(expression, index_fields) for expression in where)
-    clauses: list[Clause] = [*expressions, *map(Term, require), *(Not(Term(term)) for term in forbid)]
-    return clauses[0] if len(clauses) == 1 else All(tuple(clauses)) if clauses else None
-
-
-def name_run(built: BuiltIndex, output_format: str) -> Path:
-    """Names the run of an index, where the user does not."""
-    suffix = "trec" if output_format == "trec" else "tsv"
-    manifest = built.manifest
-    return Path("runs") / f"{cli.file_name(manifest.corpus.name)}.{manifest.encoder['name']}.{suffix}"
+    cli.print_rows({"run": str(run), **written.counts}, style)
 
 
 def describe_plan(built: BuiltIndex, request: RunManifest, topics: int) -> dict[str, Any]:
@@ -230,7 +277,7 @@ def describe_plan(built: BuiltIndex, request: RunManifest, topics: int) -> dict[
 
 def answer_query(searcher: Searcher, query: Query, search: Search, hits: int) -> RankedList:
     """Searches a typed query: a query tree, or a topic that is encoded first."""
-    if not isinstance(query, TreeQuery):
+    if isinstance(query, Topic):
         check_readable(query, searcher.model)
     [answer] = searcher.lists([query], hits, search)
     return answer

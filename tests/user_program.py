@@ -30,7 +30,7 @@ from lexvl_anserini.ground.manifest import Manifest
 from lexvl_anserini.ground.progress import progress_bar
 from lexvl_anserini.ground.records import Measurement
 from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.searching.index import Index
+from lexvl_anserini.searching.searcher import Index
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lexvl_anserini.cli import MovedCheckpoint, MovedTokenizer
 from lexvl_anserini.cli import Device as DeviceOption
+from lexvl_anserini.cli import MovedCheckpoint, MovedTokenizer
 from lexvl_anserini.data.entries import log_once
 from lexvl_anserini.encoders.cards import remark_on
 from lexvl_anserini.encoders.encoder import Encoder

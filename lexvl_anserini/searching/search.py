@@ -27,8 +27,10 @@ SCALE = float(1 << 48)
 
 # The names of settings in a run's manifest, among the options of the encoder.
 NOTED = frozenset(
-    "where require forbid only_terms without_terms query_terms threshold two_phase text_weight feedback rm3 "
-    "approximate passages min_score".split()
+    (
+        *("where", "require", "forbid", "only_terms", "without_terms", "query_terms", "threshold", "two_phase"),
+        *("text_weight", "feedback", "rm3", "approximate", "passages", "min_score"),
+    )
 )
 
 # The settings that need the vectors of an impact index.

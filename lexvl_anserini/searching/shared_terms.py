@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -123,7 +123,8 @@ def explain_documents(
     for doc_id in doc_ids:
         impacts = (impacts_of or engine.impacts)(doc_id, terms)
         score = scores.get(doc_id, 0)
-        shared = find_shared_terms(clause, impacts, fields) if doc_id in scores or isinstance(query, ImpactQuery) else []
+        adds = doc_id in scores or isinstance(query, ImpactQuery)
+        shared = find_shared_terms(clause, impacts, fields) if adds else []
         if isinstance(query, ImpactQuery):
             total = sum(term.product for term in shared)
             if total != score:

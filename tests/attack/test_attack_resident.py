@@ -28,7 +28,7 @@ from lexvl_anserini.engines.resident.layout import BLOCK, WIDTHS
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import append_index, build_index, delete_documents, repair_index
-from lexvl_anserini.searching.retrieval import search_index
+from lexvl_anserini.searching.searcher import search_index
 from tests.attack.test_attack_corruption import pairs
 from tests.attack.test_attack_search import bound_of, drawn, expected, some_query
 from tests.engines.test_resident import resident_of, searched

@@ -33,8 +33,7 @@ from lexvl_anserini.searching.building import (
     delete_documents,
     repair_index,
 )
-from lexvl_anserini.searching.retrieval import search_index
-from lexvl_anserini.searching.searcher import SearchCost
+from lexvl_anserini.searching.searcher import SearchCost, search_index
 from lexvl_plugins.exchange import ciff_writing
 
 MORE = [("e1", {"t1": 250, "t2": 3}), ("d3", {"t1": 9})]

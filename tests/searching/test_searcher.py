@@ -18,8 +18,8 @@ from lexvl_anserini.ground.vocabulary import Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
 from lexvl_anserini.searching import searcher as searching
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
-from lexvl_anserini.searching.refine import Refinement
+from lexvl_anserini.searching.search import Search
+from lexvl_anserini.searching.searcher import Index
 
 TERMS = ["cat", "dog"]
 DOCUMENTS: Documents = [("d1", {"cat": 2, "dog": 1}), ("d2", {"dog": 3})]
@@ -64,8 +64,8 @@ def test_one_opening_answers_all_forms_of_queries(built, openings):
         assert ids(searcher.search(TreeQuery("q", Term("cat")), k=1)) == [("d1", 2)]
         lists = searcher.search([ImpactQuery("a", {"cat": 1}), ImpactQuery("b", {"dog": 1})], k=1)
         assert [ids(hits) for hits in lists] == [[("d1", 2)], [("d2", 3)]]
-        without = Refinement(without_terms=frozenset({"dog"}))
-        assert ids(searcher.search(ImpactQuery("q", {"dog": 2, "cat": 1}), refinement=without)) == [("d1", 2)]
+        without = Search(without_terms=frozenset({"dog"}))
+        assert ids(searcher.search(ImpactQuery("q", {"dog": 2, "cat": 1}), **vars(without))) == [("d1", 2)]
         assert openings == ["open"]
     assert openings == ["open", "close"]
 

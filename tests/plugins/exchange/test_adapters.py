@@ -15,13 +15,13 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from lexvl_anserini.searching.index import Index
 
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.index import Index
 from lexvl_anserini.shards.layout import Layout
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.exchange.adapters.indexed_corpus import IndexedCorpus, by_query

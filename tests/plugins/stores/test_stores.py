@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from brute_force import Doc, Oracle
+from lexvl_anserini.searching.retrieval import search_index
 from memory_engine import exact_lists
 from shard_folders import Documents, write_shards
 from store_servers import KINDS, UrlOf, clear, drop_document, killed_build, make_foreign, opened, serving, tables_of
@@ -46,7 +47,6 @@ from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.search import command as search_command
 from lexvl_anserini.searching.building import append_index, build_index
 from lexvl_anserini.searching.refine import Refinement, TwoPhase
-from lexvl_anserini.searching.retrieval import search_index
 from lexvl_anserini.searching.shared_terms import explain
 from lexvl_anserini.shards.reading import read_vocabulary
 from lexvl_plugins.stores import folder as notes

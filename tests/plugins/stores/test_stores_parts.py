@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lexvl_anserini.searching.retrieval import search_index
 from store_servers import MemoryStore, UrlOf, serving
 from tests.doors.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
@@ -26,7 +27,6 @@ from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.runs.order import ranked
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.retrieval import search_index
 from lexvl_plugins.exchange.sharing.indexes import checked_index
 from lexvl_plugins.stores.building import load
 from lexvl_plugins.stores.fetching import best_hits, dot, top
