@@ -514,8 +514,10 @@ def search_index(
         ArtefactError: not an index, or its vocabulary is not the model's.
         UsageError: a topic that the encoder cannot read, or a query of another kind than the index.
     """
+    check_count("hits", hits)
+    search = Search(**settings)
     searcher = Searcher(index, model, EncoderChanges(device=device), manifest)
-    return close_after(searcher, searcher.lists(topics, hits, Search(**settings), cost))
+    return close_after(searcher, searcher.lists(topics, hits, search, cost))
 
 
 def close_after(searcher: Searcher, lists: Iterator[RankedList]) -> Iterator[RankedList]:

@@ -47,9 +47,15 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "index"
 
 
+def toy_of_digest(*arguments: Any) -> Toy:
+    toy = Toy()
+    toy.vocabulary = SimpleNamespace(digest=arguments[-1])  # type: ignore[assignment]
+    return toy
+
+
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query_encoder, "load_encoder_of", lambda *args, **options: Toy())
+    monkeypatch.setattr(query_encoder, "load_encoder_of", toy_of_digest)
     monkeypatch.setattr(lexvl_anserini.searching.shared_terms, "encode_queries", encode)
 
 
@@ -79,6 +85,7 @@ def test_unknown_documents_and_other_kinds(index: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is text; only the score of an impact index is a sum over terms"):
         Searcher(tmp_path / "index").explain(Topic("q", "dog"), ["d1"])
     model: Any = SimpleNamespace(name="toy", kind="impact", query=SimpleNamespace(read_topic=read_image_of))
+    model.vocabulary = SimpleNamespace(digest=index_manifest(index).vocabulary_digest)
     with pytest.raises(UsageError, match="encoder 'toy' reads images, and the query is a text"):
         Searcher(index, model).explain("dog")
 

@@ -191,8 +191,8 @@ def test_where_rm3_is_searched_and_where_it_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is text; terms, filters, feedback"):
             searcher.search("dog", rm3=10, query_terms=2)
         with pytest.raises(UsageError, match="is text; .*shares of a bound"):
-            searcher.search("dog", **vars(expand), min_score=parse_cut("20%"))
-        assert searcher.search("dog", **vars(expand), min_score=parse_cut("99")).doc_ids == []
+            searcher.search("dog", rm3=2, rm3_terms=2, min_score=parse_cut("20%"))
+        assert searcher.search("dog", rm3=2, rm3_terms=2, min_score=parse_cut("99")).doc_ids == []
     with pytest.raises(UsageError, match="no term vectors, which RM3 reads; build it again.*--term-vectors"):
         Searcher(tmp_path / "plain" / "index").search("dog", **vars(expand))
     with pytest.raises(UsageError, match="documents in passages have none"):

@@ -138,7 +138,7 @@ def test_a_text_is_searched_in_both_fields(built: Path) -> None:
 
 def test_an_explanation_names_fields(built: Path) -> None:
     [first, *_] = Searcher(built).explain("red boat")
-    by_field = first.by_field()
+    by_field = first.sum_fields()
     assert (first.doc_id, set(by_field), sum(by_field.values())) == ("d4", {"text", "bag"}, first.score)
     assert {term.field for term in first.terms} == {"text", "bag"}
     assert all(term.term.startswith(f"{term.field}:") for term in first.terms)

@@ -106,7 +106,7 @@ def test_an_encoder_of_other_terms_is_refused_before_the_index_is_opened(built, 
 
 def test_an_index_keeps_its_searcher_until_it_is_replaced(built, openings, tmp_path):
     query = ImpactQuery("q", {"dog": 1})
-    index = Index.of(Searcher(built).index)
+    index = Index(built, Searcher(built).index.manifest)
     for _ in range(3):
         assert ids(index.search(query)) == [("d2", 3), ("d1", 1)]
     assert openings == ["open"]
