@@ -150,7 +150,7 @@ def damaged_and_repaired(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(verifying, "VERIFIED_BYTES", random.choice([0, 1 << 30]))
             patch.setenv(choosing.VARIABLE, random.choice(choosing.CHOICES))
-            patch.setattr(choosing, "WORTH_S", 0)
+            patch.setattr(choosing, "SMALL", random.choice([0, choosing.SMALL]))
             try:
                 assert lists_of(index, queries, hits) == products
             except LexvlError as error:

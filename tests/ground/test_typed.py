@@ -187,7 +187,7 @@ def test_numbers_at_the_border_of_the_library(tmp_path: Path, number: Any) -> No
     calls: dict[str, list[Any]] = {
         "hits": [
             lambda: next(search_index(nothing, topics, hits=number)),
-            lambda: Searcher.explain(None, topics[0], hits=number)  # type: ignore[arg-type],
+            lambda: Searcher.explain(None, topics[0], hits=number),  # type: ignore[arg-type]
             lambda: next(fuse_runs([nothing], Fusion(), hits=number)),
             lambda: next(hybrid_lists([], {}, [], hits=number)),
         ],
