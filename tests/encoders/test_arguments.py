@@ -29,14 +29,6 @@ def test_tensors_are_those_of_sentence_transformers(model):
     assert as_tensor(dense).tolist() == [0.0, 1.0, 2.0]
 
 
-def test_tensors_are_searched_by_semantic_search_lucene(model):
-    from lexvl_plugins.exchange.adapters.sentence_transformers_search import semantic_search_lucene
-
-    queries = model.encode_query(["dog", "red"], convert_to_tensor=True)
-    found, _ = semantic_search_lucene(queries, model.encode_document(TEXTS, convert_to_tensor=True))
-    assert [[hit["corpus_id"] for hit in hits] for hits in found] == [[0], [2]]
-
-
 def test_progress_is_shown_on_request(model, caplog, monkeypatch):
     from lexvl_anserini.ground import progress
 

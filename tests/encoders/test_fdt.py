@@ -14,6 +14,7 @@ import torch
 from checkout import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import CLIPTextConfig, CLIPTextModelWithProjection
 
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.encoders.checkpoints.clip_layout import name_in_file, stored
@@ -29,8 +30,6 @@ from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, one_crop
 from lexvl_anserini.encoders.parts.towers import Batch
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
-from lexvl_plugins.train.images.fdt_networks import clip_texts
-from lexvl_plugins.train.model_settings import BpeTextSettings
 
 RUN = "checkpoints/ckpt_37800.pth.tar"
 
@@ -103,8 +102,10 @@ def swin_run(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray], dict[str, tor
     arrays = dict(np.load(GOLDEN / "fdt/swin-tiny.npz"))
     weights = {key[2:]: torch.from_numpy(value) for key, value in arrays.items() if key.startswith("w/")}
     (tmp_path / "bpe.txt").write_text("#version\nr e\n")
-    settings = BpeTextSettings(merges="bpe.txt", max_length=8, width=8, layers=1, heads=2)
-    texts = stored(clip_texts(settings, 516, 6).state_dict(), partial(name_in_file, declip=True))
+    shape = {"hidden_size": 8, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    network = CLIPTextModelWithProjection(CLIPTextConfig(vocab_size=516, max_position_embeddings=8, **shape))
+    network.text_projection = torch.nn.Linear(8, 6)  # with a bias, as DeCLIP's
+    texts = stored(network.state_dict(), partial(name_in_file, declip=True))
     query_map = {f"txt_query_model.{key}": value for key, value in QueryMap(8, 12).state_dict().items()}
     weights |= {**texts, **query_map, "logit_scale": torch.ones(1)}
     config = {"model": {"kwargs": {"text_encode": {"bpe_path": "bpe.txt", "transformer_heads": 2}}}}

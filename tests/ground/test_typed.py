@@ -253,7 +253,7 @@ def test_a_first_argument_of_another_type(name: str, value: Any) -> None:
         ("load_encoder", {"name": "bm25", "checkpoint": 3}),
         ("load_encoder", {"name": "bm25", "runtime": None}),
         ("build_index", {"shards": "x", "index": 3}),
-        ("write_impacts", {"dataset": lexvl_anserini.load_dataset("samples"), "model": 3, "output": "x"}),
+        ("write_impacts", {"dataset": lexvl_anserini.load_dataset("demo"), "model": 3, "output": "x"}),
         ("Searcher", {"index": "x", "manifest": 3}),
         ("Searcher", {"index": "x", "model": 3}),
         ("as_frame", {"rankings": [[3]]}),

@@ -15,7 +15,6 @@ import pytest
 
 from lexvl_anserini.ground import user_folders
 from lexvl_anserini.ground.user_folders import cache_folder, expanded_path, home_folder, kernels_folder, private_folder
-from lexvl_plugins.cluster import places
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 UID = 54321
@@ -42,7 +41,7 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(uid: object) -> None:
         raise KeyError(uid)
 
-    for name in ("HOME", "LEXVL_DATA", "LEXVL_STORAGE"):
+    for name in ("HOME", "LEXVL_DATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
 
@@ -70,7 +69,6 @@ def test_without_a_home_folder(homeless: None, temporary: Path, caplog: pytest.L
     assert expanded_path("~/pictures") == private / "pictures"
     assert expanded_path("~nobody-of-this-name/a") == Path("~nobody-of-this-name/a")
     assert cache_folder() == private / ".cache/lexvl"
-    assert places.with_urls(f"{private}/.cache/lexvl/storage/s3/bucket/x") == "s3://bucket/x"
     assert [record.getMessage() for record in caplog.records] == [
         f"{private}: keeps what belongs in a home folder; set HOME to a folder that can be written"
     ]
@@ -111,7 +109,6 @@ def test_a_folder_of_the_private_name_that_others_can_write(kind: str, tmp_path:
 def test_no_temporary_folder(homeless: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_folders, "gettempdir", lambda: f"{os.devnull}/none")
     assert not user_folders.can_write(cache_folder())
-    assert not places.storage_root().exists()
 
 
 @pytest.fixture

@@ -52,9 +52,9 @@ from lexvl_anserini.engines.lucene.writing import (
     sources_of,
     write_lucene,
 )
+from lexvl_anserini.engines.opening import verified
 from lexvl_anserini.engines.resident.choosing import Resident, lacks_kernels, usable
 from lexvl_anserini.engines.resident.layout import REMEDY, read_contents
-from lexvl_anserini.engines.opening import verified
 from lexvl_anserini.engines.verifying import Reading, Verification
 from lexvl_anserini.ground.errors import ArtefactError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import Manifest

@@ -62,7 +62,7 @@ def test_costs_of_merging():
 
 @pytest.mark.heavy
 def test_a_cluster_with_killed_nodes_makes_the_same_bytes(tmp_path, capsys):
-    import ray_nodes  # skips where Ray is not installed
+    from tests.plugins.cluster import ray_nodes  # skips where Ray is not installed
 
     assert ray_nodes.ray
     command(what="demo", output=tmp_path, pictures=PICTURES, parts=6, kill=True, style="json")

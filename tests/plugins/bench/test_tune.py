@@ -11,7 +11,6 @@ import pytest
 from shard_folders import jsonl, write_shards, write_text_shards
 
 from eval.measures.names import parse_measure
-from eval.report.tables import tuning_table
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.fuse import command as fuse
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
@@ -35,6 +34,7 @@ from lexvl_plugins.bench.tune import (
     search_settings,
     simplex,
     tune,
+    tuning_table,
 )
 from tests.invoking import invoked
 

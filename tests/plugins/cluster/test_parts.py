@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from byte_towers import tree
-from tests.doors.test_cluster_plans import corpus_of
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encode import command as encode_command
@@ -18,16 +17,16 @@ from lexvl_anserini.encoders.loading import EncoderRequest
 from lexvl_anserini.ground.errors import ArtefactError, LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
-from lexvl_anserini.ground.registry import RUNNERS
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.searching.building import build_index, folders_of
-from lexvl_anserini.shards.collection import EncodedCollection
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster import parts
+from lexvl_plugins.cluster.collection import EncodedCollection
 from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts
 from lexvl_plugins.cluster.plans import plan_corpus
-from lexvl_plugins.cluster.runners import FailedPart, LocalRunner, current_runner, running_on
+from lexvl_plugins.cluster.runners import RUNNERS, FailedPart, LocalRunner, current_runner, running_on
+from tests.plugins.cluster.test_plans import corpus_of
 
 PARTS = 4
 SMALL = Layout(shard_size=3)

@@ -16,13 +16,13 @@ import time
 from importlib import import_module
 
 import pytest
-from ray_nodes import IMPORTED, kill_node, ray, running_cluster
 
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UnknownName, UsageError
 from lexvl_plugins.cluster import ray_connect
 from lexvl_plugins.cluster.ray_cluster import RayRunner
 from lexvl_plugins.cluster.ray_connect import NodeFacts, check_nodes, facts_here, refuse_open
 from lexvl_plugins.cluster.runners import FailedPart, RunnerSettings, all_results, running_on
+from tests.plugins.cluster.ray_nodes import IMPORTED, kill_node, ray, running_cluster
 
 
 @pytest.fixture(scope="module")

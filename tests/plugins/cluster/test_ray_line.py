@@ -15,13 +15,13 @@ import time
 
 import pytest
 from byte_towers import tree
-from ray_nodes import IMPORTED, kill_node, kill_process, running_cluster
 
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.engines.index_folder import read_report
 from lexvl_anserini.index import command as index
 from lexvl_anserini.search import command as search
 from lexvl_plugins.cluster.ray_cluster import RayRunner
+from tests.plugins.cluster.ray_nodes import IMPORTED, kill_node, kill_process, running_cluster
 
 WORDS = ["ash", "bay", "cat", "dog", "elm", "fig", "gem", "hat", "ice", "jam", "key", "lid", "map", "net", "oak", "pen"]
 DOCUMENTS, TOPICS, PARTS = 400, 80, 12

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from byte_towers import tree
-from tests.doors.test_cluster_plans import corpus_of
 
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.engines.index_folder import read_report
@@ -32,6 +31,7 @@ from lexvl_plugins.cluster.places import (
     with_urls,
 )
 from lexvl_plugins.cluster.storage import LISTING
+from tests.plugins.cluster.test_plans import corpus_of
 
 PARTS = 3
 
@@ -291,7 +291,7 @@ def test_the_line_over_s3(line, s3):
 @pytest.mark.heavy
 def test_the_line_over_s3_on_a_cluster_without_a_shared_disk(line, s3, tmp_path):
     """Each node has its own local copies: what one writes, another has from storage only."""
-    from ray_nodes import running_cluster
+    from tests.plugins.cluster.ray_nodes import running_cluster
 
     with running_cluster(own_storage=tmp_path / "nodes") as cluster:
         assert line(s3, runner="ray", address=cluster.address) == line(line.home / "disk")

@@ -231,11 +231,11 @@ class TestMTEB:
         """MTEB's task of ViDoRe over three pages in the tables of `vidore:FOLDER`, and our own run over them."""
         import datasets
         from mteb.tasks.retrieval.multilingual import vidore2_bench_retrieval as tasks
-        from page_tables import page, write_tables
 
         from lexvl_anserini import load_dataset, load_encoder
         from lexvl_plugins.pages.vidore import command
         from tests.invoking import invoked
+        from tests.plugins.pages.page_tables import page, write_tables
 
         write_tables(
             tmp_path / "pages",

@@ -134,3 +134,13 @@ def test_an_index_of_an_encoder_is_refused(tmp_path: Path, load: Any):
     index = index_of(load("bag-of-tokens", "splade/ckpt_bert"), [Document("d", text="a dog")], tmp_path)
     with pytest.raises(UsageError, match="an index of encoder 'bag-of-tokens', not of embeddings"):
         semantic_search_lucene(tensor(QUERIES), corpus_index=index)
+
+
+def test_our_encoders_give_tensors_that_are_searched(load):
+    model, texts = load("bag-of-tokens", "splade/ckpt_bert"), ["a dog runs", "", "red"]
+    queries, corpus = (
+        encode(texts, convert_to_tensor=True)
+        for encode, texts in ((model.encode_query, ["dog", "red"]), (model.encode_document, texts))
+    )
+    found, _ = semantic_search_lucene(queries, corpus)
+    assert [[hit["corpus_id"] for hit in hits] for hits in found] == [[0], [2]]

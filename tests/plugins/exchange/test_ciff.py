@@ -23,7 +23,7 @@ from lexvl_anserini.ground.progress import silent
 from lexvl_anserini.searching.building import build_index, delete_documents
 from lexvl_anserini.searching.searcher import Searcher
 from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
-from lexvl_plugins.exchange import ciff_reading
+from lexvl_plugins.exchange import ciff_reading, ciff_writing
 from lexvl_plugins.exchange.ciff_reading import CiffVectors
 from lexvl_plugins.exchange.ciff_writing import bytes_field, delimited, export_ciff, number_field, varying
 from lexvl_plugins.exchange.formats import import_file
@@ -133,6 +133,17 @@ def test_deleted_documents_are_left_out(tmp_path: Path) -> None:
     assert (rows["documents"], rows["terms"], rows["postings"], rows["impacts"]) == (3, 1, 2, 4)
     manifest = import_file(tmp_path / "file.ciff", tmp_path / "back")
     assert held(tmp_path / "back", manifest) == {"d1": {"a": 1}, "d3": {"a": 3}, "d4": {}}
+
+
+def test_an_index_with_marked_documents_is_exported_as_that_of_the_others(tmp_path: Path, monkeypatch: Any) -> None:
+    """Few deleted documents stay in the files, and have no place in an export."""
+    monkeypatch.setattr(ciff_writing, "_description", lambda index: "")
+    index = indexed(tmp_path / "all", MANY_DOCUMENTS)
+    delete_documents(index, ["d3", "d11", "d7"])
+    others = indexed(tmp_path / "others", [row for row in MANY_DOCUMENTS if row[0] not in ("d3", "d11", "d7")])
+    for folder in (index, others):
+        export_ciff(folder, folder / "x.ciff")
+    assert (index / "x.ciff").read_bytes() == (others / "x.ciff").read_bytes()
 
 
 def test_an_index_of_stock_is_exported_without_its_manifest(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_encoders import BERT, PUBLISHED, SPARSE, made_dense, made_twin, made_v_splade
+from tiny_encoders import BERT, PUBLISHED, SPARSE, made_dense, made_twin
 
 from lexvl_anserini import load_encoder
 from lexvl_anserini.data.dataset import load_dataset
@@ -33,6 +33,7 @@ from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.onnx.export_onnx import command as export_command
 from lexvl_plugins.onnx.exports import cached_export, export_of, is_sound
 from tests.invoking import invoked
+from tests.plugins.pages.v_splade_folders import write_export
 
 pytestmark = pytest.mark.extended
 
@@ -242,7 +243,7 @@ def test_queries_of_an_encoder_that_has_no_graphs(golden, tmp_path):
     """V-SPLADE's table has the weights of torch; its pages are refused, and the message names the way."""
     from lexvl_plugins.onnx.exporting import export
 
-    model = load_encoder("v-splade", str(made_v_splade(golden, tmp_path)), device="cpu")
+    model = load_encoder("v-splade", str(write_export(tmp_path / "v-splade")), device="cpu")
     export(model, tmp_path / "export", queries_only=True)
     found, expected = (
         one.encode_query(TEXTS) for one in (load_encoder("v-splade", str(tmp_path / "export"), runtime="onnx"), model)

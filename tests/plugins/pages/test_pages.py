@@ -7,11 +7,9 @@ import sys
 from importlib.util import find_spec
 from itertools import islice
 
-import page_faults
 import pytest
 from byte_towers import tree
 from corpus_folders import tar_of
-from pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, words_at
 from picture_towers import PictureTower
 from PIL import Image
 from word_towers import TEXT, lines, model_of
@@ -27,6 +25,8 @@ from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.pages import corpus, reading, worker
 from lexvl_plugins.pages.page import text_of
+from tests.plugins.pages import page_faults
+from tests.plugins.pages.pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, words_at
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(package) is None for package in ("pebble", "pypdfium2", "rapidocr")),

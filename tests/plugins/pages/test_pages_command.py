@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from pdf_files import locked_pdf, pdf_of, words_at
 from PIL import Image
 
 from lexvl_anserini.ground.errors import DataError, UsageError
@@ -16,6 +15,7 @@ from lexvl_plugins.pages import reading
 from lexvl_plugins.pages.answering import EDGE, INK, PageAlbum, framed, matched, snippet
 from lexvl_plugins.pages.page import Box, Word
 from lexvl_plugins.pages.pages import command
+from tests.plugins.pages.pdf_files import locked_pdf, pdf_of, words_at
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(package) is None for package in ("pebble", "pypdfium2", "rapidocr")),

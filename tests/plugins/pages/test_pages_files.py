@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_at
 from PIL import Image, ImageDraw, ImageFont
 
 from lexvl_anserini.data.pictures.references import PageReference, file_of, page_of
@@ -18,6 +17,7 @@ from lexvl_plugins.pages import pdf, scans
 from lexvl_plugins.pages.contents import LONGEST, count_pages, words_of
 from lexvl_plugins.pages.order import MOST_LINES, reading_order
 from lexvl_plugins.pages.page import OCR, TEXT_LAYER, Box, PageWords, Word, text_of
+from tests.plugins.pages.pdf_files import large_jpeg, locked_pdf, many_pages, pdf_of, stream, words_at
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(package) is None for package in ("pypdfium2", "rapidocr")),

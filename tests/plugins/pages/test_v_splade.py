@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.numpy import load_file, save_file
 from transformers import AutoTokenizer
-from v_splade_folders import PUBLISHED, TEMPLATE, Draws, add_modules, write_export
 
 from lexvl_anserini.encoders.checkpoints.filenames import model_files
 from lexvl_anserini.encoders.loading import load_encoder
@@ -24,6 +23,7 @@ from lexvl_anserini.ground.errors import CheckpointError, InstallationError, Usa
 from lexvl_plugins.pages import v_splade
 from lexvl_plugins.pages.tiles import Tiles
 from lexvl_plugins.pages.v_splade_layout import PageShape, image_shapes, linear, norm, text_shapes
+from tests.plugins.pages.v_splade_folders import PUBLISHED, TEMPLATE, Draws, add_modules, write_export
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import logging
 import time
 
 import pytest
-from served_colours import index_pictures, load, running
 
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.searching import searcher
@@ -17,6 +16,7 @@ from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.access import KEY_NAME, ApiKeys, guard_address
 from lexvl_plugins.serve.serve import command
 from tests.invoking import invoked
+from tests.plugins.serve.served_colours import index_pictures, load, running
 
 FIRST, SECOND = "first-0123456789", "second-0123456789"
 QUESTION = json.dumps({"index": "colours", "text": "red"})

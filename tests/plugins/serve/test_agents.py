@@ -13,7 +13,8 @@ from typing import Any
 import anyio
 import PIL.Image
 import pytest
-from served_colours import CAPTION, DENSE, index_pictures, index_texts, load, running
+
+from tests.plugins.serve.served_colours import CAPTION, DENSE, index_pictures, index_texts, load, running
 
 pytest.importorskip("mcp", reason="the SDK of the Model Context Protocol")
 

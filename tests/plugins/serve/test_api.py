@@ -13,7 +13,6 @@ from urllib.parse import quote, urlencode
 import PIL.Image
 import pytest
 from colour_towers import painted
-from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
@@ -22,6 +21,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.serve import limits, opened
 from lexvl_plugins.serve.opened import served_indexes
+from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 
 def png(picture) -> bytes:

@@ -18,10 +18,10 @@ from types import SimpleNamespace
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 from lexvl_anserini.searching import searcher
 from lexvl_plugins.serve.access import ApiKeys
+from tests.plugins.serve.served_colours import CAPTION, DENSE, HOSTILE, PICTURES, index_pictures, load, running
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

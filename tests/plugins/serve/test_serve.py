@@ -11,7 +11,6 @@ from functools import partial
 from urllib.request import urlopen
 
 import pytest
-from served_colours import DENSE, index_pictures, index_texts, load, running
 
 from lexvl_anserini.engines.opening import target_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
@@ -20,6 +19,7 @@ from lexvl_anserini.searching.building import build_index
 from lexvl_plugins.serve.opened import served_indexes
 from lexvl_plugins.serve.serve import command
 from tests.invoking import invoked
+from tests.plugins.serve.served_colours import DENSE, index_pictures, index_texts, load, running
 
 invoke = partial(invoked, command)
 

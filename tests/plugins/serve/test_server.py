@@ -9,12 +9,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from served_colours import PICTURES, index_pictures, load, running
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.searching import searcher
 from lexvl_plugins.serve import limits
 from lexvl_plugins.serve.server import Guard, listening, url_of
+from tests.plugins.serve.served_colours import PICTURES, index_pictures, load, running
 
 QUESTION = json.dumps({"index": "colours", "text": "red"})
 

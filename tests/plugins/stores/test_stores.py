@@ -18,7 +18,6 @@ from brute_force import Doc, Oracle
 from lexvl_anserini.searching.retrieval import search_index
 from memory_engine import exact_lists
 from shard_folders import Documents, write_shards
-from store_servers import KINDS, UrlOf, clear, drop_document, killed_build, make_foreign, opened, serving, tables_of
 from typer.testing import CliRunner
 
 from lexvl_anserini.cli import make_app
@@ -51,6 +50,17 @@ from lexvl_anserini.searching.shared_terms import explain
 from lexvl_anserini.shards.reading import read_vocabulary
 from lexvl_plugins.stores import folder as notes
 from tests.invoking import invoked
+from tests.plugins.stores.store_servers import (
+    KINDS,
+    UrlOf,
+    clear,
+    drop_document,
+    killed_build,
+    make_foreign,
+    opened,
+    serving,
+    tables_of,
+)
 
 TERMS = [f"t{number}" for number in range(40)] + ["日本", "a.b", "😀"]
 

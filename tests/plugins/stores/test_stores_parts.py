@@ -17,10 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lexvl_anserini.searching.retrieval import search_index
-from store_servers import MemoryStore, UrlOf, serving
-from tests.doors.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
-from lexvl_anserini.engines.opening import index_path, is_store_url
+from lexvl_anserini.engines.opening import find_urls, index_path
 from lexvl_anserini.ground.errors import ArtefactError, MissingExtra, StoreError, UsageError
 from lexvl_anserini.ground.manifest import read_manifest
 from lexvl_anserini.ground.progress import silent
@@ -34,6 +32,8 @@ from lexvl_plugins.stores.folder import FILES, Notes, folder_of, write_folder
 from lexvl_plugins.stores.opensearch import OpenSearchStore, unpacked
 from lexvl_plugins.stores.store import StoreRow
 from lexvl_plugins.stores.urls import StorePlace, parse_url
+from tests.plugins.stores.store_servers import MemoryStore, UrlOf, serving
+from tests.plugins.stores.test_stores import DOCUMENTS, QUERIES, VECTORS, small
 
 # No server has port 1: connections are refused.
 CLOSED = {
@@ -66,14 +66,14 @@ def test_urls(given: str, engine: str, where: tuple[str, int, str], text: str) -
     place = parse_url(given)
     assert (place.engine, (place.host, place.port, place.path), str(place)) == (engine, where, text)
     # A path of the standard library holds the URL with single slashes.
-    assert is_store_url(Path(given)) and parse_url(Path(given)) == place and parse_url(text) == place
+    assert find_urls(Path(given)) and parse_url(Path(given)) == place and parse_url(text) == place
 
 
 def test_a_folder_of_the_working_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert str(parse_url("qdrant+file:a/b/demo")) == f"qdrant+file:{tmp_path}/a/b/demo"
     assert parse_url("qdrant+edge:demo").path == str(tmp_path)
-    assert not is_store_url("indexes/demo") and not is_store_url("C:/x") and not is_store_url("qdrant/demo")
+    assert not any(map(find_urls, ("indexes/demo", "C:/x", "qdrant/demo")))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tiny_training import write_pairs, write_plain_squares
+
+from tests.plugins.train.tiny_training import write_pairs, write_plain_squares
 
 
 @pytest.fixture(scope="session")

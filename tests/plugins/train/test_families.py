@@ -12,7 +12,6 @@ import torch
 import yaml
 from PIL import Image
 from pretrained_networks import tiny_vit
-from tiny_training import losses_of, same_weights, weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
@@ -25,6 +24,7 @@ from lexvl_plugins.train.images.captioned import CaptionedImages, read_captioned
 from lexvl_plugins.train.images.material import Validation
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from tests.plugins.train.tiny_training import losses_of, same_weights, weights_of, write_squares
 
 # The objective of each family over networks, and its options.
 OBJECTIVES: dict[str, dict[str, Any]] = {

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_training import losses_of, same_weights, weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.encoder import as_lexical
@@ -26,6 +25,7 @@ from lexvl_plugins.train.images.sides import SIDES, BpeFdtText, Codebook
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.model_settings import BpeTextSettings, CodebookSettings, ModelSettings
 from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from tests.plugins.train.tiny_training import losses_of, same_weights, weights_of, write_squares
 
 # The sizes of the networks.
 VIT: dict[str, Any] = {"resolution": 16, "patch_size": 8, "width": 16, "layers": 1, "heads": 2}

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from tiny_training import tensors
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.families.d2s import D2SHead
@@ -31,6 +30,7 @@ from lexvl_plugins.train.objectives.joint_losses import (
     texts_of,
 )
 from lexvl_plugins.train.objectives.regularisers import l1, ramp
+from tests.plugins.train.tiny_training import tensors
 
 
 def regulariser_weight(weight, done, warm_up):

@@ -7,9 +7,10 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from tiny_training import tensors
+from checkout import GOLDEN
 from torch.nn.functional import normalize
 
 from lexvl_anserini.encoders.parts.tokens import columns_of_all, load_tokenizer
@@ -27,6 +28,7 @@ from lexvl_plugins.train.objectives.lexlip_losses import (
     masked_words,
 )
 from lexvl_plugins.train.objectives.regularisers import flops
+from tests.plugins.train.tiny_training import tensors
 
 WEIGHT = 0.002
 
@@ -257,3 +259,14 @@ def test_the_weak_decoder_is_two_layers_of_bert(tmp_path):
         computed = theirs(expected, None)
         expected = computed[0] if isinstance(computed, tuple) else computed
     torch.testing.assert_close(ours(states), expected, rtol=1e-5, atol=1e-6)
+
+
+# ---- from the checkout's own golden file
+
+
+def test_the_loss_of_phase_1_in_a_plain_checkout():
+    """With FLOPS; the pair itself is ours, as the authors publish no weights."""
+    outputs = {key: torch.from_numpy(value) for key, value in np.load(GOLDEN / "families/lexlip.npz").items()}
+    text, image = outputs["outputs/text_rep"], outputs["outputs/image_rep"]
+    found = with_flops(lexlip(Encoded(text, image)), text, image)
+    assert found == pytest.approx(float(outputs["outputs/contrastive_loss"]), rel=1e-5)

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.test_run_folder import recipe_of as recipe_of_images
-from tests.training.test_texts import recipe_of
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common.learner import Learner
@@ -19,6 +17,8 @@ from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, checked
 from lexvl_plugins.train.splits import Sources
 from lexvl_plugins.train.texts.material import TextMaterial
+from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
+from tests.plugins.train.test_texts import recipe_of
 
 CPU = torch.device("cpu")
 

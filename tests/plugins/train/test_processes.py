@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.training.test_pieces import assert_same, gradients, image_recipe, of_texts
-from tiny_training import rows_of
 
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_plugins.train.common.processes import Processes
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
+from tests.plugins.train.test_pieces import assert_same, gradients, image_recipe, of_texts
+from tests.plugins.train.tiny_training import rows_of
 
 COUNT = 2
 TRAIN = """
 import os, sys
 from pathlib import Path
 from safetensors.torch import save_file
-from tests.training.test_pieces import gradients
+from tests.plugins.train.test_pieces import gradients
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, checked, read_recipe
 for call in sys.argv[1:]:

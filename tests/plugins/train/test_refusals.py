@@ -12,9 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.training.test_run_folder import recipe_of as recipe_of_images
-from tests.training.test_texts import recipe_of, weights
-from tiny_training import rows_of, write_corpus, write_plain_squares
 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_plugins.train.common import learner as loss
@@ -24,6 +21,9 @@ from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.contrastive import Encoded
 from lexvl_plugins.train.recipe import Optimisation, Recipe, checked
 from lexvl_plugins.train.splits import check
+from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
+from tests.plugins.train.test_texts import recipe_of, weights
+from tests.plugins.train.tiny_training import rows_of, write_corpus, write_plain_squares
 
 FRESH = {"words": 200, "width": 16, "layers": 1, "heads": 2, "max_length": 16, "dropout": 0.1}
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tiny_training import rows_of, same_weights, write_plain_squares
 from typer.testing import CliRunner
 
 from lexvl_anserini.data.dataset import load_dataset
@@ -23,6 +22,7 @@ from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, checked
 from lexvl_plugins.train.run_folder import OURS, clear, reserve, tidy
 from lexvl_plugins.train.splits import check
+from tests.plugins.train.tiny_training import rows_of, same_weights, write_plain_squares
 
 AT_THE_END = {"best", "best.safetensors", "curve.png", "failed-batch.json"}
 DATA = {"training": "a", "validation": "b"}

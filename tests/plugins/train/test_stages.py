@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from pretrained_networks import tiny_vit
-from tiny_training import same_weights, weights_of, write_squares
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.loading import load_encoder
@@ -37,6 +36,7 @@ from lexvl_plugins.train.words import (
     terms_and_class_words,
     words_of_classes,
 )
+from tests.plugins.train.tiny_training import same_weights, weights_of, write_squares
 
 HEADS = ["encoder_?.head.*", "encoder_?.bias", "encoder_p.proj"]
 

@@ -12,8 +12,6 @@ import pytest
 import torch
 from embedding_tables import write_embeddings
 from safetensors.torch import save_file
-from tests.training.test_families import corpus, dense, held_out, pretrained, recipe_of, validated, vectors_of  # noqa: F401
-from tiny_training import losses_of, weights_of
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
@@ -24,6 +22,8 @@ from lexvl_plugins.train.images.dense_heads import HeadMaterial
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import read_recipe
 from lexvl_plugins.train.splits import Sources
+from tests.plugins.train.test_families import corpus, dense, held_out, pretrained, recipe_of, validated, vectors_of  # noqa: F401
+from tests.plugins.train.tiny_training import losses_of, weights_of
 
 RECIPES = Path(__file__).parents[2] / "runs/recipes"
 

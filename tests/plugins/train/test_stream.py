@@ -9,10 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pair_shards import pairs, picture, write_shards, write_tar
-from tests.commands.test_train import recipe_of
-from tests.training.test_processes import in_two_processes, same
-from tiny_training import rows_of, same_weights, weights_of
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import read_images
@@ -25,6 +21,10 @@ from lexvl_plugins.train.images.stream import ShardOrder, StreamedBatches, Strea
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.recipe import Recipe, checked
 from lexvl_plugins.train.words import FIRST_TOKEN_ID, learn_words, save_tokenizer
+from tests.plugins.train.pair_shards import pairs, picture, write_shards, write_tar
+from tests.plugins.train.test_processes import in_two_processes, same
+from tests.plugins.train.test_train import recipe_of
+from tests.plugins.train.tiny_training import rows_of, same_weights, weights_of
 
 
 def order_of(*counts: int, size: int, buffer: int = 1, seed: int = 1) -> ShardOrder:

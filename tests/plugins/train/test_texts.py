@@ -14,7 +14,6 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from tiny_encoders import made_causal
-from tiny_training import losses_of
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
@@ -30,6 +29,7 @@ from lexvl_plugins.train.splits import Sources, check, read_splits
 from lexvl_plugins.train.texts.material import TextMaterial, TextValidation, ndcg
 from lexvl_plugins.train.texts.query_passages import QueriesWithPassages, QueryBatches, join, read_query_passages
 from lexvl_plugins.train.texts.sides import load_vdr_sides
+from tests.plugins.train.tiny_training import losses_of
 
 QUERIES = ["a red boat", "boats", "", "green é boats on the grey sea"]
 

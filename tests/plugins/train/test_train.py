@@ -9,7 +9,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from tiny_training import COLOURS, weights_of, write_squares
 
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.encoders.parts.tokens import columns_ascii
@@ -26,6 +25,7 @@ from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.objectives.contrastive import Encoded
 from lexvl_plugins.train.recipe import Augmentation, ModelSettings, Recipe, changes_of, checked, read_recipe
 from lexvl_plugins.train.words import FIRST_TOKEN_ID, FIRST_WORD_ID, learn_words, save_tokenizer
+from tests.plugins.train.tiny_training import COLOURS, weights_of, write_squares
 
 RECIPES = Path(__file__).parents[2] / "runs" / "recipes"
 FLOPS = {"name": "flops", "side": "query", "weight": 1}

@@ -12,9 +12,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_model
-from tests.training.test_run_folder import recipe_of as recipe_of_images
-from tests.training.test_texts import loaded, recipe_of
-from tiny_training import rows_of
 
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.errors import UsageError
@@ -28,6 +25,9 @@ from lexvl_plugins.train.recipe import checked
 from lexvl_plugins.train.run_folder import best_of
 from lexvl_plugins.train.splits import Sources
 from lexvl_plugins.train.texts.material import TextMaterial, TextValidation
+from tests.plugins.train.test_run_folder import recipe_of as recipe_of_images
+from tests.plugins.train.test_texts import loaded, recipe_of
+from tests.plugins.train.tiny_training import rows_of
 
 
 def regularised(corpus: str, **changes: Any) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pair_shards import pairs, picture, write_shards, write_tar
 
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.pictures.images import open_image
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_plugins.train.corpora.webdataset import expanded, find_shards
+from tests.plugins.train.pair_shards import pairs, picture, write_shards, write_tar
 
 PNG, TEXT = picture(0)
 

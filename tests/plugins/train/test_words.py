@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lexvl_plugins.train.words import FUNCTION_WORDS, LEFT_OUT, function_words, left_out_words, read_words
+from lexvl_anserini.data.words import FUNCTION_WORDS, function_words, read_words
+from lexvl_plugins.train.words import LEFT_OUT, left_out_words
 
 
 def test_words_that_connect_are_in_the_list():

@@ -16,12 +16,12 @@ import pytest
 from damage import damaged, one_line
 from faults import ERRORS, Ended, faults
 from rounds import Rounds
-from tests.commands.test_train import recipe_of
-from tiny_training import same_weights, write_squares
 
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_plugins.train.loop import train
 from lexvl_plugins.train.run_folder import OLD_STATE, STATE
+from tests.plugins.train.test_train import recipe_of
+from tests.plugins.train.tiny_training import same_weights, write_squares
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

@@ -32,7 +32,7 @@ NOTICED = {
     "health_check_failure_threshold": 2,
 }
 # What the processes of the cluster import: this package, and the tests' modules.
-IMPORTED = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
+IMPORTED = [str(Path(__file__).parents[3]), str(Path(__file__).parents[2])]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Shards of images with texts, for tests and for measurements of trainings over many pairs.
 
-python tests/pair_shards.py FOLDER --pairs 200000 --per-shard 2000
+python tests/plugins/train/pair_shards.py FOLDER --pairs 200000 --per-shard 2000
 """
 
 from __future__ import annotations

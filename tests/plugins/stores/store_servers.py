@@ -222,7 +222,7 @@ build_index(Path(sys.argv[1]), sys.argv[2], overwrite=True, progress=progress)
 def killed_build(shards: Path, url: str) -> None:
     """Builds an index in another process, and kills it in the middle."""
     command = [sys.executable, "-c", KILLED, str(shards), url]
-    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
     building = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
     assert building.stdout is not None
     try:

@@ -18,6 +18,7 @@ import pytest
 from byte_towers import tree
 from damage import damaged, one_line
 from faults import ERRORS, Ended, faults
+from lexvl_anserini.searching.retrieval import search_index
 from rounds import Rounds
 from shard_folders import write_shards
 from worlds import WORDS
@@ -30,7 +31,6 @@ from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.feedback import ShardVectors
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.searcher import search_index
 from lexvl_anserini.shards.layout import Layout, Part
 from lexvl_anserini.shards.writing import write_impacts
 from lexvl_plugins.cluster.parts import PartsRequest, encode_part, encode_parts, loaded_plan

@@ -20,11 +20,11 @@ from urllib.parse import quote
 import pytest
 from damage import changed_json, damaged
 from rounds import Rounds
-from served_colours import DENSE, HOSTILE, PICTURES, Client, index_pictures, load, running
 
 from lexvl_anserini.ground import files
 from lexvl_anserini.searching import searcher
 from lexvl_plugins.serve import opened
+from tests.plugins.serve.served_colours import DENSE, HOSTILE, PICTURES, Client, index_pictures, load, running
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

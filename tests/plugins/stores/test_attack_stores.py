@@ -20,19 +20,19 @@ from typing import Any
 
 import pytest
 from damage import damaged, one_line
+from lexvl_anserini.searching.retrieval import search_index
 from local_servers import Quiet, answering
 from memory_engine import exact_lists
 from rounds import Rounds
 from shard_folders import write_shards
-from store_servers import KINDS, PACKAGES, UrlOf, opened, serving, tables_of
 
 from lexvl_anserini.engines.opening import engine_class, index_path
 from lexvl_anserini.ground.errors import LexvlError
 from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.searching.building import build_index
-from lexvl_anserini.searching.searcher import search_index
 from lexvl_plugins.stores import building
 from lexvl_plugins.stores.urls import parse_url
+from tests.plugins.stores.store_servers import KINDS, PACKAGES, UrlOf, opened, serving, tables_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=0.3)]
 

@@ -20,7 +20,6 @@ from damage import damaged, one_line
 from faults import Ended, faults
 from PIL import Image
 from rounds import Rounds
-from tests.searching.test_following import TERMS, Pixels, held
 
 from lexvl_anserini.data.checks import unescape_id
 from lexvl_anserini.data.digests import FileDigests
@@ -29,6 +28,7 @@ from lexvl_anserini.ground.files import exclusive, file_sha256
 from lexvl_plugins.photos import following
 from lexvl_plugins.photos.command import pictures_in, updated
 from lexvl_plugins.photos.following import Album
+from tests.plugins.photos.test_following import TERMS, Pixels, held
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack]
 

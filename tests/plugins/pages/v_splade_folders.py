@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tiny_encoders import Tiny
 
 # Rows of the published masked-LM head, and of the tokens of tiles after them.
 PUBLISHED, ADDITIONAL = 50368, 40
@@ -202,3 +203,14 @@ def add_modules(folder: Path, table: np.ndarray) -> Path:
     (folder / "router_config.json").write_text(json.dumps(router))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"model_type": "SparseEncoder"}))
     return folder
+
+
+def make_v_splade(golden: Path, folder: Path) -> Path:
+    """V-SPLADE with random weights, in the layout of its authors."""
+    return write_export(folder / "v-splade")
+
+
+TINY_ENCODERS = {
+    "v-splade": Tiny("v-splade", make_v_splade),
+    "v-splade bow": Tiny("v-splade", make_v_splade, {"text": "bow", "topk": 16}),
+}

@@ -37,7 +37,7 @@ from lexvl_plugins.serve.app import Service, application
 from lexvl_plugins.serve.opened import Shelf, served_indexes
 from lexvl_plugins.serve.server import listening, web_server
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 
 # A name and a caption that would run, if the page took them for HTML.
 HOSTILE = "<img src=x onerror=alert(1)>.png"
