@@ -15,9 +15,9 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import orjson
 import typer
@@ -25,9 +25,9 @@ from typer.core import TyperCommand, TyperGroup
 
 from lexvl_anserini import __version__
 from lexvl_anserini.ground.errors import JavaError, LexvlError, UsageError
+from lexvl_anserini.ground.machine import find_home_folder
 from lexvl_anserini.ground.progress import progress_bar as progress_bar
-from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, import_home, name_extra
-from lexvl_anserini.ground.user_folders import home_folder
+from lexvl_anserini.ground.registry import EXTRA_PACKAGES, CommandRow, Registry, describe_extra, import_home
 
 Command = Callable[..., None]
 
@@ -68,6 +68,10 @@ BackboneConfig = Annotated[
 MovedCheckpoint = Annotated[
     str | None, typer.Option("--checkpoint", help="Where the encoder's checkpoint is now, if it was moved.")
 ]
+ShardsManifest = Annotated[
+    Path | None,
+    typer.Option("--manifest", help="manifest.json of the shards, for an index that stock Pyserini built."),
+]
 MovedTokenizer = Annotated[str | None, typer.Option("--tokenizer", help="Where its tokenizer is now, if it was moved.")]
 
 
@@ -80,7 +84,7 @@ def encoder_names() -> list[str]:
 
 def corpus_names() -> list[str]:
     """What the shell completes after --corpus: datasets of the registry, and those of BEIR that can be downloaded."""
-    from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+    from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
     from lexvl_anserini.ground.registry import CORPORA
 
     families = [f"{family}:" if row.has_path else family for family, row in CORPORA.items()]
@@ -144,29 +148,9 @@ COMMANDS: Registry[CommandRow] = Registry(
         "quantisation": CommandRow("lexvl_eval.analyses.quantisation", ANALYSE, "What integer impacts lose"),
         "pruning": CommandRow("lexvl_eval.analyses.pruning", ANALYSE, "What shorter queries and documents lose"),
         "sparsity": CommandRow("lexvl_eval.analyses.sparsity", ANALYSE, "Terms per query and document, and FLOPS"),
-        "doctor": CommandRow(
-            "lexvl_anserini.searching.doctor", ANALYSE, "Whether everything runs here, and what is missing"
-        ),
+        "doctor": CommandRow("lexvl_anserini.doctor", ANALYSE, "Whether everything runs here, and what is missing"),
     },
 )
-
-
-@dataclass(frozen=True)
-class QueryEncoderOptions:
-    """The encoder of an index, as a search uses it."""
-
-    settings: Settings = None
-    data_dir: DataDir = None
-    manifest: Annotated[
-        str | None, typer.Option(help="manifest.json of the shards, for an index that stock Pyserini built.")
-    ] = None
-    checkpoint: MovedCheckpoint = None
-    tokenizer: MovedTokenizer = None
-    device: Device = "auto"
-
-    def changes(self) -> dict[str, Any]:
-        """The options that replace those of the index."""
-        return parse_settings(self.settings or ())
 
 
 def set_up_logging(verbose: bool = False) -> None:
@@ -190,7 +174,8 @@ def quiet_libraries() -> None:
 def expanded(command: Command) -> Command:
     """The command with every parameter that is a dataclass replaced by the fields of that class, one option each.
 
-    A field is declared like a parameter of a command, or is of another such dataclass:
+    A field is declared like a parameter of a command, or is of another such dataclass; a field without an annotation of
+    typer is no option, and keeps its default:
 
         @dataclass(frozen=True)
         class FusionOptions:
@@ -234,6 +219,7 @@ def _parameters(group: Any) -> Iterator[inspect.Parameter]:
     for field, annotation in _annotated(group):
         if is_dataclass(annotation):
             yield from _parameters(annotation)
+        if get_origin(annotation) is not Annotated:
             continue
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         if field.default_factory is not MISSING:
@@ -318,7 +304,7 @@ def guarded(app: Callable[[], Any]) -> None:
     set_up_logging(verbose)
     quiet_libraries()
     # Where the system knows no home of the user, libraries fail or make a folder of the name `~`.
-    os.environ.setdefault("HOME", str(home_folder()))
+    os.environ.setdefault("HOME", str(find_home_folder()))
     try:
         app()
     except BrokenPipeError:
@@ -339,7 +325,7 @@ def as_expected(error: Exception) -> LexvlError:
     if isinstance(error, LexvlError):
         return error
     if isinstance(error, ModuleNotFoundError) and (package := str(error.name).partition(".")[0]) in EXTRA_PACKAGES:
-        return name_extra(package)
+        return describe_extra(package)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
         return LexvlError("standard output: the disk is full; free some space and run the same command again")
     return LexvlError(f"{type(error).__name__}: {error} (--verbose shows where)")
@@ -362,13 +348,15 @@ def print_versions(requested: bool) -> None:
     if not requested:
         return
     from lexvl_anserini.engines.jvm import find_jar
-    from lexvl_anserini.ground.installed import lucene_of, version_of
+    from lexvl_anserini.ground.machine import find_lucene, find_version
 
     try:
-        lucene = lucene_of(find_jar())
+        lucene = find_lucene(find_jar())
     except JavaError:
         lucene = None
-    libraries = {package: version_of(package) for package in ("pyserini", "torch", "transformers")} | {"Lucene": lucene}
+    libraries = {package: find_version(package) for package in ("pyserini", "torch", "transformers")} | {
+        "Lucene": lucene
+    }
     rows = {"lexvl-anserini": __version__, "Python": platform.python_version()}
     print_rows(rows | {name: number or "not found" for name, number in libraries.items()}, "text")
     raise typer.Exit

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,14 +31,14 @@ from lexvl_anserini.encoders.encoder import Encoder, Kind, Tower
 from lexvl_anserini.encoders.loading import EXPORT
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.batches import PassageReader
-from lexvl_anserini.encoders.parts.images.pixels import pixels_of
+from lexvl_anserini.encoders.parts.images.pixels import build_pixels
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
-from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, MissingExtra, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
 from lexvl_anserini.ground.manifest import PLACES, EncoderRef
-from lexvl_anserini.ground.typed import Entry, Key, check
-from lexvl_anserini.ground.vocabulary import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.records import VOCABULARY, Vocabulary
+from lexvl_anserini.ground.typed import Entry, check
 from lexvl_plugins.onnx import towers
 
 ONNX = "onnx"
@@ -63,18 +63,18 @@ class SideOfExport(Entry):
         pixels, sparsifier: the fields of `parts.images.pixels` and `parts.sparsify.Sparsifier`.
     """
 
-    reads: Key[str] = Key("", required=True)
-    graph: Key[str | None] = Key(None)
-    columns: Key[str | None] = Key(None)
-    weight: Key[str | None] = Key(None)
-    topk: Key[int | None] = Key(None)
-    adds: Key[bool] = Key(False)
-    width: Key[int] = Key(0)
-    dimensions: Key[int | None] = Key(None)
-    normalise: Key[bool] = Key(False)
-    reader: Key[Mapping[str, Any]] = Key({})
-    pixels: Key[Mapping[str, Any]] = Key({})
-    sparsifier: Key[Mapping[str, Any]] = Key({})
+    reads: str
+    graph: str | None = None
+    columns: str | None = None
+    weight: str | None = None
+    topk: int | None = None
+    adds: bool = False
+    width: int = 0
+    dimensions: int | None = None
+    normalise: bool = False
+    reader: Mapping[str, Any] = MappingProxyType({})
+    pixels: Mapping[str, Any] = MappingProxyType({})
+    sparsifier: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def load_exported(
     except Exception as error:  # any error of an entry of another content than this version writes
         if isinstance(error, MissingExtra) or (isinstance(error, CheckpointError) and str(folder) in str(error)):
             raise
-        raise CheckpointError(f"{folder}: cannot be loaded ({reason_of(error)}); {REMEDY}") from error
+        raise CheckpointError(f"{folder}: cannot be loaded ({describe_error(error)}); {REMEDY}") from error
     kind: Kind = "dense" if export.kind == "dense" else "impact"
     digest, options = export.encoder.checkpoint_digest, {**exported, "runtime": ONNX}
     return Encoder(name, kind, query, document, str(folder.resolve()), digest, options, "cpu")
@@ -191,7 +191,7 @@ class SideLoader:
             return BagTower(self.load_reader(), columns, weight, joiner, side.normalise, side.topk, side.adds)
         items: towers.GraphItems
         if side.reads == IMAGES:
-            items = towers.GraphImages(pixels_of(side.pixels))
+            items = towers.GraphImages(build_pixels(side.pixels))
         elif side.reads == PASSAGES:
             items = towers.GraphPassages(PassageReader(self.load_reader()))
         else:

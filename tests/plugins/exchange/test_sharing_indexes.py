@@ -28,7 +28,9 @@ from tests.invoking import invoked
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
     """An index of the demo, with names alone."""
-    from lexvl_anserini import load_dataset, load_encoder, write_impacts
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.loading import load_encoder
+    from lexvl_anserini.shards.writing import write_impacts
 
     folder = tmp_path_factory.mktemp("built")
     demo = load_dataset("demo")

@@ -2,28 +2,43 @@
 
 OUT/manifest.json     the shards are finished
 OUT/unfinished.json   the plan of a call that was killed, with the shards that it finished
+
+Several encoded corpora as one: what must be equal, the manifest of the whole, and the folders of parts.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from lexvl_anserini.data.checks import CorpusSummary
 from lexvl_anserini.data.dataset import Dataset
 from lexvl_anserini.encoders.encoder import as_lexical
-from lexvl_anserini.ground.claims import Claim, claim
+from lexvl_anserini.ground.claims import Claim, claim, compare_requests
 from lexvl_anserini.ground.errors import ArtefactError
-from lexvl_anserini.ground.files import file_sha256, part_of, publish, read_json
-from lexvl_anserini.ground.installed import versions_of
-from lexvl_anserini.ground.manifest import MANIFEST, UNFINISHED, Counts, EncodedCorpus, Manifest
+from lexvl_anserini.ground.files import compute_sha256, part_of, publish, read_json
+from lexvl_anserini.ground.machine import list_versions
+from lexvl_anserini.ground.manifest import (
+    MANIFEST,
+    UNFINISHED,
+    Counts,
+    EncodedCorpus,
+    Manifest,
+    QuantiserEntry,
+    ShardRecord,
+    VocabularyEntry,
+)
 from lexvl_anserini.ground.quantise import Quantiser
+from lexvl_anserini.ground.records import VOCABULARY
 from lexvl_anserini.ground.registry import RUNTIMES, TORCH
-from lexvl_anserini.ground.vocabulary import VOCABULARY
-from lexvl_anserini.shards.layout import Layout, Part
+from lexvl_anserini.shards.layout import SUMMED, Layout, Part
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -59,8 +74,8 @@ def requested(
     return Manifest(
         kind=model.kind,
         encoder=model.identity(),
-        quantiser={} if vocabulary is None else model.fitted(quantiser).to_json(),
-        vocabulary={} if vocabulary is None else {"size": len(vocabulary), "digest": vocabulary.digest},
+        quantiser=QuantiserEntry() if vocabulary is None else model.fitted(quantiser).to_json(),
+        vocabulary=VocabularyEntry() if vocabulary is None else vocabulary.to_json(),
         corpus=EncodedCorpus(
             name=dataset.name,
             split=dataset.split,
@@ -70,27 +85,27 @@ def requested(
             **({} if dataset.passages is None else {"passages": dataset.passages}),
             documents=summary.documents,
             digest=summary.digest,
-            **({} if part is None else part_of_corpus(part, summary.documents)),
+            **({} if part is None else describe_part(part, summary.documents)),
             **({} if summary.contents is None else {"contents": summary.contents}),
         ),
         counts=Counts(),
         layout=layout.to_json(),
-        versions={**versions_of(VERSIONED), **circumstances(model, batch_size)},
+        versions={**list_versions(VERSIONED), **describe_circumstances(model, batch_size)},
     )
 
 
-def part_of_corpus(part: Part, documents: int) -> dict[str, Any]:
+def describe_part(part: Part, documents: int) -> dict[str, Any]:
     """The manifest's entry of a part; `documents` and `digest` beside it describe the whole corpus."""
     first, count = part.span(documents)
     return {"part": {"id": part.number, "num": part.of, "first": first, "documents": count}}
 
 
-def circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
+def describe_circumstances(model: Encoder, batch_size: int) -> dict[str, str]:
     """Device, batch size and another runtime's version: besides versions, they decide the last bits of weights."""
     device, runtime = getattr(model, "device", None), getattr(model, "options", {}).get("runtime", TORCH)
     last_bits = {"device": device, "batch_size": str(batch_size)} if device and model.kind != "text" else {}
     row = RUNTIMES.get(runtime)
-    return {**last_bits, **versions_of([row.package] if row and row.package else [])}
+    return {**last_bits, **list_versions([row.package] if row and row.package else [])}
 
 
 def claim_on_shards(
@@ -111,7 +126,7 @@ def claim_on_shards(
             raise ArtefactError(f"{output}: not empty and not written by encode; name another --output")
         return Claim.FRESH, None
     manifest = Manifest.from_json(read_json(output / state, "manifest"), str(output / state))
-    if state == MANIFEST and not all(sized(output, shard) for shard in manifest.shards):
+    if state == MANIFEST and not all(has_size(output, shard) for shard in manifest.shards):
         publish(output / MANIFEST, output / UNFINISHED)
         state = UNFINISHED
     finished = state == MANIFEST
@@ -151,9 +166,9 @@ def comparable(
     return requested, earlier
 
 
-def still_valid(
-    output: Path, unfinished: Manifest | None, quantiser: Mapping[str, Any], overwrite: bool
-) -> tuple[Mapping[str, Any], ...]:
+def select_valid(
+    output: Path, unfinished: Manifest | None, quantiser: QuantiserEntry, overwrite: bool
+) -> tuple[ShardRecord, ...]:
     """The shards of an unfinished folder that still count although pictures, vectors or metadata changed since then.
 
     Those whose own documents changed are encoded again later. None counts if the scale of the impacts changed.
@@ -186,19 +201,131 @@ def clear(output: Path) -> None:
         (output / name).unlink(missing_ok=True)
 
 
-def sized(output: Path, shard: Mapping[str, Any]) -> bool:
+def has_size(output: Path, shard: ShardRecord) -> bool:
     """True if a recorded shard is on disk with its number of bytes."""
-    path = output / shard["name"]
-    return path.is_file() and path.stat().st_size == shard["bytes"]
+    path = output / shard.name
+    return path.is_file() and path.stat().st_size == shard.bytes
 
 
-def as_recorded(output: Path, shard: Mapping[str, Any]) -> bool:
+def is_recorded(output: Path, shard: ShardRecord) -> bool:
     """True if a recorded shard is on disk as recorded; a complete `.part` file of the shard gets its name first."""
-    path = output / shard["name"]
+    path = output / shard.name
     part = output / (path.name + ".part")
-    if not path.is_file() and part.is_file() and file_sha256(part) == shard["sha256"]:
+    if not path.is_file() and part.is_file() and compute_sha256(part) == shard.sha256:
         publish(part, path)
-    if sized(output, shard) and file_sha256(path) == shard["sha256"]:
+    if has_size(output, shard) and compute_sha256(path) == shard.sha256:
         return True
     log.warning("%s: not as recorded; encoding it again", path)
     return False
+
+
+# Missing parts that a warning names.
+NAMED = 5
+
+# Keys of a corpus that distinguish it from another.
+IDENTITY = ("name", "split", "direction", "documents", "digest", "contents", "part")
+
+
+def name_part_folder(part: Part) -> str:
+    """`part-00003-of-00100`."""
+    return f"part-{part.number:05}-of-{part.of:05}"
+
+
+def list_part_folders(folder: Path) -> list[Path]:
+    """The folders of shards in a folder: of all parts of a corpus, else the folder itself.
+
+    Raises:
+        ArtefactError: parts are missing or unfinished.
+    """
+    parts = sorted(folder.glob("part-*-of-*"))
+    if not parts or (folder / MANIFEST).exists():
+        return [folder]
+    whole = [folder / name_part_folder(Part(number, len(parts))) for number in range(len(parts))]
+    if parts != whole or not all((part / MANIFEST).is_file() for part in parts):
+        raise ArtefactError(f"{folder}: parts that are not all encoded; run the same encode command again")
+    return whole
+
+
+def source_digest(manifest: Manifest) -> str:
+    """Equal for shards of equal bytes (16 hex digits)."""
+    return sha256("".join(str(shard.sha256) for shard in manifest.shards).encode()).hexdigest()[:16]
+
+
+def check_same_meaning(first: Manifest, other: Manifest, where: Path) -> None:
+    """Checks that the impacts of two corpora mean the same.
+
+    Raises:
+        ArtefactError: kind, encoder, vocabulary or quantiser differ; the message names what differs.
+    """
+    same = compare_requests(first.meaning(), other.meaning())
+    if not same:
+        hint = _describe_scale(first) if list(same.differing) == ["quantiser"] else ""
+        raise ArtefactError(f"{where}: not as the other shards ({same}); their scores cannot be compared{hint}")
+
+
+def _describe_scale(manifest: Manifest) -> str:
+    """How to encode a corpus with the scale of another."""
+    from lexvl_anserini.ground.quantise import Quantiser  # it loads scipy, which `index --help` does without
+
+    sides = Quantiser.from_json(manifest.quantiser)
+    options = [f"--quantiser fixed --scale {sides.document.scale!r}"]
+    options += [f"--bits {sides.document.bits}"] if sides.document.bits else []
+    options += [f"--query-bits {sides.query.bits}"] if sides.query.bits else []
+    return f"; encode with {' '.join(options)}" if sides.document.scale else ""
+
+
+def combined(manifests: Sequence[Manifest], folders: Sequence[Path]) -> Manifest:
+    """The manifest of several corpora in one index, in their order."""
+    first = manifests[0]
+    digests: dict[str, Path] = {}
+    for manifest, folder in zip(manifests, folders, strict=True):
+        check_same_meaning(first, manifest, folder)
+        digest = source_digest(manifest)
+        if digest in digests:
+            raise ArtefactError(f"{folder}: the same shards as {digests[digest]}; name each once")
+        digests[digest] = folder
+    if len(manifests) == 1:
+        return first
+    every = [manifest.counts for manifest in manifests]
+    counts = Counts({name: sum(c[name] for c in every) for name in SUMMED if all(name in c for c in every)})
+    if all(c.max_impact is not None for c in every):
+        counts["max_impact"] = max(c["max_impact"] for c in every)
+    shards = tuple(shard for manifest in manifests for shard in manifest.shards)
+    corpus = merge_corpora([manifest.corpus for manifest in manifests], counts.documents)
+    return replace(first, corpus=corpus, counts=counts, shards=shards)
+
+
+def merge_corpora(corpora: Sequence[EncodedCorpus], documents: int) -> EncodedCorpus:
+    """The entry of the whole: all parts of one corpus are that corpus, others are listed one by one."""
+    base = {key: value for key, value in corpora[0].items() if key not in ("part", "parts", "contents")}
+    parts = [part for corpus in corpora for part in corpus.parts or (corpus,)]
+    missing = find_missing_parts(parts)
+    if missing == [] and len(parts) == parts[0]["part"]["num"]:
+        return EncodedCorpus(
+            {**base, "documents": parts[0].documents, "digest": parts[0].digest, **merge_contents(parts)}
+        )
+    if missing:
+        log.warning(
+            "parts %s of %d of %s are not among these folders; the index lacks their documents",
+            ", ".join(map(str, missing[:NAMED])) + (", ..." if len(missing) > NAMED else ""),
+            parts[0]["part"]["num"],
+            parts[0].name,
+        )
+    listed = [{key: part[key] for key in IDENTITY if part.get(key) is not None} for part in parts]
+    digest = sha256(orjson.dumps(listed, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    return EncodedCorpus({**base, "documents": documents, "digest": digest, "parts": listed})
+
+
+def find_missing_parts(corpora: Sequence[EncodedCorpus]) -> list[int] | None:
+    """The numbers of the parts of one corpus that are not there; None where these are not parts of one corpus."""
+    parts = [corpus.part for corpus in corpora if corpus.part]
+    wholes = {(corpus.digest, part.num) for corpus, part in zip(corpora, parts, strict=False)}
+    if len(parts) < len(corpora) or len(wholes) > 1:
+        return None
+    return sorted(set(range(parts[0].num)) - {part.id for part in parts})
+
+
+def merge_contents(parts: Sequence[EncodedCorpus]) -> dict[str, str]:
+    """The entry `contents` of parts together; none if a part has none."""
+    contents = [part.contents for part in sorted(parts, key=lambda part: part.part.id if part.part else 0)]
+    return {} if None in contents else {"contents": sha256("".join(map(str, contents)).encode()).hexdigest()}
