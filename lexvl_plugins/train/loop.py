@@ -120,7 +120,7 @@ def train(
         run = Training(recipe, output, own, processes, chosen, material, material.make_pair(recipe, chosen), saving)
         if run.run_stages(stop_after or recipe.steps, hours) < recipe.steps:
             return output / STATE
-        return saving.save_last(pair) if processes.first else output / MODEL
+        return saving.save_last(run.pair) if processes.first else output / MODEL
 
 
 @dataclass(frozen=True)
