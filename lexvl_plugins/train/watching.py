@@ -19,7 +19,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import (
     atomic_write,
     disk_errors,
-    json_bytes,
+    format_json,
     make_folder,
     new_folder,
     part_of,
@@ -28,7 +28,7 @@ from lexvl_anserini.ground.files import (
     sync_to,
     write_json,
 )
-from lexvl_anserini.ground.installed import versions_of
+from lexvl_anserini.ground.machine import list_versions
 from lexvl_plugins.train.common.batches import TrainingBatch
 from lexvl_plugins.train.common.evaluation import StageInputs, find_collapses, measure_batch
 from lexvl_plugins.train.common.learner import Learner, NotFinite, StepRecord
@@ -151,7 +151,7 @@ class Watch:
             "items": listed(taken.batch),
         }
         with atomic_write(path) as out:
-            out.write(json_bytes(content))
+            out.write(format_json(content))
         return UsageError(f"step {step}: {error}; {path} has the batch; lower the learning rate or the clip")
 
 
@@ -238,7 +238,7 @@ class Saving:
             "queries" if self.recipe.model.of_texts else "images": len(self.material.data[TRAINING]),
             "threads": torch.get_num_threads(),
             "machine": platform.machine(),
-            "versions": versions_of(("torch", "transformers", "accelerate", "lexvl-anserini")),
+            "versions": list_versions(("torch", "transformers", "accelerate", "lexvl-anserini")),
             "validation": validation,
         }
         write_json(folder / "training.json", content)

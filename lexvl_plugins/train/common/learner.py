@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from lexvl_anserini.ground.errors import InstallationError, UsageError, reason_of
+from lexvl_anserini.ground.errors import InstallationError, UsageError, describe_error
 from lexvl_plugins.train.common.batches import AnyBatches, Details, TextBatch, TrainingBatch
 from lexvl_plugins.train.common.pieces import Pieces
 from lexvl_plugins.train.common.processes import make_accelerator
@@ -282,7 +282,7 @@ def choose_optimiser(groups: list[dict[str, Any]], plan: Optimisation) -> torch.
         from timm.optim import Lamb
     except Exception as error:  # a torchvision of another torch raises what it likes
         raise InstallationError(
-            f"optimiser lamb needs timm ({reason_of(error)}); pip install timm torchvision, in the versions that "
+            f"optimiser lamb needs timm ({describe_error(error)}); pip install timm torchvision, in the versions that "
             "fit this torch"
         ) from error
     optimiser: torch.optim.Optimizer = Lamb(groups, lr=plan.learning_rate, betas=plan.betas, max_grad_norm=None)
