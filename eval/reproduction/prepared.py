@@ -13,14 +13,9 @@ from typing import Any, NamedTuple
 from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES, find_beir
 from lexvl_anserini.data.dataset import data_root, load_reference
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
-from lexvl_anserini.encoders.checkpoints.find import (
-    WEIGHT_SUFFIXES,
-    compute_sha256,
-    find_cached,
-    list_model_files,
-    list_names,
-)
+from lexvl_anserini.encoders.checkpoints.find import WEIGHT_SUFFIXES, find_cached, list_model_files, list_names
 from lexvl_anserini.ground.errors import LexvlError
+from lexvl_anserini.ground.files import compute_sha256
 from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import CorpusRef
 
