@@ -22,14 +22,20 @@ from lexvl_anserini.encoders.checkpoints.find import (
     resolve_inside,
 )
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.ground.errors import ArtefactError, CheckpointError, LexvlError, UnknownName, UsageError, reason_of
+from lexvl_anserini.ground.errors import (
+    ArtefactError,
+    CheckpointError,
+    LexvlError,
+    UnknownName,
+    UsageError,
+    describe_error,
+)
 from lexvl_anserini.ground.files import read_json
-from lexvl_anserini.ground.installed import check_model_libraries
+from lexvl_anserini.ground.machine import check_model_libraries, expand_path
 from lexvl_anserini.ground.manifest import NO_ENCODER, PLACES, EncoderRef
 from lexvl_anserini.ground.progress import waiting
 from lexvl_anserini.ground.registry import RUNTIMES, TORCH, WRAPPERS, import_home
 from lexvl_anserini.ground.typed import check_type, plain, shown
-from lexvl_anserini.ground.user_folders import expanded_path
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +179,7 @@ def load_encoder(
 def _check_place(argument: str, value: str | Path | None) -> str | None:
     """A place as a text; a path must exist, so that no hub is searched for it."""
     check_type(argument, value, str | Path | None, "a folder, a hub id or a packaged name")
-    if isinstance(value, Path) and not expanded_path(value).exists():
+    if isinstance(value, Path) and not expand_path(value).exists():
         raise CheckpointError(
             f"{argument} {value}: no such file or folder; a hub id or a packaged name is a text, not a Path"
         )
@@ -211,8 +217,8 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
         raise
     except Exception as error:  # a value of another type than its reader expects raises any error
         raise CheckpointError(
-            f"{spec.checkpoint or card.default_checkpoint}: cannot be loaded as {spec.name} ({reason_of(error)}); a "
-            "configuration, tokenizer or weight file has another content than this encoder reads (--verbose shows "
+            f"{spec.checkpoint or card.default_checkpoint}: cannot be loaded as {spec.name} ({describe_error(error)}); "
+            "a configuration, tokenizer or weight file has another content than this encoder reads (--verbose shows "
             "where)"
         ) from error
     parts = find_parts({"tokenizer": spec.tokenizer, "backbone_config": spec.backbone_config, **options})

@@ -25,11 +25,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from lexvl_anserini.encoders.cards import PACKAGED
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, reason_of
-from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, file_sha256, make_folder, read_json
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, MissingExtra, describe_error
+from lexvl_anserini.ground.files import atomic_write, compute_sha256, disk_errors, exclusive, make_folder, read_json
+from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import PLACES
-from lexvl_anserini.ground.user_folders import expanded_path
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +143,7 @@ class Checkpoint:
             names = [*(path.name for path in beside if path.is_file()), self.file.name]
         digest = sha256()
         for name in names:
-            digest.update(f"{name}\0{compute_sha256(self.folder / name)}\n".encode())
+            digest.update(f"{name}\0{compute_digest(self.folder / name)}\n".encode())
         return digest.hexdigest()
 
     def config(self) -> dict[str, Any]:
@@ -181,11 +180,11 @@ def find_checkpoint(reference: str, weights: bool = True) -> Checkpoint:
     """
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
-        folder = package_folder(packaged.module)
+        folder = find_package(packaged.module)
         if folder is None:
             raise MissingExtra(f"the checkpoint {reference!r}", packaged.extra)
         return Checkpoint(reference, folder / packaged.folder, weights)
-    path = expanded_path(reference)
+    path = expand_path(reference)
     if path.is_dir():
         return Checkpoint(str(path.resolve()), path, weights)
     if path.exists():
@@ -232,7 +231,7 @@ def list_names(folder: Path) -> Iterator[str]:
     return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def compute_sha256(path: Path) -> str:
+def compute_digest(path: Path) -> str:
     """SHA-256 (hex) of a file's bytes; a process reads a file that does not change once."""
     status = path.stat()
     return _sha256(path.resolve(), status.st_ino, status.st_size, status.st_mtime_ns)
@@ -240,7 +239,7 @@ def compute_sha256(path: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _sha256(path: Path, inode: int, size: int, mtime_ns: int) -> str:
-    return file_sha256(path)
+    return compute_sha256(path)
 
 
 class HubFile(NamedTuple):
@@ -283,7 +282,7 @@ def _find_on_hub(name: str, revision: str | None, weights: bool) -> Checkpoint:
             f"{where}: not on the hub (private models need HF_TOKEN), and no such folder here"
         ) from error
     except Exception as error:  # any error of the HTTP stack
-        reason = reason_of(error)
+        reason = describe_error(error)
         log.debug("hub: %s", error)
         folder = find_cached(name, revision)
         if listing is not None and not (folder and all((folder / file.name).is_file() for file in listing.files)):
@@ -430,7 +429,7 @@ def find_cached(name: str, revision: str | None) -> Path | None:
 def compute_digest_like(digest: str, path: Path) -> str:
     """The digest of a file, of the kind of another digest; git's SHA-1 counts the file's size too."""
     if len(digest) != len(sha1().hexdigest()):
-        return compute_sha256(path)
+        return compute_digest(path)
     header = sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with open(path, "rb") as source:
         return file_digest(source, lambda: header).hexdigest()

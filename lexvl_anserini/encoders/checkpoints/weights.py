@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as registration
 
 from lexvl_anserini.encoders.checkpoints.find import WEIGHT_SUFFIXES, choose_weights, is_shard_name, resolve_inside
-from lexvl_anserini.ground.errors import CheckpointError, LexvlError, reason_of
+from lexvl_anserini.ground.errors import CheckpointError, LexvlError, describe_error
 from lexvl_anserini.ground.files import read_json
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -225,7 +225,7 @@ def _list_foreign(path: Path) -> list[str]:
 
 def _say_unreadable(path: Path, error: Exception) -> str:
     """The message for a file that cannot be read."""
-    return f"{path}: cannot be read as weights ({reason_of(error).partition('. ')[0]})"
+    return f"{path}: cannot be read as weights ({describe_error(error).partition('. ')[0]})"
 
 
 def _unwrap(data: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -347,7 +347,7 @@ def build_outline(make: Callable[[], Module], weights: Mapping[str, Tensor], whe
     except LexvlError:
         raise
     except Exception as error:  # a wrong value in a configuration raises any error
-        raise CheckpointError(f"{where}: describes no model that can be built ({reason_of(error)})") from error
+        raise CheckpointError(f"{where}: describes no model that can be built ({describe_error(error)})") from error
 
 
 @contextmanager
