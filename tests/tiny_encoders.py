@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.describing import options_of
+from lexvl_anserini.encoders.describing import list_options
 
 BERT, DISTILBERT, PUBLISHED = "splade/ckpt_bert", "splade/ckpt_distilbert", "vdr/text-tiny"
 SPARSE = "sentence_transformers_sparse/"
@@ -59,7 +59,7 @@ class Tiny:
     @property
     def directions(self) -> str:
         """The directions that its loader knows, as `a|b`; none for encoders of stored vectors."""
-        types = {option.name: option.type for option in options_of(self.encoder)}
+        types = {option.name: option.type for option in list_options(self.encoder)}
         return "" if self.vectors or "mode" in self.options else types.get("direction", "")
 
     @property
@@ -156,12 +156,12 @@ def made_lexlip(golden: Path, folder: Path) -> Path:
     from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
     from lexvl_anserini.encoders.parts.pretrained import Standard
     from lexvl_anserini.encoders.parts.stair_network import TokenHead
-    from lexvl_anserini.encoders.parts.tokens import token_strings
+    from lexvl_anserini.encoders.parts.tokens import list_token_strings
 
     torch.manual_seed(7)
     shutil.copytree(golden / "vdr/tiny-bert", folder / "lexlip/text")
     bert = BertModel(BertConfig.from_pretrained(str(folder / "lexlip/text")), add_pooling_layer=False)
-    terms = token_strings(AutoTokenizer.from_pretrained(str(folder / "lexlip/text")))[1000:]
+    terms = list_token_strings(AutoTokenizer.from_pretrained(str(folder / "lexlip/text")))[1000:]
     (folder / "lexlip/terms.txt").write_text("".join(f"{term}\n" for term in terms), encoding="utf-8")
     shape = {"resolution": 32, "patch_size": 8, "width": 24, "layers": 2, "heads": 2}
     parts = {

@@ -15,7 +15,7 @@ from lexvl_anserini.data.dataset import data_root, load_reference
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
 from lexvl_anserini.encoders.checkpoints.find import (
     WEIGHT_SUFFIXES,
-    compute_digest,
+    compute_content_sha256,
     find_cached,
     list_model_files,
     list_names,
@@ -214,7 +214,7 @@ def is_published(place: str, name: str) -> bool:
     if name not in DIGESTS or not path.exists():
         return False
     files = [path] if path.is_file() else [path / name for name in list_model_files(list_names(path), True)]
-    return DIGESTS[name] in {compute_digest(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
+    return DIGESTS[name] in {compute_content_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
 
 
 def needed_weights(part: RowPart, place: Workplace) -> list[Need]:

@@ -311,7 +311,7 @@ def remark_on(checkpoint: str | None, corpus: str) -> str | None:
     return None
 
 
-def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
+def choose_encoder(corpus: str, direction: str, encoder: str | None = None) -> tuple[str, str | None]:
     """Encoder and checkpoint of a corpus where the user names none, or names only the encoder.
 
     The checkpoint is None where the encoder's own default is loaded.
@@ -328,17 +328,17 @@ def default_encoder(corpus: str, direction: str, encoder: str | None = None) -> 
     return named, card.default_checkpoints.get(key) if card else None
 
 
-def natural_direction(encoder: str | None, direction: str | None) -> str | None:
+def choose_natural_direction(encoder: str | None, direction: str | None) -> str | None:
     """The direction given, else text-to-text for an encoder that reads texts only, else None (the corpus decides)."""
     return direction or (None if encoder is None or CARDS[encoder].reads_images else "text-to-text")
 
 
-def direction_option(encoder: str, direction: str) -> dict[str, str]:
+def make_direction_option(encoder: str, direction: str) -> dict[str, str]:
     """`{"direction": direction}` for an encoder that reads images; nothing for others, which lack the option."""
     return {"direction": direction} if CARDS[encoder].reads_images else {}
 
 
-def length_options(
+def make_length_options(
     encoder: str, direction: str, max_length: int | None = None, query_max_length: int | None = None
 ) -> dict[str, int]:
     """The options of an encoder that limit the tokens per document and per query.

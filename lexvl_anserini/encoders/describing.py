@@ -31,7 +31,7 @@ def read_equation(name: str) -> str:
     return (inspect.getdoc(import_home(CARDS[name].loader)) or "").partition("\n")[0]
 
 
-def options_of(name: str) -> list[Option]:
+def list_options(name: str) -> list[Option]:
     """The options of an encoder's loader, in the order of its signature."""
     load = import_home(CARDS[name].loader)
     meanings = read_meanings(load)
@@ -89,7 +89,7 @@ def describe_encoder(name: str) -> dict[str, Any]:
         "equation": read_equation(name),
         "about": re.split(r"^(?:Args|Raises):", text, maxsplit=1, flags=re.MULTILINE)[0].strip(),
         **row,
-        "options": [option._asdict() for option in options_of(name)],
+        "options": [option._asdict() for option in list_options(name)],
         "example": build_example(name),
     }
 

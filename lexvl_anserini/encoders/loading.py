@@ -231,7 +231,7 @@ def load_by_torch(spec: EncoderSpec) -> Encoder:
     )
 
 
-def when_used(load: Callable[[], T]) -> Callable[[], T]:
+def load_when_used(load: Callable[[], T]) -> Callable[[], T]:
     """The same load, once and under the lock, for a tower whose network is loaded when it is first used.
 
     What `load` holds, such as the mapped weights of a file, is let go of then.

@@ -19,8 +19,8 @@ from lexvl_anserini.encoders.cards import CARDS, PACKAGED, UNKNOWN
 from lexvl_anserini.encoders.describing import (
     build_example,
     describe_encoder,
+    list_options,
     name_type,
-    options_of,
     read_equation,
     read_meanings,
 )
@@ -41,7 +41,7 @@ def test_cards(name):
 @pytest.mark.parametrize("name", CARDS)
 def test_options_are_those_of_the_loader_and_explained(name):
     parameters = [p for p in inspect.signature(import_home(CARDS[name].loader)).parameters if p != "source"]
-    options = options_of(name)
+    options = list_options(name)
     assert [option.name for option in options] == parameters
     assert all(re.fullmatch(r"\w[\w|.-]*", option.type) for option in options), options
     assert all(option.meaning for option in options), [option.name for option in options if not option.meaning]
@@ -49,7 +49,7 @@ def test_options_are_those_of_the_loader_and_explained(name):
 
 @pytest.mark.parametrize("name", CARDS)
 def test_facts_about_options_are_those_of_the_loader(name):
-    defaults = {option.name: option.default for option in options_of(name)}
+    defaults = {option.name: option.default for option in list_options(name)}
     assert defaults.get("direction") == (DEFAULT_DIRECTION if CARDS[name].reads_images else None)
     lengths = ("max_length", "query_max_length", "text_max_length")
     assert set(CARDS[name].lengths) == {option for option in defaults if option in lengths}

@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.families.fdt import (
     sparsemax,
 )
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, one_crop
+from lexvl_anserini.encoders.parts.images.pixels import BILINEAR, make_crop
 from lexvl_anserini.encoders.parts.towers import Batch
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 
@@ -129,7 +129,7 @@ def test_swin_is_the_references(swin_run):
         features = load(folder, temperature=2.0, space="features").document
         found = features.embed(Batch(np.arange(3), (pixels,)))
     np.testing.assert_allclose(found, arrays["features"], atol=1e-5)
-    assert tower.pixels == one_crop(32), "a window's table and the mask of shifted windows say the resolution"
+    assert tower.pixels == make_crop(32), "a window's table and the mask of shifted windows say the resolution"
     assert load(folder, temperature=2.0).query.weights(["red", ""]).shape == (2, 40)
 
 

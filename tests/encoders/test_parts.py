@@ -25,18 +25,18 @@ from lexvl_anserini.encoders.parts.pooling import (
     log1p_log1p_relu,
     log1p_relu,
     make_top_mean,
-    masked_max,
-    masked_sum,
+    pool_max,
+    pool_sum,
     softplus,
 )
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive, mark_kept, top_mask
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive, mark_kept, mark_top
 from lexvl_anserini.encoders.parts.tables import LiLsr
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
-    columns_from,
-    columns_without,
     find_first_word_id,
     load_tokenizer,
+    make_columns_from,
+    make_columns_without,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError, UsageError
@@ -75,7 +75,7 @@ def top_mask_by_sorting(weights: np.ndarray, k: int) -> np.ndarray:
     k=st.integers(0, 15),
 )
 def test_top_mask_prefers_the_lowest_dimension_among_equals(weights, k):
-    found = top_mask(torch.from_numpy(weights), k).numpy()
+    found = mark_top(torch.from_numpy(weights), k).numpy()
     assert (found == top_mask_by_sorting(weights, k)).all()
 
 
@@ -110,8 +110,8 @@ def largest_two(rows):
 
 
 POOLED = {
-    "max": (masked_max, lambda rows: rows.amax(dim=0)),
-    "sum": (masked_sum, lambda rows: rows.sum(dim=0)),
+    "max": (pool_max, lambda rows: rows.amax(dim=0)),
+    "sum": (pool_sum, lambda rows: rows.sum(dim=0)),
     "mean of 2": (make_top_mean(2), largest_two),
 }
 
@@ -156,8 +156,8 @@ def toy_tower(tokenizer, weight=1.0):
 
     matrix = torch.zeros(len(tokenizer), 2)
     matrix[:, 0] = weight
-    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, masked_max, Sparsifier(3))
-    return TextTower(composition, TextReader(tokenizer, 8), columns_without(tokenizer, []))
+    composition = Composition(backbone, Head(torch.nn.Identity(), matrix), log1p_relu, pool_max, Sparsifier(3))
+    return TextTower(composition, TextReader(tokenizer, 8), make_columns_without(tokenizer, []))
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_terms_beside_those_of_unit_length(tokenizer):
     tower, hidden = toy_tower(tokenizer), torch.tensor([[[3.0, 4.0, 12.0]]])
     head = Head(torch.nn.Identity(), torch.eye(3))
     tower.composition = Composition(
-        lambda states: states, head, torch.relu, masked_max, keep_positive(), True, unit_terms=2
+        lambda states: states, head, torch.relu, pool_max, keep_positive(), True, unit_terms=2
     )
     torch.testing.assert_close(tower.pooled((hidden,), None), torch.tensor([[0.6, 0.8, 2.4]]))
     tower.composition = replace(tower.composition, unit_terms=None)
@@ -187,7 +187,7 @@ def test_a_repeated_token_counts_once_or_adds_up(tokenizer, adds):
     a, dog, cls, sep = tokenizer.convert_tokens_to_ids(["a", "dog", "[CLS]", "[SEP]"])
     weight = np.full(len(tokenizer), -1.0)
     weight[[a, dog, cls]] = 2, 3, 5
-    tower = BagTower(TextReader(tokenizer, 8), columns_without(tokenizer, [cls, sep]), weight, adds=adds)
+    tower = BagTower(TextReader(tokenizer, 8), make_columns_without(tokenizer, [cls, sep]), weight, adds=adds)
     found = tower.weights(["a dog a", "", "dog"])
     expected = np.zeros((3, len(tokenizer)))
     expected[0, a], expected[:, dog] = (4 if adds else 2), (3, 0, 3)
@@ -239,7 +239,7 @@ def test_batches_by_length(lengths, batch_size, accelerator):
 def test_vocabulary_must_fit_the_head(tokenizer):
     tower = toy_tower(tokenizer)
     with pytest.raises(CheckpointError, match="2000 dimensions, the vocabulary 1999"):
-        TextTower(tower.composition, tower.reader, columns_from(tokenizer, 1))
+        TextTower(tower.composition, tower.reader, make_columns_from(tokenizer, 1))
 
 
 def test_a_text_encoder_has_no_vectors():

@@ -25,7 +25,7 @@ from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.grounding import localise
 from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
-from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
+from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, pool_max
 from lexvl_anserini.encoders.parts.sparsify import keep_positive
 from lexvl_anserini.encoders.parts.stair_network import ImageShape, Stair, StairConfig, TextShape, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns, load_tokenizer
@@ -67,7 +67,7 @@ def test_equations_4_and_5_in_double_precision(oracle, side):
     close(logits, oracle[f"logits_{side}"], 1e-9, 1e-9)
     kept = np.ones(logits.shape[:2]) if side == "img" else oracle["txt_mask"]
     masked = torch.from_numpy(np.flatnonzero(kept == 0))
-    close(masked_max(logits.detach(), masked, log1p_relu), oracle[f"enc_{side}"], 1e-9, 1e-9)
+    close(pool_max(logits.detach(), masked, log1p_relu), oracle[f"enc_{side}"], 1e-9, 1e-9)
 
 
 def composition_of(oracle, side: str, normalise: bool = False) -> Composition:
@@ -75,7 +75,7 @@ def composition_of(oracle, side: str, normalise: bool = False) -> Composition:
     embeddings = torch.from_numpy(oracle["E"]).float()
     hidden = torch.from_numpy(oracle[f"h_{side}"]).float()
     projection = Head(head, embeddings, head.bias.detach())
-    return Composition(lambda *_: hidden, projection, log1p_relu, masked_max, keep_positive(), normalise)
+    return Composition(lambda *_: hidden, projection, log1p_relu, pool_max, keep_positive(), normalise)
 
 
 def columns_of(oracle, specials: tuple[int, ...]) -> TokenColumns:

@@ -133,8 +133,7 @@ def calls(folder: Path, golden: Path, exports: bool) -> Iterator[tuple[str, Call
     from lexvl_anserini.ground.records import Qrel, Topic
     from lexvl_anserini.searching.building import build_index
     from lexvl_anserini.searching.rescoring import rerank_lists
-    from lexvl_anserini.searching.retrieval import search_index
-    from lexvl_anserini.searching.searcher import Searcher
+    from lexvl_anserini.searching.searcher import Searcher, search_index
     from lexvl_anserini.shards.writing import write_impacts
     from lexvl_plugins.train.loop import train
     from tests.plugins.train.test_texts import recipe_of

@@ -143,7 +143,7 @@ class Checkpoint:
             names = [*(path.name for path in beside if path.is_file()), self.file.name]
         digest = sha256()
         for name in names:
-            digest.update(f"{name}\0{compute_digest(self.folder / name)}\n".encode())
+            digest.update(f"{name}\0{compute_content_sha256(self.folder / name)}\n".encode())
         return digest.hexdigest()
 
     def config(self) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def list_names(folder: Path) -> Iterator[str]:
     return (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def compute_digest(path: Path) -> str:
+def compute_content_sha256(path: Path) -> str:
     """SHA-256 (hex) of a file's bytes; a process reads a file that does not change once."""
     status = path.stat()
     return _sha256(path.resolve(), status.st_ino, status.st_size, status.st_mtime_ns)
@@ -429,7 +429,7 @@ def find_cached(name: str, revision: str | None) -> Path | None:
 def compute_digest_like(digest: str, path: Path) -> str:
     """The digest of a file, of the kind of another digest; git's SHA-1 counts the file's size too."""
     if len(digest) != len(sha1().hexdigest()):
-        return compute_digest(path)
+        return compute_content_sha256(path)
     header = sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with open(path, "rb") as source:
         return file_digest(source, lambda: header).hexdigest()

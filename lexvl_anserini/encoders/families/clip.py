@@ -27,7 +27,7 @@ from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import read_config
 from lexvl_anserini.encoders.parts.clip_bpe import END, MASK, SPECIALS, START, ClipBpe
-from lexvl_anserini.encoders.parts.images.pixels import Crop, one_crop, read_preprocessor
+from lexvl_anserini.encoders.parts.images.pixels import Crop, make_crop, read_preprocessor
 from lexvl_anserini.encoders.parts.images.vision import Images
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Direction, Texts, in_direction
@@ -141,7 +141,7 @@ def read_open_layout(
     size = model.config.text_config.vocab_size
     tokenizer = open_tokenizer(source, merges, config, SPECIALS if declip else (START, END), size)
     side = model.config.vision_config.image_size
-    return LoadedClip(model, tokenizer, one_crop(side) if declip else open_pixels(model, preprocess))
+    return LoadedClip(model, tokenizer, make_crop(side) if declip else open_pixels(model, preprocess))
 
 
 def open_tokenizer(

@@ -14,7 +14,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.encoder import Encoder, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config
+from lexvl_anserini.encoders.parts.backbones import build_bert, read_config, read_position_limit
 from lexvl_anserini.encoders.parts.batches import PassageReader, read_passage
 from lexvl_anserini.encoders.parts.tokens import TextReader, load_tokenizer
 from lexvl_anserini.encoders.parts.towers import Batch, DenseTower, Items
@@ -100,7 +100,7 @@ def load_tower(
 
     # The two folders may share the tokenizer of the context encoder.
     folder = source.tokenizer_folder(checkpoint.folder, source.required("dpr").folder)
-    limit = position_limit(config)
+    limit = read_position_limit(config)
     reader = TextReader(
         load_tokenizer(folder, config.vocab_size), max_length or min(MAX_LENGTH, limit or MAX_LENGTH), limit=limit
     )
@@ -118,7 +118,7 @@ def read_network(checkpoint: Checkpoint, sides: Sequence[str], device: torch.dev
     if stray := sorted(weights.keys() - {f"{side}.{key}" for key in side_weights}):
         raise CheckpointError(f"{checkpoint.folder}: holds {stray[0]} and others, expected only {side}.*")
     of_bert = take_below(side_weights, "bert_model.")
-    bert = bert_from_weights(config, of_bert, f"{checkpoint.folder}: {side}.bert_model", device)
+    bert = build_bert(config, of_bert, f"{checkpoint.folder}: {side}.bert_model", device)
     projected = config.projection_dim > 0
     projection = nn.Linear(config.hidden_size, config.projection_dim) if projected else nn.Identity()
     rest = {

@@ -28,11 +28,11 @@ from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_cont
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.clip_bpe import SPECIALS, ClipBpe
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, one_crop
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, make_crop
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchStates
 from lexvl_anserini.encoders.parts.network_pair import IMAGE, TEXT, is_pair, read_pair
-from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, compute_decay, masked_max
-from lexvl_anserini.encoders.parts.sparsify import keep_positive, top_mask
+from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, compute_decay, pool_max
+from lexvl_anserini.encoders.parts.sparsify import keep_positive, mark_top
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.encoders.parts.towers import (
     Batch,
@@ -120,7 +120,7 @@ class Grounding:
     def pruned(self, weights: Tensor) -> Tensor:
         """The vectors of the index, [B, K], from weights [B, K]."""
         if self.topk is not None:
-            weights = weights * top_mask(weights, self.topk)
+            weights = weights * mark_top(weights, self.topk)
         if self.threshold:
             weights = weights * (weights >= self.threshold * weights.amax(dim=1, keepdim=True))
         return nn.functional.normalize(weights, dim=1) if self.normalise else weights
@@ -296,7 +296,7 @@ def load_run_sides(source: Source, checkpoint: Checkpoint, temperature: float | 
     limit, images = texts.max_position_embeddings, model.states["image"]
     assert isinstance(images, PatchStates)
     reader = TextReader(ClipBpe(path, SPECIALS, texts.vocab_size), limit, limit=limit)
-    return model, FdtTexts, reader, one_crop(images.resolution)
+    return model, FdtTexts, reader, make_crop(images.resolution)
 
 
 def load_pair_sides(source: Source, checkpoint: Checkpoint, temperature: float | None, merges: str | None) -> Sides:
@@ -317,7 +317,7 @@ def load_pair_sides(source: Source, checkpoint: Checkpoint, temperature: float |
         load_strictly(query_map, take_below(pair.heads, f"{side}.head."), f"{where}: {side}.head")
         query_maps[modality] = query_map.eval().to(device)
     states: dict[str, Backbone] = {"text": pair.text, "image": pair.image}
-    pooling = dict.fromkeys(states, masked_max)
+    pooling = dict.fromkeys(states, pool_max)
     model = FdtModel(states, query_maps, codebook.float().to(device), entry["attention"], pooling, float(degree))
     return model, FdtWords, pair.reader, pair.pixels
 

@@ -13,7 +13,7 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint
 from lexvl_anserini.encoders.checkpoints.sentence_layout import check_modules
 from lexvl_anserini.encoders.encoder import Encoder, Kind, ReadsTexts
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.sparsify import checked_dimensions, cut
+from lexvl_anserini.encoders.parts.sparsify import check_dimensions, cut
 from lexvl_anserini.encoders.parts.tokens import is_fast, read_starts
 from lexvl_anserini.ground.errors import CheckpointError, UsageError, describe_error
 from lexvl_anserini.ground.files import read_json
@@ -33,7 +33,7 @@ class SentenceTower(ReadsTexts):
 
     def __init__(self, model: Any, lock: Lock, side: str, normalise: bool, dimensions: int | None = None):
         self.model, self.lock, self.side, self.normalise = model, lock, side, normalise
-        self.dimensions = checked_dimensions(dimensions, model.get_embedding_dimension())
+        self.dimensions = check_dimensions(dimensions, model.get_embedding_dimension())
 
     def vectors(
         self, inputs: Sequence[str], batch_size: int = 32, progress: Progress = silent, on_error: OnError = FAIL

@@ -22,7 +22,7 @@ from lexvl_anserini.encoders.checkpoints.sentence_layout import get_class_name, 
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import load_language_model, position_limit, read_config
+from lexvl_anserini.encoders.parts.backbones import load_language_model, read_config, read_position_limit
 from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.pooling import (
     POOLINGS,
@@ -33,14 +33,14 @@ from lexvl_anserini.encoders.parts.pooling import (
     log1p_log1p_relu,
     log1p_relu,
 )
-from lexvl_anserini.encoders.parts.sparsify import keep_own, positive_or_top
+from lexvl_anserini.encoders.parts.sparsify import keep_own, keep_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
     add_lower_casing,
-    columns_of_all,
-    columns_without,
     load_tokenizer,
+    make_all_columns,
+    make_columns_without,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
@@ -133,7 +133,7 @@ def load_splade(
     # Options of weighted queries override the bags that a model was trained with.
     if query.bag and not weighted_queries if doc_only is None else doc_only:
         query_tower: BagTower | TextTower = BagTower(
-            TextReader(query.tokenizer, query_max_length or query.max_length), columns_of_all(query.tokenizer)
+            TextReader(query.tokenizer, query_max_length or query.max_length), make_all_columns(query.tokenizer)
         )
     else:
         own_only = query.lexical if lexical is None else lexical in ("query", "both")
@@ -161,7 +161,7 @@ def build_tower(
         prompt=parts.prompt,
     )
     k = parts.topk if topk is None else topk
-    largest = positive_or_top(k)
+    largest = keep_top(k)
     if parts.backbone is None or parts.head is None:
         return BagTower(reader, parts.columns, parts.weight, topk=k, adds=parts.adds)
     pool = parts.pooling if pooling is None else POOLINGS[pooling]
@@ -225,10 +225,16 @@ def load_masked_lm_parts(
         )
     # Rows without a token are not dimensions.
     head = Head(head.transform, head.matrix[:count], None if head.bias is None else head.bias[:count])
-    limit = position_limit(read_config(folder))
+    limit = read_position_limit(read_config(folder))
     length = max_length or tokenizer.model_max_length
     return SpladeSide(
-        tokenizer, columns_of_all(tokenizer), min(length, limit or length), limit, backbone=backbone, head=head, **rest
+        tokenizer,
+        make_all_columns(tokenizer),
+        min(length, limit or length),
+        limit,
+        backbone=backbone,
+        head=head,
+        **rest,
     )
 
 
@@ -288,7 +294,7 @@ def load_chain_parts(
     """One chain of modules: [Transformer, SpladePooling] or [SparseStaticEmbedding]."""
     match chain:
         case [("SparseStaticEmbedding", path)]:
-            return static_parts(path, topk, prompt)
+            return load_static_parts(path, topk, prompt)
         case [("MLMTransformer" | "Transformer", path), ("SpladePooling", pooling_path)]:
             limits_file = path / "sentence_bert_config.json"
             limits = read_json(limits_file, "limits", CheckpointError) if limits_file.is_file() else {}
@@ -321,7 +327,7 @@ def read_splade_pooling(where: Path) -> dict[str, Any]:
     return {"pooling": POOLINGS[strategy], "activation": activations[activation]}
 
 
-def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
+def load_static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
     """Inference-free queries: one stored weight per token, tokenised without special tokens."""
     config_file = folder / "config.json"
     config = read_json(config_file, "static embedding", CheckpointError) if config_file.is_file() else {}
@@ -341,11 +347,11 @@ def static_parts(folder: Path, topk: int | None, prompt: str) -> SpladeSide:
     if type(adds := config.get(ADDS, False)) is not bool:
         raise CheckpointError(f"{config_file}: {ADDS} {adds!r:.80}, expected true or false")
     # The tokenizer adds no special tokens, so one in a text counts as its own token.
-    columns, reader = columns_without(tokenizer, []), table_reader(tokenizer)
+    columns, reader = make_columns_without(tokenizer, []), load_table_reader(tokenizer)
     weight = weight[: len(tokenizer)]
     return SpladeSide(tokenizer, columns, reader.max_length, weight=weight, adds=adds, topk=topk, prompt=prompt)
 
 
-def table_reader(tokenizer: Any) -> TextReader:
+def load_table_reader(tokenizer: Any) -> TextReader:
     """Reads the texts of a table, without special tokens and to the tokenizer's own limit, as sentence-transformers."""
     return TextReader(tokenizer, int(min(tokenizer.model_max_length, 1 << 20)), specials=False)

@@ -19,10 +19,10 @@ from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower
 from lexvl_anserini.encoders.parts.network_pair import TEXT, NetworkPair, build_token_heads, is_pair, read_pair
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sparsify import positive_or_top
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.sparsify import keep_top
 from lexvl_anserini.encoders.parts.stair_network import Stair, StairConfig
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_all, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_all_columns
 from lexvl_anserini.encoders.parts.towers import Composition, Direction, TextTower, in_direction, with_topk
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import atomic_write, write_json
@@ -94,7 +94,7 @@ def load_stair(
     own = text_mask == "own" or (text_mask is None and model.masked)
 
     def composition(states: Backbone, head: Head, k: int | None, normalise: bool) -> Composition:
-        return Composition(states, head, log1p_relu, masked_max, positive_or_top(k), normalise)
+        return Composition(states, head, log1p_relu, pool_max, keep_top(k), normalise)
 
     def texts(k: int | None) -> TextTower | BagTower:
         if text_encoder_free:
@@ -165,7 +165,7 @@ def load_stair_folder(
         image_head,
         TextReader(tokenizer, longest, padding or config.padding, limit=limit),
         config.prompt,
-        columns_of_all(tokenizer, config.mask_specials if mask_specials is None else mask_specials),
+        make_all_columns(tokenizer, config.mask_specials if mask_specials is None else mask_specials),
         Pixels(config.image.resolution),
         config.stage == "1",
     )
@@ -217,7 +217,7 @@ def load_lexlip(
     assert columns is not None, "lexical heads have terms"
 
     def composition(backbone: Backbone, head: Head, k: int | None) -> Composition:
-        return Composition(backbone, head, log1p_relu, masked_max, positive_or_top(k), normalise)
+        return Composition(backbone, head, log1p_relu, pool_max, keep_top(k), normalise)
 
     def texts(k: int | None) -> TextTower:
         return TextTower(composition(pair.text, text_head, k), pair.reader, columns, source.device)

@@ -16,24 +16,24 @@ from lexvl_anserini.encoders.checkpoints.weights import load_strictly, read_weig
 from lexvl_anserini.encoders.encoder import Encoder
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.backbones import (
-    bert_from_weights,
+    build_bert,
     load_backbone,
     load_language_model,
-    position_limit,
     read_config,
+    read_position_limit,
     take_hidden_states,
 )
 from lexvl_anserini.encoders.parts.bags import BagTower
-from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, log1p_relu, make_top_mean, masked_max
+from lexvl_anserini.encoders.parts.pooling import Head, Pooling, elu1p, log1p_relu, make_top_mean, pool_max
 from lexvl_anserini.encoders.parts.pretrained import load_pretrained_bert, load_states_head, load_vocabulary_rows
 from lexvl_anserini.encoders.parts.sparsify import Sparsifier, keep_own, keep_positive
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
-    columns_from,
-    columns_of_all,
     find_first_word_id,
     load_tokenizer,
+    make_all_columns,
+    make_columns_from,
 )
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower, with_topk
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
@@ -100,12 +100,12 @@ def load_vdr(
             own where the checkpoint has such a matrix.
     """
     checkpoint = source.required("vdr")
-    if config := published_config(checkpoint):
-        query, document = published_sides(source, checkpoint, config, projection)
+    if config := read_published_config(checkpoint):
+        query, document = load_published_sides(source, checkpoint, config, projection)
     elif projection == "own":
         raise UsageError("encoder 'vdr': projection=own needs a checkpoint that has one (encoder_p.proj)")
     else:
-        query = document = untrained_side(source, checkpoint)
+        query = document = load_untrained_side(source, checkpoint)
         query_max_length = query_max_length or max_length
     document = document.replace_options(topk, lexical_union, max_length, padding)
     query = query.replace_options(topk if query_topk is None else query_topk, lexical_union, query_max_length, padding)
@@ -130,7 +130,7 @@ class Side:
     bias: Tensor | None = None  # [V]
     topk: int = TOPK
     lexical_union: bool = False
-    pooling: Pooling = masked_max
+    pooling: Pooling = pool_max
     normalise: bool = False
     unit_terms: int | None = None
     joiner: str = " "
@@ -167,12 +167,12 @@ class Side:
         )
 
 
-def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
+def load_untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
     """A new LayerNorm over any BERT-like backbone, tied to its input embeddings."""
     backbone, size = load_backbone(checkpoint, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
     shift = find_first_word_id(tokenizer)
-    limit = position_limit(backbone.config)
+    limit = read_position_limit(backbone.config)
     embeddings = backbone.get_input_embeddings().weight.detach()[shift:]
     if embeddings.shape[1] != backbone.config.hidden_size:
         raise CheckpointError(
@@ -183,13 +183,13 @@ def untrained_side(source: Source, checkpoint: Checkpoint) -> Side:
         backbone,
         nn.LayerNorm(embeddings.shape[1], eps=HEAD_EPS).to(source.device),
         embeddings,
-        columns_from(tokenizer, shift),
+        make_columns_from(tokenizer, shift),
         TextReader(tokenizer, min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit),
         source.device,
     )
 
 
-def published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
+def read_published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
     """config.json, or a config.yaml of 2023 with today's names; None if the folder is not in a published layout.
 
     In older files the sides may be one level down, and lack newer options.
@@ -208,7 +208,7 @@ def published_config(checkpoint: Checkpoint) -> dict[str, Any] | None:
     return config
 
 
-def published_sides(
+def load_published_sides(
     source: Source, checkpoint: Checkpoint, config: Mapping[str, Any], projection: str | None
 ) -> tuple[Side, Side]:
     """Query and document sides of a checkpoint in a published layout."""
@@ -274,7 +274,7 @@ def load_published_side(
         )
     if "shift_vocab_num" not in entry:
         raise CheckpointError(f"{checkpoint.folder}: the configuration of {prefix} lacks shift_vocab_num")
-    columns_of = partial(columns_from, shift=entry["shift_vocab_num"])
+    columns_of = partial(make_columns_from, shift=entry["shift_vocab_num"])
     # VDRproj (paper, appendix C) unties only the projection of documents.
     head = {key: side_weights[key] for key in ("proj", "proj.weight") if key in side_weights and prefix == "encoder_p"}
     rest = {f"{prefix}.{key}": value for key, value in side_weights.items() if key not in head}
@@ -310,7 +310,7 @@ def load_bert_side(
         of_bert = load_pretrained_bert(checkpoint, entry, of_bert)
     # A pair over networks has a head between the states and its vocabulary.
     has_head = any(key.startswith("head.") for key in side_weights)
-    bert = bert_from_weights(backbone_config, of_bert, f"{where}.bert_model", source.device)
+    bert = build_bert(backbone_config, of_bert, f"{where}.bert_model", source.device)
     tokenizer = load_tokenizer(tokenizer_folder, backbone_config.vocab_size)
     columns = columns_of(tokenizer)
     known = ("bert_model.", "head.", "bias") if has_head else ("bert_model.", "ln.")
@@ -332,7 +332,7 @@ def load_bert_side(
         norm,
         embeddings,
         columns,
-        TextReader(tokenizer, entry["max_len"], padding=padding, limit=position_limit(backbone_config)),
+        TextReader(tokenizer, entry["max_len"], padding=padding, limit=read_position_limit(backbone_config)),
         source.device,
         bias=bias,
         topk=TOPK if entry.get("topk") is None else entry["topk"],
@@ -344,7 +344,7 @@ def read_published_pooling(where: str, entry: Mapping[str, Any]) -> Pooling:
     """`pooling: max`, or `mean` of the `pooling_topk` largest."""
     pooling, n = entry.get("pooling") or "max", entry.get("pooling_topk")
     if pooling == "max":
-        return masked_max
+        return pool_max
     if pooling == "mean" and n:
         return make_top_mean(n)
     raise CheckpointError(
@@ -420,13 +420,13 @@ def load_bertlex(
         return replace(load_vdr(source, topk=topk, query_topk=query_topk, max_length=max_length), name="bertlex")
     backbone, mlm_head, size = load_language_model(checkpoint.folder, source.device)
     tokenizer = load_tokenizer(source.tokenizer_folder(), size)
-    columns = columns_of_all(tokenizer)
-    limit = position_limit(read_config(checkpoint.folder))
+    columns = make_all_columns(tokenizer)
+    limit = read_position_limit(read_config(checkpoint.folder))
     reader = TextReader(tokenizer, max_length or min(UNTRAINED_MAX_LENGTH, limit or UNTRAINED_MAX_LENGTH), limit=limit)
 
     def tower(k: int | None) -> TextTower:
         sparsifier = choose_sparsifier(TOPK if k is None else k, lexical_union=False)
-        composition = Composition(backbone, mlm_head, log1p_relu, masked_max, sparsifier)
+        composition = Composition(backbone, mlm_head, log1p_relu, pool_max, sparsifier)
         return TextTower(composition, reader, columns, source.device)
 
     query, document = with_topk((tower, tower), topk, query_topk)
@@ -443,6 +443,6 @@ def load_bag_of_tokens(source: Source, max_length: int = 256, shift: int | None 
     """
     folder = source.tokenizer_folder(default=None if source.checkpoint else "minilm")
     tokenizer = load_tokenizer(folder)
-    columns = columns_from(tokenizer, find_first_word_id(tokenizer) if shift is None else shift)
+    columns = make_columns_from(tokenizer, find_first_word_id(tokenizer) if shift is None else shift)
     tower = BagTower(TextReader(tokenizer, max_length), columns)
     return Encoder("bag-of-tokens", "impact", tower, tower)

@@ -32,17 +32,17 @@ from lexvl_anserini.encoders.parts.bags import BagTower
 from lexvl_anserini.encoders.parts.images.image_backbones import Classifier, ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import ImageTower, PatchTransformer
-from lexvl_anserini.encoders.parts.pooling import Backbone, Head, elu1p, masked_max
+from lexvl_anserini.encoders.parts.pooling import Backbone, Head, elu1p, pool_max
 from lexvl_anserini.encoders.parts.pretrained import (
     Standard,
     build_cells,
-    entry_of,
     load_pretrained_image,
     load_states_head,
     load_vocabulary_rows,
+    read_entry,
     read_vision_shape,
 )
-from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, columns_ascii, columns_of_terms
+from lexvl_anserini.encoders.parts.tokens import FIRST_WORD_ID, TokenColumns, make_ascii_columns, make_term_columns
 from lexvl_anserini.encoders.parts.towers import Composition, TextTower, TowerOf, in_direction, with_topk
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import read_json
@@ -91,8 +91,8 @@ def load_vdr_crossmodal(
     """
     checkpoint = source.required("vdr-crossmodal")
     config, weights = checkpoint.config(), read_weights(checkpoint.folder)
-    text_about = entry_of(checkpoint, config, "encoder_q", TEXT_TYPES)
-    image_about = entry_of(checkpoint, config, "encoder_p", IMAGE_TYPES)
+    text_about = read_entry(checkpoint, config, "encoder_q", TEXT_TYPES)
+    image_about = read_entry(checkpoint, config, "encoder_p", IMAGE_TYPES)
     complain(str(checkpoint.folder), (), [key for key in weights if key.partition(".")[0] not in SIDES], ())
     text = load_bert_side(source, checkpoint, text_about, "encoder_q", weights, choose_columns(checkpoint, text_about))
 
@@ -126,7 +126,7 @@ def load_image_tower(
         backbone=backbone,
         head=head,
         activation=elu1p,
-        pooling=masked_max,
+        pooling=pool_max,
         sparsifier=choose_sparsifier(k if topk is None else topk, lexical_union=False),
         normalise=True,
         unit_terms=unit_terms(checkpoint, entry, columns.vocabulary),
@@ -214,9 +214,9 @@ def choose_columns(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> Callable
     """Which tokens are dimensions: the terms that the checkpoint lists, else ASCII tokens from the first word on."""
     if listed := entry.get("terms"):
         path = resolve_inside(checkpoint.folder, listed, f"{checkpoint.folder}/config.json")
-        return partial(columns_of_terms, vocabulary=Vocabulary.read(path), where=str(path))
+        return partial(make_term_columns, vocabulary=Vocabulary.read(path), where=str(path))
     # Checkpoints with another vocabulary than BERT's give the first id that is a word.
-    return partial(columns_ascii, shift=entry.get("first_word_id") or FIRST_WORD_ID)
+    return partial(make_ascii_columns, shift=entry.get("first_word_id") or FIRST_WORD_ID)
 
 
 class ClassLogits(nn.Module):

@@ -69,7 +69,7 @@ def read_config(folder: Path) -> Any:
     return config
 
 
-def position_limit(config: Any) -> int | None:
+def read_position_limit(config: Any) -> int | None:
     """The largest number of tokens of a text, with special tokens; None if the configuration has no limit."""
     positions = getattr(config, "max_position_embeddings", None)
     if not positions or positions < 0:
@@ -130,7 +130,7 @@ def read_saved_weights(folder: Path) -> Path:
     return folder if file.suffix == ".json" else file
 
 
-def misshapen(info: Mapping[str, Any]) -> list[str]:
+def list_misshapen(info: Mapping[str, Any]) -> list[str]:
     """The weights whose shape is not the configuration's, as `complain` lists them."""
     return [f"{key} {list(shape)}, expected {list(expected)}" for key, shape, expected in info["mismatched_keys"]]
 
@@ -152,12 +152,12 @@ def load_backbone(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, in
         str(checkpoint.folder),
         missing=[k for k in info["missing_keys"] if not re.fullmatch(r"(.*\.)?pooler\..*", k)],
         unexpected=[k for k in info["unexpected_keys"] if not (UNUSED_HEADS.fullmatch(k) or POSITION_IDS.fullmatch(k))],
-        misshaped=misshapen(info),
+        misshaped=list_misshapen(info),
     )
     return model.to(device), config.vocab_size
 
 
-def bert_from_weights(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> Any:
+def build_bert(config: Any, weights: Mapping[str, Tensor], where: str, device: torch.device) -> Any:
     """A BertModel without pooler and with exactly `weights` (keys as in BertModel)."""
     import transformers
 
@@ -173,7 +173,7 @@ def is_causal_lm(architectures: Any) -> bool:
     return any(str(name).endswith("ForCausalLM") for name in architectures or ())
 
 
-def language_model(folder: Path) -> Any:
+def build_language_model(folder: Path) -> Any:
     """The class of transformers that loads a language model: a causal one if the configuration names one, or masked."""
     import transformers
 
@@ -202,7 +202,7 @@ def load_language_model(folder: Path, device: torch.device) -> tuple[Backbone, H
         and bias), and the number of tokens.
     """
     model: Any
-    model, info = from_pretrained(language_model(folder), folder)
+    model, info = from_pretrained(build_language_model(folder), folder)
     missing = list(info["missing_keys"])
     if any(not re.search(r"embeddings|encoder|transformer\.layer|layers\.", key) for key in missing):
         raise CheckpointError(
@@ -217,7 +217,7 @@ def load_language_model(folder: Path, device: torch.device) -> tuple[Backbone, H
             for k in info["unexpected_keys"]
             if not (re.fullmatch(r"(.*\.)?pooler\..*|.*seq_relationship.*", k) or POSITION_IDS.fullmatch(k))
         ],
-        misshaped=misshapen(info),
+        misshaped=list_misshapen(info),
     )
     return *split_language_model(model.to(device)), model.config.vocab_size
 

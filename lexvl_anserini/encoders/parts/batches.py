@@ -14,11 +14,11 @@ import numpy as np
 from lexvl_anserini.encoders.encoder import read_document
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
+    encode_whole,
     keep_first,
     list_places,
     place_parts,
     read_starts,
-    whole_encodings,
 )
 from lexvl_anserini.ground.records import Document
 
@@ -27,7 +27,7 @@ from lexvl_anserini.ground.records import Document
 ENOUGH_TOKENS, MOST_PADDING = 512, 1 / 8
 
 
-def padded_batches(
+def collate_texts(
     reader: TextReader, texts: Sequence[str], batch_size: int, on_cpu: bool = True
 ) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[np.ndarray, np.ndarray]]]:
     """Batches of tokenised texts, the longest first: positions [B], token ids, and ids padded with attention [B, L]."""
@@ -114,9 +114,9 @@ class PassageReader:
             return ids, [0] * len(ids)
         tokenizer, length = self.reader.tokenizer, self.reader.max_length
         room = length - int(tokenizer.num_special_tokens_to_add(pair=True))
-        parts = whole_encodings(tokenizer, read_starts(tokenizer, [title, text], length))
+        parts = encode_whole(tokenizer, read_starts(tokenizer, [title, text], length))
         if len(parts[0]) >= room:  # then it matters which of the whole parts is longer
-            parts = whole_encodings(tokenizer, [title, text])
+            parts = encode_whole(tokenizer, [title, text])
         lengths = split_room(len(parts[0]), len(parts[1]), room)
         rows = [keep_first(tokenizer, part.ids, most) for part, most in zip(parts, lengths, strict=True)]
         return place_parts(list_places(tokenizer, 2), rows)

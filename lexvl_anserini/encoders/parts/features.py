@@ -22,14 +22,14 @@ from lexvl_anserini.encoders.checkpoints.itc_layout import LoadedItc, load_itc
 from lexvl_anserini.encoders.encoder import read_document, read_topic
 from lexvl_anserini.encoders.loading import Source
 from lexvl_anserini.encoders.parts.images.vision import Images
-from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, masked_max
-from lexvl_anserini.encoders.parts.sparsify import keep_own, positive_or_top
+from lexvl_anserini.encoders.parts.pooling import Head, log1p_relu, pool_max
+from lexvl_anserini.encoders.parts.sparsify import keep_own, keep_top
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
-    columns_of_all,
-    columns_of_terms,
     load_tokenizer,
+    make_all_columns,
+    make_term_columns,
 )
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, Items, LexicalTower, Texts
 from lexvl_anserini.ground.errors import CheckpointError, DataError, UsageError
@@ -257,12 +257,12 @@ def check_fitting(tokenizer: Any, size: int, where: str) -> Any:
     return tokenizer
 
 
-def columns_of_head(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
+def make_head_columns(tokenizer: Any, size: int, specials: bool) -> TokenColumns:
     """One dimension per token, and for [DEC] and [ENC] if the head has them.
 
     With `specials`, [CLS] and [SEP] count as a text's own tokens; padding never does.
     """
-    return columns_of_all(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
+    return make_all_columns(tokenizer, specials, BLIP_TOKENS[: size - len(tokenizer)])
 
 
 class HeadTower(LexicalTower):
@@ -317,11 +317,11 @@ def build_head_tower(
 ) -> HeadTower:
     """One side: its vectors through a head that has one dimension per token (and may have BLIP's two), or per term."""
     # A masked vector keeps its own tokens, another one every positive weight or the k largest.
-    sparsifier = positive_or_top(topk) if expansion == "expanded" else keep_own()
-    composition = Composition(add_position, head, log1p_relu, masked_max, sparsifier)
+    sparsifier = keep_top(topk) if expansion == "expanded" else keep_own()
+    composition = Composition(add_position, head, log1p_relu, pool_max, sparsifier)
     tokenizer, terms = inputs.tokenizer, inputs.terms
     if terms is None:
-        columns = columns_of_head(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
+        columns = make_head_columns(tokenizer, head.matrix.shape[0], specials=expansion == "masked")
     else:
-        columns = columns_of_terms(tokenizer, terms, "the dense pair")
+        columns = make_term_columns(tokenizer, terms, "the dense pair")
     return HeadTower(features, composition, columns, TextReader(tokenizer, MASK_LENGTH), device)

@@ -78,14 +78,14 @@ class FieldsTower:
         return self.weights(None)
 
 
-def weight_of(name: str, value: Any) -> int:
+def read_weight(name: str, value: Any) -> int:
     """The weight of a field, which the user may give as a text."""
     if not str(value).isdecimal() or len(str(value)) > 7:
         raise UsageError(f"weight {value!r:.40} of field {name!r}: expected a whole number from 0 to 9,999,999")
     return int(value)
 
 
-def field_options(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def split_field_options(names: Iterable[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """`{"text.weight": 2, "image.topk": 64}` by field; an option without a field, such as the runtime, is of all."""
     by_field: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in options.items():

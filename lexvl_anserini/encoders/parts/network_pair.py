@@ -17,7 +17,7 @@ from torch import Tensor
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, resolve_inside
 from lexvl_anserini.encoders.checkpoints.weights import build, complain, load_strictly, read_weights, take_below
 from lexvl_anserini.encoders.loading import Source
-from lexvl_anserini.encoders.parts.backbones import bert_from_weights, position_limit, read_config, take_hidden_states
+from lexvl_anserini.encoders.parts.backbones import build_bert, read_config, read_position_limit, take_hidden_states
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
 from lexvl_anserini.encoders.parts.images.pixels import Pixels
 from lexvl_anserini.encoders.parts.images.vision import PatchTransformer
@@ -25,18 +25,18 @@ from lexvl_anserini.encoders.parts.pooling import Backbone, Head
 from lexvl_anserini.encoders.parts.pretrained import (
     CellsOf,
     build_cells,
-    entry_of,
     load_pretrained_bert,
     load_pretrained_image,
+    read_entry,
     read_vision_shape,
 )
 from lexvl_anserini.encoders.parts.stair_network import TokenHead
 from lexvl_anserini.encoders.parts.tokens import (
     TextReader,
     TokenColumns,
-    columns_of_all,
-    columns_of_terms,
     load_tokenizer,
+    make_all_columns,
+    make_term_columns,
 )
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.records import Vocabulary
@@ -86,7 +86,7 @@ def is_pair(checkpoint: Checkpoint) -> bool:
 def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: int | None = None) -> NetworkPair:
     """The sides of a checkpoint of a family; `max_length` replaces the checkpoint's number of tokens per text."""
     config, weights, where = checkpoint.config(), read_weights(checkpoint.folder), str(checkpoint.folder)
-    texts, images = (entry_of(checkpoint, config, side, (name,)) for side, name in types_of(family).items())
+    texts, images = (read_entry(checkpoint, config, side, (name,)) for side, name in list_types(family).items())
     if missing := [key for key in ("model_id", "max_len") if key not in texts]:
         raise CheckpointError(f"{where}/config.json: {TEXT} lacks {', '.join(missing)}")
     complain(where, (), [key for key in weights if key.partition(".")[0] not in (TEXT, IMAGE)], ())
@@ -96,19 +96,19 @@ def read_pair(source: Source, checkpoint: Checkpoint, family: str, max_length: i
     of_bert = take_below(weights, NETWORKS[0])
     if "backbone" in texts:
         of_bert = load_pretrained_bert(checkpoint, texts, of_bert)
-    bert = bert_from_weights(bert_config, of_bert, f"{where}: {TEXT}", source.device)
+    bert = build_bert(bert_config, of_bert, f"{where}: {TEXT}", source.device)
     network, pixels, width = load_image_network(checkpoint, images, weights, source.device)
-    columns = columns_of_all(tokenizer) if texts.get("vocabulary") == TOKENS else None
+    columns = make_all_columns(tokenizer) if texts.get("vocabulary") == TOKENS else None
     if listed := texts.get("terms"):
         path = resolve_inside(checkpoint.folder, listed, f"{where}/config.json")
-        columns = columns_of_terms(tokenizer, Vocabulary.read(path), str(path))
-    reader = TextReader(tokenizer, texts["max_len"], limit=position_limit(bert_config)).with_max_length(max_length)
+        columns = make_term_columns(tokenizer, Vocabulary.read(path), str(path))
+    reader = TextReader(tokenizer, texts["max_len"], limit=read_position_limit(bert_config)).with_max_length(max_length)
     heads = {key: value for key, value in weights.items() if not key.startswith(NETWORKS)}
     widths = {TEXT: bert_config.hidden_size, IMAGE: width}
     return NetworkPair(where, config, take_hidden_states(bert), network, widths, reader, pixels, columns, heads)
 
 
-def types_of(family: str) -> dict[str, str]:
+def list_types(family: str) -> dict[str, str]:
     """The types of both sides' entries of a family, which is the name of its encoder."""
     name = family.replace("-", "_")
     return {TEXT: f"{name}_text", IMAGE: f"{name}_image"}
@@ -125,12 +125,12 @@ def load_image_network(
     else:
         shape, described = read_vision_shape(entry), f"{checkpoint.folder}/config.json: {IMAGE}"
         network = build(lambda: PatchTransformer(**shape), of_network, described)
-        backbone = fresh_image_backbone(network, shape["resolution"])
+        backbone = make_image_backbone(network, shape["resolution"])
         load_strictly(backbone.network, of_network, f"{where}.backbone")
     return build_cells(backbone, entry, side_weights, where, device), backbone.pixels, backbone.width
 
 
-def fresh_image_backbone(network: PatchTransformer, resolution: int) -> ImageBackbone:
+def make_image_backbone(network: PatchTransformer, resolution: int) -> ImageBackbone:
     """A patch transformer whose weights no package and no folder has."""
     return ImageBackbone("", network.eval(), Pixels(resolution), network.ln_post.normalized_shape[0], "")
 

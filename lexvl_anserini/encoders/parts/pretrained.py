@@ -37,7 +37,7 @@ PIECE = 4
 VISION_DEFAULTS = {"resolution": 224, "patch_size": 32, "width": 768, "layers": 12, "heads": 12}
 
 
-def entry_of(
+def read_entry(
     checkpoint: Checkpoint, config: Mapping[str, Any], prefix: str, types: tuple[str, ...]
 ) -> Mapping[str, Any]:
     """The entry of config.json for one side."""
@@ -139,7 +139,7 @@ class CellsOf(nn.Module):
 
     def layers(self, pixels: Tensor) -> list[Tensor]:
         """The maps of the network's layers."""
-        return layers_of(self.network, pixels)
+        return list_layers(self.network, pixels)
 
     @staticmethod
     def _pieces(pixels: Tensor) -> Sequence[Tensor]:
@@ -148,7 +148,7 @@ class CellsOf(nn.Module):
         return (pixels,) if whole else pixels.split(PIECE)
 
 
-def layers_of(network: nn.Module, pixels: Tensor) -> list[Tensor]:
+def list_layers(network: nn.Module, pixels: Tensor) -> list[Tensor]:
     """The maps [B, C, H, W] of a network's layers; of one that gives states alone, these as one layer."""
     if isinstance(network, EfficientNetLite):
         return network.layers(pixels)
@@ -160,7 +160,7 @@ def load_pretrained_image(
     checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]
 ) -> ImageBackbone:
     """The image network of a side, with the weights that training changed (`own`, keys of the network)."""
-    name, digest = named_backbone(checkpoint, entry)
+    name, digest = read_named_backbone(checkpoint, entry)
     packaged = name in PUBLISHED
     with name_needed_extra(checkpoint):
         backbone = load_image_backbone(
@@ -197,15 +197,15 @@ def load_pretrained_bert(
     checkpoint: Checkpoint, entry: Mapping[str, Any], changes: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The weights of a side's BERT: those of the network that the entry names, with `own` instead or added."""
-    name, digest = named_backbone(checkpoint, entry)
+    name, digest = read_named_backbone(checkpoint, entry)
     with name_needed_extra(checkpoint):
         pretrained = find_named_part(checkpoint, name)
-    weights, actual = bert_weights(pretrained)
+    weights, actual = read_bert_weights(pretrained)
     check_digest(checkpoint, name, digest, actual)
     return add_changes(weights, changes, str(checkpoint.folder))
 
 
-def bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
+def read_bert_weights(checkpoint: Checkpoint) -> tuple[dict[str, Tensor], str]:
     """The weights of a BERT without its heads, and the SHA-256 (hex) of the files that they are read from."""
     model, _ = load_backbone(checkpoint, torch.device("cpu"))
     if model.config.model_type != "bert":
@@ -245,7 +245,7 @@ def name_needed_extra(checkpoint: Checkpoint) -> Iterator[None]:
         raise MissingExtra(f"the checkpoint {checkpoint.reference!r}", packaged.extra) from None
 
 
-def named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
+def read_named_backbone(checkpoint: Checkpoint, entry: Mapping[str, Any]) -> tuple[str, str]:
     """The name and the digest of the network that an entry of config.json names."""
     backbone = entry.get("backbone")
     if not isinstance(backbone, Mapping) or not all(
@@ -323,7 +323,7 @@ def find_dense_pair(checkpoint: Checkpoint, **of_reference: Any) -> tuple[Checkp
         return None
     if options := [name for name, value in of_reference.items() if value is not None]:
         raise UsageError(f"{', '.join(options)}: {checkpoint.reference} names its own dense pair")
-    name, digest = named_backbone(checkpoint, config)
+    name, digest = read_named_backbone(checkpoint, config)
     pair = find_named_part(checkpoint, name)
     check_digest(checkpoint, name, digest, pair.digest())
     path = resolve_inside(checkpoint.folder, str(config.get("terms")), f"{checkpoint.folder}/config.json")

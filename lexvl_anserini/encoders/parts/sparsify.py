@@ -1,7 +1,7 @@
 """Sparsifiers: which of the positive weights a vector keeps; as data, so that every runtime applies the same rule.
 
 A rule maps weights [B, V] and the mask [B, V] of own tokens (None unless it needs one) to a bool mask [B, V]. Weights
-that are not positive are always dropped. `mark_kept` applies a rule to tensors, `kept_rows` to arrays; this module
+that are not positive are always dropped. `mark_kept` applies a rule to tensors, `mark_kept_rows` to arrays; this module
 loads no model library. `join_matrix` joins rows, `WeightsOfRows` has what follows from them, and `cut` keeps the first
 dimensions of dense vectors.
 """
@@ -50,7 +50,7 @@ def keep_positive() -> Sparsifier:
     return Sparsifier(None)
 
 
-def positive_or_top(k: int | None) -> Sparsifier:
+def keep_top(k: int | None) -> Sparsifier:
     """Every positive weight, or the k largest of them."""
     if k is not None and k < 1:
         raise UsageError(f"topk {k}: expected at least 1")
@@ -66,13 +66,13 @@ def mark_kept(weights: Tensor, own: Tensor | None, sparsifier: Sparsifier) -> Te
     """Mask [B, V] of the weights that the sparsifier keeps and that are positive and finite."""
     mask = (weights > 0) & weights.isfinite()
     first = weights.shape[1] if sparsifier.first is None else sparsifier.first
-    mask[:, :first] &= _mark_allowed(sparsifier, top_mask, weights[:, :first], own)
+    mask[:, :first] &= _mark_allowed(sparsifier, mark_top, weights[:, :first], own)
     if first < weights.shape[1]:
         mask[:, first:] &= _own(own)[:, first:]
     return mask
 
 
-def kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Sparsifier) -> np.ndarray:
+def mark_kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Sparsifier) -> np.ndarray:
     """As `mark_kept`, of arrays."""
     mask = (weights > 0) & np.isfinite(weights)
     first = weights.shape[1] if sparsifier.first is None else sparsifier.first
@@ -82,7 +82,7 @@ def kept_rows(weights: np.ndarray, own: np.ndarray | None, sparsifier: Sparsifie
     return mask
 
 
-def top_mask(weights: Tensor, k: int) -> Tensor:
+def mark_top(weights: Tensor, k: int) -> Tensor:
     """True at the k largest weights of each row; among equals at the boundary the lowest dimensions.
 
     A k above V counts as V. torch.topk alone would choose arbitrarily among equals.
@@ -101,7 +101,7 @@ def top_mask(weights: Tensor, k: int) -> Tensor:
 
 
 def mark_top_rows(weights: np.ndarray, k: int) -> np.ndarray:
-    """As `top_mask`, of an array."""
+    """As `mark_top`, of an array."""
     k = min(k, weights.shape[1])
     if k <= 0:
         return np.zeros_like(weights, dtype=bool)
@@ -179,7 +179,7 @@ def cut(vectors: np.ndarray, dimensions: int | None, normalise: bool) -> np.ndar
     return vectors / np.maximum(lengths, 1e-12)
 
 
-def checked_dimensions(dimensions: int | None, width: int) -> int | None:
+def check_dimensions(dimensions: int | None, width: int) -> int | None:
     """`dimensions`, after checking that the model's vectors have as many."""
     if dimensions is not None and not 1 <= dimensions <= width:
         raise UsageError(f"dimensions {dimensions}: expected 1 to {width}, the width of this model's vectors")

@@ -74,7 +74,7 @@ def add_lower_casing(tokenizer: Any) -> Any:
     return tokenizer
 
 
-def token_strings(tokenizer: Any) -> list[str]:
+def list_token_strings(tokenizer: Any) -> list[str]:
     """Token strings in the order of their ids; white space, which ModernBERT has as tokens, is `mark_character`."""
     return [
         NOT_INDEXED.sub(mark_character, token) for token in tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
@@ -86,7 +86,7 @@ def mark_character(character: re.Match[str]) -> str:
     return "\u2423" if character[0] == " " else f"<0x{ord(character[0]):02X}>"
 
 
-def token_names(tokenizer: Any) -> dict[int, str]:
+def list_token_names(tokenizer: Any) -> dict[int, str]:
     """Token id -> what the token says, without marks of words' parts; special tokens have none."""
     specials = tokenizer.all_special_tokens
     return {number: term.removesuffix("</w>") for term, number in tokenizer.get_vocab().items() if term not in specials}
@@ -120,7 +120,7 @@ class TokenColumns:
     def tokens(self) -> np.ndarray:
         """The token id of each dimension, int64 [V]."""
         ids = np.flatnonzero(self.of_token >= 0)
-        if len(ids) < len(self.vocabulary):  # of `columns_without`: special tokens are dimensions too
+        if len(ids) < len(self.vocabulary):  # of `make_columns_without`: special tokens are dimensions too
             return np.arange(len(self.vocabulary))
         return ids[np.argsort(self.of_token[ids])]
 
@@ -141,25 +141,25 @@ class TokenColumns:
         return [row.dims for row in self.count_own(ids)]
 
 
-def columns_from(tokenizer: Any, shift: int) -> TokenColumns:
+def make_columns_from(tokenizer: Any, shift: int) -> TokenColumns:
     """Dimension j is token id j + shift (VDR)."""
     if not 0 <= shift < len(tokenizer):
         raise UsageError(f"shift {shift}: expected 0 to {len(tokenizer) - 1} for {len(tokenizer)} tokens")
     of_token = np.arange(len(tokenizer), dtype=np.int64) - shift
     of_token[:shift] = -1
-    return TokenColumns(Vocabulary(token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
+    return TokenColumns(Vocabulary(list_token_strings(tokenizer)[shift:], "the tokenizer's vocabulary"), of_token)
 
 
-def columns_ascii(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
+def make_ascii_columns(tokenizer: Any, shift: int = FIRST_WORD_ID) -> TokenColumns:
     """Dimensions are the tokens from `shift` on that are pure ASCII, in order (VDR cross-modal)."""
-    strings = token_strings(tokenizer)
+    strings = list_token_strings(tokenizer)
     tokens = [token for token in range(shift, len(strings)) if strings[token].isascii()]
     of_token = np.full(len(strings), -1, dtype=np.int64)
     of_token[tokens] = np.arange(len(tokens))
     return TokenColumns(Vocabulary([strings[token] for token in tokens], "the tokenizer's vocabulary"), of_token)
 
 
-def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
+def make_term_columns(tokenizer: Any, vocabulary: Vocabulary, where: str) -> TokenColumns:
     """Dimensions are the tokens that are the terms of a vocabulary, in its order."""
     ids = tokenizer.get_vocab()
     if missing := [term for term in vocabulary if term not in ids]:
@@ -169,18 +169,18 @@ def columns_of_terms(tokenizer: Any, vocabulary: Vocabulary, where: str) -> Toke
     return TokenColumns(vocabulary, of_token)
 
 
-def columns_without(tokenizer: Any, specials: Sequence[int | None], further: Sequence[str] = ()) -> TokenColumns:
+def make_columns_without(tokenizer: Any, specials: Sequence[int | None], further: Sequence[str] = ()) -> TokenColumns:
     """Every token id is its own dimension, then each of `further`; `specials` never count as a text's own tokens."""
-    strings = [*token_strings(tokenizer), *further]
+    strings = [*list_token_strings(tokenizer), *further]
     of_token = np.arange(len(strings), dtype=np.int64)
     of_token[[token for token in specials if token is not None]] = -1
     return TokenColumns(Vocabulary(strings, "the tokenizer's vocabulary"), of_token)
 
 
-def columns_of_all(tokenizer: Any, specials: bool = False, further: Sequence[str] = ()) -> TokenColumns:
+def make_all_columns(tokenizer: Any, specials: bool = False, further: Sequence[str] = ()) -> TokenColumns:
     """All tokens are dimensions; [PAD] and, unless `specials`, [CLS] and [SEP] never count as a text's own."""
     left_out = [] if specials else [tokenizer.cls_token_id, tokenizer.sep_token_id]
-    return columns_without(tokenizer, [tokenizer.pad_token_id, *left_out], further)
+    return make_columns_without(tokenizer, [tokenizer.pad_token_id, *left_out], further)
 
 
 def is_fast(tokenizer: Any) -> bool:
@@ -191,7 +191,7 @@ def is_fast(tokenizer: Any) -> bool:
     return bool(getattr(tokenizer, "is_fast", False))
 
 
-def whole_encodings(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
+def encode_whole(tokenizer: Any, texts: Sequence[str]) -> Sequence[Any]:
     """Whole texts as `tokenizers.Encoding` of a fast tokenizer, without special tokens."""
     encodings: Sequence[Any] = tokenizer(
         list(texts), add_special_tokens=False, return_attention_mask=False, return_token_type_ids=False, verbose=False
@@ -203,7 +203,7 @@ def read_starts(tokenizer: Any, texts: Sequence[str], tokens: int) -> list[str]:
     """The start of each text that has its first `tokens` tokens; whole texts where a tokenizer cuts their start."""
     if tokenizer.truncation_side != "right":
         return list(texts)
-    return starts(texts, tokens, partial(whole_encodings, tokenizer))
+    return starts(texts, tokens, partial(encode_whole, tokenizer))
 
 
 def keep_first(tokenizer: Any, ids: list[int], room: int) -> list[int]:
@@ -222,7 +222,7 @@ class TokenPlace(NamedTuple):
 def list_places(tokenizer: Any, parts: int) -> list[TokenPlace]:
     """Where a tokenizer puts its special tokens in a text (1 part) or a pair (2 parts)."""
     [token, *_] = tokenizer.all_special_tokens or ["a"]
-    one_token_each = whole_encodings(tokenizer, [token] * parts)
+    one_token_each = encode_whole(tokenizer, [token] * parts)
     done = tokenizer.backend_tokenizer.post_process(*one_token_each, add_special_tokens=True)
     order = count()
     rows = zip(done.ids, done.type_ids, done.special_tokens_mask, strict=True)
@@ -269,7 +269,7 @@ class TextReader:
             most = f" and at most {self.limit}" if self.limit else ""
             raise UsageError(f"max_length {self.max_length}: this model reads at least {least}{most} tokens")
         if is_fast(self.tokenizer):
-            whole_encodings(
+            encode_whole(
                 self.tokenizer, [""]
             )  # drops the truncation and padding of the folder now, before threads share it
 
@@ -288,7 +288,7 @@ class TextReader:
                 return_token_type_ids=False,
             )["input_ids"]
             return rows
-        encodings = whole_encodings(self.tokenizer, read_starts(self.tokenizer, texts, self.max_length))
+        encodings = encode_whole(self.tokenizer, read_starts(self.tokenizer, texts, self.max_length))
         rows = [
             keep_first(self.tokenizer, encoding.ids, self.max_length - self.special_tokens) for encoding in encodings
         ]

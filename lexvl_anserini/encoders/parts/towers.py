@@ -18,9 +18,9 @@ from torch import Tensor
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import InputReader, Kind, ReadsTexts, Tower
-from lexvl_anserini.encoders.parts.batches import padded_batches
+from lexvl_anserini.encoders.parts.batches import collate_texts
 from lexvl_anserini.encoders.parts.pooling import Activation, Backbone, Head, Pooling, Projector
-from lexvl_anserini.encoders.parts.sparsify import Sparsifier, checked_dimensions, cut, join_matrix, mark_kept
+from lexvl_anserini.encoders.parts.sparsify import Sparsifier, check_dimensions, cut, join_matrix, mark_kept
 from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns
 from lexvl_anserini.ground.errors import CheckpointError, LexvlError
 from lexvl_anserini.ground.progress import Progress, silent
@@ -200,8 +200,8 @@ class TextTower(ReadsTexts, LexicalTower):
 def collate_tokens(
     reader: TextReader, texts: Sequence[str], batch_size: int, device: torch.device
 ) -> Iterator[tuple[np.ndarray, list[list[int]], tuple[Tensor, Tensor]]]:
-    """As `padded_batches`, with ids and attention mask as tensors on the device."""
-    for positions, rows, arrays in padded_batches(reader, texts, batch_size, device.type == "cpu"):
+    """As `collate_texts`, with ids and attention mask as tensors on the device."""
+    for positions, rows, arrays in collate_texts(reader, texts, batch_size, device.type == "cpu"):
         ids, attention = (torch.from_numpy(array).to(device) for array in arrays)
         yield positions, rows, (ids, attention)
 
@@ -241,7 +241,7 @@ class DenseTower:
     kind: ClassVar[Kind] = "dense"
 
     def __post_init__(self) -> None:
-        checked_dimensions(self.dimensions, self.width)
+        check_dimensions(self.dimensions, self.width)
 
     def read(self, document: Document) -> str:
         """The input that a document gives this tower."""

@@ -141,9 +141,11 @@ def write_encoder(model: Encoder, folder: Path) -> Checkpoint:
     if combine_digests(checkpoint, find_parts(model.options)) != model.checkpoint_digest:
         raise CheckpointError(f"{model.checkpoint}: changed since the encoder was loaded; load it again")
     saved = read_saved(checkpoint)
-    base = saved[1] if saved else checkpoint
-    stored = {**asdict(saved[0]), **saved[0].options} if saved else {}
-    places = {key: stored[key] for key in PLACES if stored.get(key)}
+    base, places = checkpoint, dict[str, str]()
+    if saved:
+        spec, base = saved
+        stored = {**asdict(spec), **spec.options}
+        places = {key: stored[key] for key in PLACES if stored.get(key)}
     places |= {key: model.options[key] for key in PLACES if model.options.get(key)}
     options = {key: value for key, value in model.options.items() if key not in PLACES}
     ours = base.file is None and _is_ours(base.folder)
@@ -207,7 +209,7 @@ def _copy_places(places: dict[str, str], folder: Path) -> dict[str, str]:
 def _is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     """Whether one masked LM of transformers, read alike on both sides, has all that the encoder computes."""
     from lexvl_anserini.encoders.parts.backbones import is_causal_lm
-    from lexvl_anserini.encoders.parts.pooling import log1p_relu, masked_last
+    from lexvl_anserini.encoders.parts.pooling import log1p_relu, pool_last
     from lexvl_anserini.encoders.parts.sparsify import Sparsifier
 
     if model.name != "splade" or base.file is not None or (base.folder / layout.MODULES_FILE).is_file():
@@ -226,7 +228,7 @@ def _is_plain_splade(model: Encoder, base: Checkpoint) -> bool:
     # A written folder has no other rule of the sparsifier than `topk`.
     plain = all(
         side.composition.sparsifier == Sparsifier(side.composition.sparsifier.topk)
-        and side.composition.pooling is not masked_last
+        and side.composition.pooling is not pool_last
         and side.composition.activation is log1p_relu
         for side in sides
     )

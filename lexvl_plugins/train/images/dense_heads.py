@@ -24,12 +24,12 @@ from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import read_weights
 from lexvl_anserini.encoders.families.dense_crossmodal import (
     HeadOf,
-    hidden_of,
-    last_layers,
-    projection_of,
+    build_hidden,
+    build_projection,
+    find_text_folder,
+    load_tokenizer_and_features,
+    read_last_layers,
     read_word_embeddings,
-    text_folder,
-    tokenizer_and_features,
 )
 from lexvl_anserini.encoders.families.dense_heads import D2SHead, JointHead
 from lexvl_anserini.encoders.loading import Source
@@ -37,12 +37,12 @@ from lexvl_anserini.encoders.parts.features import (
     MASK_LENGTH,
     Features,
     TextAndImage,
-    columns_of_head,
     load_own_tokenizer,
+    make_head_columns,
     make_stored,
 )
 from lexvl_anserini.encoders.parts.pooling import log1p_relu
-from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, columns_of_terms, load_tokenizer
+from lexvl_anserini.encoders.parts.tokens import TextReader, TokenColumns, load_tokenizer, make_term_columns
 from lexvl_anserini.encoders.parts.towers import DenseTower
 from lexvl_anserini.ground.errors import CheckpointError, UsageError
 from lexvl_anserini.ground.files import write_json
@@ -104,24 +104,26 @@ class PairBase:
     def read(cls, name: str, reads: HeadOf, least: int, captions: Sequence[str]) -> PairBase:
         """Chooses the terms: words with at least `least` captions that are tokens of the pair."""
         pair = find_checkpoint(name)
-        tokenizer = load_tokenizer(text_folder(pair))
+        tokenizer = load_tokenizer(find_text_folder(pair))
         known = tokenizer.get_vocab()
         terms = [term for term in learn_terms(captions, least) if term in known]
         if not terms:
             raise UsageError(f"pair {name}: no frequent word of the captions is a token of its texts")
-        return cls(pair, reads, tokenizer, columns_of_terms(tokenizer, Vocabulary(terms, "the captions"), name))
+        return cls(pair, reads, tokenizer, make_term_columns(tokenizer, Vocabulary(terms, "the captions"), name))
 
     @cached_property
     def start(self) -> Start:
         """Terms begin as the input embeddings of their tokens, layers as those of the pair."""
-        layers = last_layers(self.checkpoint)
+        layers = read_last_layers(self.checkpoint)
         size, hidden = layers[0][0].shape
-        width = size if self.reads is projection_of else hidden
+        width = size if self.reads is build_projection else hidden
         return Start(width, read_word_embeddings(self.checkpoint)[self.columns.tokens], layers=layers)
 
     def make_features(self, device: torch.device) -> TextAndImage:
         """What the pair computes of texts and images."""
-        return tokenizer_and_features(Source(self.checkpoint, device), self.checkpoint, self.reads, self.start.width)[1]
+        return load_tokenizer_and_features(
+            Source(self.checkpoint, device), self.checkpoint, self.reads, self.start.width
+        )[1]
 
     def write(self, folder: Path) -> Mapping[str, Any]:
         """Writes the terms and, unless it is a packaged one, the pair; returns entries of config.json."""
@@ -183,7 +185,7 @@ class VectorBase:
             norm = next((key for key in NORMS if f"{key}.weight" in weights), None)
             values = (weights[f"{norm}.weight"].float(), weights[f"{norm}.bias"].float()) if norm else None
             start = Start(width, embeddings.float(), bias, values)
-        return cls(words, tokenizer, columns_of_head(tokenizer, len(embeddings), specials=True), start)
+        return cls(words, tokenizer, make_head_columns(tokenizer, len(embeddings), specials=True), start)
 
     def make_features(self, device: torch.device) -> TextAndImage:
         """What the tables have of texts and images."""
@@ -248,8 +250,8 @@ class TrainableJoint(DetailedSide):
 
 
 DENSE_HEADS: Mapping[str, tuple[Callable[[Start], nn.Module], HeadOf]] = {
-    "d2s": (TrainableD2S, projection_of),
-    "joint": (TrainableJoint, hidden_of),
+    "d2s": (TrainableD2S, build_projection),
+    "joint": (TrainableJoint, build_hidden),
 }
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
-from lexvl_anserini.encoders.families.dense_crossmodal import mean_state
+from lexvl_anserini.encoders.families.dense_crossmodal import compute_mean_state
 from lexvl_anserini.encoders.families.fdt import ATTENTIONS, QueryMap
 from lexvl_anserini.encoders.families.vdr import HEAD_EPS as VDR_EPS
 from lexvl_anserini.encoders.parts.images.image_backbones import ImageBackbone
@@ -30,7 +30,7 @@ from lexvl_anserini.encoders.parts.pretrained import (
     VectorHead,
     all_cells,
     fill_folded,
-    layers_of,
+    list_layers,
 )
 from lexvl_anserini.encoders.parts.stair_network import Stair, TokenHead
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
@@ -132,7 +132,9 @@ class ImageOver(OverNetwork):
 
     def compute_states(self, batch: ImageBatch) -> Tensor:
         """Standardised cells [B, 1 + grid^2, D], the mean first, with dropout in training."""
-        cells = batch.values if batch.computed else all_cells(layers_of(self.network, batch.values), self.settings.grid)
+        cells = (
+            batch.values if batch.computed else all_cells(list_layers(self.network, batch.values), self.settings.grid)
+        )
         return dropout(self.standard(cells), self.settings.dropout, self.training)
 
     def drop_cells(self, states: Tensor) -> Tensor | None:
@@ -206,7 +208,7 @@ class DenseText(OwnText):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(mean_state(self.compute_states(batch), batch.attention) @ self.proj.T, dim=1)
+        return normalize(compute_mean_state(self.compute_states(batch), batch.attention) @ self.proj.T, dim=1)
 
 
 class DenseTextOver(TextOver):
@@ -218,7 +220,7 @@ class DenseTextOver(TextOver):
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Vectors [B, D]."""
-        return normalize(self.head(mean_state(self.compute_states(batch), batch.attention)), dim=1)
+        return normalize(self.head(compute_mean_state(self.compute_states(batch), batch.attention)), dim=1)
 
 
 class DenseImageOver(ImageOver):

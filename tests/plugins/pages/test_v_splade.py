@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from lexvl_anserini.encoders.checkpoints.find import list_model_files
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.encoders.parts.images.grounding import localise, patch_logits
+from lexvl_anserini.encoders.parts.images.grounding import compute_patch_logits, localise
 from lexvl_anserini.ground.errors import CheckpointError, InstallationError, UsageError
 from lexvl_plugins.exchange.sharing.saving import save_pretrained
 from lexvl_plugins.pages import v_splade
@@ -331,7 +331,7 @@ def test_maps_of_pages(export):
     wide, tall = Image.new("RGB", (80, 40), "white"), Image.new("RGB", (20, 80), "white")
     assert localise(model, [wide], "annual report").shape == (1, 4, 8)
     dims = [model.vocabulary.dimension["dog"]]
-    logits = patch_logits(model.document, [tall], dims)
+    logits = compute_patch_logits(model.document, [tall], dims)
     assert logits.shape == (1, 8, 2, 1)
     # The text of the prompt and the whole image count too, so that a weight is at least the largest of the map.
     activation = np.log1p(max(0, logits.max()))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.encoders.checkpoints.find import Checkpoint, find_checkpoint
 from lexvl_anserini.encoders.checkpoints.weights import complain, load_strictly, read_weights
-from lexvl_anserini.encoders.parts.backbones import from_pretrained, misshapen, read_config
+from lexvl_anserini.encoders.parts.backbones import from_pretrained, list_misshapen, read_config
 from lexvl_anserini.encoders.parts.images.efficientnet import (
     CLASSIFIER,
     VARIANTS,
@@ -164,7 +164,7 @@ def load_folder(checkpoint: Checkpoint) -> ImageBackbone:
         where,
         missing=[key for key in info["missing_keys"] if "pooler" not in key],
         unexpected=[key for key in info["unexpected_keys"] if not key.startswith(("classifier.", "head."))],
-        misshaped=misshapen(info),
+        misshaped=list_misshapen(info),
     )
     with torch.no_grad():  # a pooler, whose output is not used; transformers fills it with random numbers
         for key in info["missing_keys"]:

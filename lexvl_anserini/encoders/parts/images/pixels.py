@@ -111,7 +111,7 @@ def compute_offset(length: int, side: int, floor: bool) -> int:
     return (length - side) // 2 if floor else round((length - side) / 2)
 
 
-def crop_batches(
+def read_crop_batches(
     pixels: Pixels, images: Sequence[Any], batch_size: int, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Positions of the images of each batch, int64 [B], and their crops, uint8 [B, R, R, 3].
@@ -198,7 +198,7 @@ def build_pixels(description: Mapping[str, Any]) -> Pixels:
         raise CheckpointError(f"pixels of kind {kind!r:.40}: expected {', '.join(CROPS)} and their fields") from error
 
 
-def one_crop(side: int) -> Crop:
+def make_crop(side: int) -> Crop:
     """The evaluation crop of DeCLIP and FDT ("ONECROP"): bilinear, ImageNet's statistics."""
     return Crop(side, IMAGENET_MEAN, IMAGENET_STD, round(side * SHORTER), BILINEAR)
 

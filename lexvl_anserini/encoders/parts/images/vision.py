@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lexvl_anserini.data.pictures.images import FAIL, OnError
 from lexvl_anserini.encoders.encoder import ReadsImages
-from lexvl_anserini.encoders.parts.images.pixels import Pixels, crop_batches, place_on_grid
+from lexvl_anserini.encoders.parts.images.pixels import Pixels, place_on_grid, read_crop_batches
 from lexvl_anserini.encoders.parts.tokens import TokenColumns
 from lexvl_anserini.encoders.parts.towers import Batch, Composition, LexicalTower
 from lexvl_anserini.ground.errors import CheckpointError
@@ -184,7 +184,7 @@ class Images(ReadsImages):
 
     def batches(self, inputs: Sequence[Any], batch_size: int, on_error: OnError = FAIL) -> Iterator[Batch]:
         """In the order of the inputs, which are paths, `archive.tar::member` or PIL images."""
-        for positions, crops in crop_batches(self.pixels, inputs, batch_size, on_error):
+        for positions, crops in read_crop_batches(self.pixels, inputs, batch_size, on_error):
             yield Batch(positions, (self.pixels.normalise(torch.from_numpy(crops).to(self.device)),))
 
 
