@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,15 +18,13 @@ from lexvl_anserini.ground.records import Measurement
 from . import options
 from .measures.averages import HEADINGS, RSUM, rsum
 from .measures.inputs import JudgementSource, RunCard
-from .measures.measure_runs import measure_runs
+from .measures.measure_runs import Subsets, measure_runs, measure_subsets
 from .measures.metrics import means
-from .measures.subsets import Subsets, measure_subsets
-from .report.labels import with_datasets
-from .report.render import check_format, render
-from .report.tables import caption_table
+from .report.render import render
+from .report.tables import caption_table, with_datasets
 
 Direction = Annotated[
-    str | None, typer.Option(help="text-to-image, image-to-text or text-to-text; default: the run's.")
+    Literal["text-to-image", "image-to-text", "text-to-text"] | None, typer.Option(help="Default: the run's.")
 ]
 
 
@@ -113,7 +111,6 @@ def caption_command(corpus: str, module: str) -> Command:
         output_format: options.TableFormat = "text",
         verbose: Verbose = False,
     ) -> None:
-        check_format(output_format)
         cards = table.cards(runs, output_format)
         if dataset is None:
             cards = [with_judgements(card, corpus) for card in cards]

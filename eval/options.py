@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from lexvl_anserini.cli import (
     BatchSize,
     Checkpoint,
     DataDir,
+    Device,
     Settings,
     Tokenizer,
     corpus_names,
@@ -26,7 +27,7 @@ from lexvl_anserini.ground.records import Measurement
 
 from .measures.inputs import JudgementSource, RunCard, describe_run
 from .measures.names import MEASURES
-from .report.labels import labelled, with_datasets, with_systems
+from .report.tables import labelled, with_datasets, with_systems
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -68,19 +69,15 @@ DatasetLabels = Annotated[
     list[str] | None,
     typer.Option("--dataset-label", help="A dataset's name in the output, one per dataset in their order."),
 ]
-Test = Annotated[str, typer.Option("--test", help="Paired test: randomisation or student.")]
+TestName = Literal["randomisation", "student"]
+Test = Annotated[TestName, typer.Option("--test", help="Paired test.")]
 MarkingTest = Annotated[
-    str | None,
-    typer.Option(
-        "--test", help="Mark values that differ significantly from the first system's: randomisation or student."
-    ),
+    TestName | None,
+    typer.Option("--test", help="Mark values that differ significantly from the first system's by this paired test."),
 ]
 Averages = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--average",
-        help="Columns of an average over datasets: beir-12, beir-13, beir-18, cqadupstack, vidore-2; repeatable.",
-    ),
+    list[Literal["beir-12", "beir-13", "beir-18", "cqadupstack", "vidore-2"]] | None,
+    typer.Option("--average", help="Columns of an average over datasets; repeatable."),
 ]
 Efficiency = Annotated[
     bool | None,
@@ -95,15 +92,21 @@ Results = Annotated[
     typer.Option("--results", help="Folder that gets a JSON file per run and dataset, and a line in results.jsonl."),
 ]
 PerTopic = Annotated[bool, typer.Option("--per-topic", help="Also print every topic's value.")]
-ScoreFormat = Annotated[str, typer.Option("--format", help="text, json (fields of Measurement) or csv (the same).")]
+ScoreFormat = Annotated[
+    Literal["text", "json", "csv"], typer.Option("--format", help="Columns, or the fields of Measurement.")
+]
 Words = Annotated[
     str,
     typer.Option(
         "--vocabulary", help="Words for a dense encoder: folder or hub id of a tokenizer, or a packaged name."
     ),
 ]
-TableFormat = Annotated[str, typer.Option("--format", help="text, markdown, latex, csv or json.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")]
+TableFormat = Annotated[
+    Literal["text", "markdown", "latex", "csv", "json"], typer.Option("--format", help="How the table is written.")
+]
+Topics = Annotated[
+    str | None, typer.Option(help="dataset/split, a topics file, or encoded queries; default the corpus's own.")
+]
 CLASSIFIED_IMAGES = typer.Option(
     "--images",
     help="A folder of class folders, a list (.tsv or .csv: image, class), or a known set: pets, or pets:FOLDER.",
@@ -117,7 +120,7 @@ ClassFile = Annotated[
     ),
 ]
 OnUnreadable = Annotated[
-    str, typer.Option("--on-error", help="For images that cannot be read: fail, or skip (counted and named).")
+    Literal["fail", "skip"], typer.Option("--on-error", help="For images that cannot be read; skipped ones are named.")
 ]
 QrelsFile = Annotated[
     Path | None, typer.Option("--qrels", help="Judgements in TREC's format or BEIR's, plain, .gz or .zst.")
@@ -130,12 +133,12 @@ DatasetName = Annotated[
         autocompletion=corpus_names,
     ),
 ]
+TiesName = Literal["rank", "trec_eval"]
 Ties = Annotated[
-    str | None,
+    TiesName | None,
     typer.Option(
         "--ties",
-        help="Order of equal scores: rank (the run's own; default for runs that search wrote) "
-        "or trec_eval (doc id descending; default for other runs).",
+        help="Order of equal scores: the run's own (default for runs that search wrote), or doc ids descending (for others).",
     ),
 ]
 Split = Annotated[str | None, typer.Option("--split", help="Split of the judgements; default: the run's, else test.")]

@@ -17,11 +17,10 @@ from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write
 
 from . import options
-from .report.render import check_format, render
+from .report.render import render
 from .reproduction.matrix import TablePlan, plan_of
 from .reproduction.prepared import checkpoints_of
 from .reproduction.published import PublishedTable, published_tables
-from .reproduction.record import write_record
 from .reproduction.rows import Workplace, assignments, rows_of
 from .reproduction.tables import (
     DIFFERS,
@@ -33,6 +32,7 @@ from .reproduction.tables import (
     plan_table,
     reproduced_rows,
     summary,
+    write_record,
 )
 
 # Not __name__, which is "__main__" when the module runs as the command.
@@ -174,7 +174,6 @@ def command(
 
     Example: python -m eval.reproduce vdr-table4 --dry-run
     """
-    check_format(output_format)
     tables = selection.chosen()
     workplace = place.place(tables)
     if outcome.record and (place.limit or (place.checkpoints and not place.as_published)):

@@ -15,9 +15,8 @@ from lexvl_anserini.ground.errors import UsageError
 from . import options
 from .measures.exchange import frame, write_mteb
 from .measures.result_files import read_results
-from .report.labels import with_datasets
-from .report.render import check_format, render
-from .report.tables import SystemRow, system_table
+from .report.render import render
+from .report.tables import SystemRow, system_table, with_datasets
 
 __all__ = ["command", "frame", "read_results", "write_mteb"]
 
@@ -36,7 +35,6 @@ def command(
 
     Example: python -m eval.results results
     """
-    check_format(output_format)
     results = list(read_results(folder))
     if len({result.ties for result in results}) > 1:
         raise UsageError(f"{folder}: results with different orders of equal scores; measure all with one --ties")

@@ -14,8 +14,7 @@ from lexvl_anserini.cli import Command, Verbose, expanded, run
 
 from . import options
 from .measures.measure_runs import measure_runs
-from .report.render import check_format
-from .report.tables import SCORE_FORMATS, render_scores
+from .report.tables import render_scores
 
 DEFAULT_MEASURES = ["nDCG@10", "RR@10", "Recall@100"]
 
@@ -38,7 +37,6 @@ class PrintOptions:
         rules: options.RuleOptions,
     ) -> None:
         """Measures runs, and prints the values."""
-        check_format(self.output_format, SCORE_FORMATS)
         cards, source = names.cards(runs), judgements.source(self.escape_ids)
         measured = measure_runs(
             cards, source, measures, **asdict(rules), per_topic=self.per_topic, results=self.results
@@ -67,7 +65,7 @@ def command(
 
 
 def judged_command(
-    help_text: str, measures: Sequence[str], ties: str | None = None, remove_query: bool = False
+    help_text: str, measures: Sequence[str], ties: options.TiesName | None = None, remove_query: bool = False
 ) -> Command:
     """The command of a dataset.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Style, Verbose, print_rows, run
+from lexvl_anserini.cli import DataDir, Device, Style, Verbose, print_rows, run
 from lexvl_anserini.encoders.loading import load_encoder_of
 from lexvl_anserini.engines.index_folder import index_manifest
 from lexvl_anserini.engines.opening import index_path
@@ -22,7 +22,6 @@ from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 
-from . import options
 from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run, with_maps
 from .report.strips import Strip, draw_sheet
 
@@ -74,7 +73,7 @@ def command(
     ] = False,
     data_dir: DataDir = None,
     checkpoint: Annotated[str | None, typer.Option(help="Where the encoder's checkpoint is now.")] = None,
-    device: options.Device = "auto",
+    device: Device = "auto",
     style: Style = "text",
     verbose: Verbose = False,
 ) -> None:

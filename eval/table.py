@@ -8,12 +8,11 @@ from dataclasses import asdict
 from lexvl_anserini.cli import Verbose, expanded, run
 
 from . import options
-from .measures.averages import averaged, datasets_of
+from .measures.averages import averaged
 from .measures.measure_runs import measure_runs
-from .measures.significance import check_test, differing
-from .report.labels import with_datasets, with_systems
-from .report.render import check_format, render
-from .report.tables import average_rows, system_row, system_table
+from .measures.significance import differing
+from .report.render import render
+from .report.tables import average_rows, system_row, system_table, with_datasets, with_systems
 
 DEFAULT_MEASURES = ["nDCG@10", "Recall@100"]
 
@@ -38,11 +37,6 @@ def command(
 
     Example: python -m eval.table --run runs/demo.vdr.trec --run runs/demo.bm25.trec --format markdown
     """
-    check_format(output_format)
-    for name in averages or ():
-        datasets_of(name)
-    if test:
-        check_test(test)
     cards = options.with_figures(names.cards(runs), efficiency, output_format)
     measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules), results=results)
     measured = with_datasets(measured, names.dataset_labels)

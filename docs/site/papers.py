@@ -18,9 +18,19 @@ from typing import NamedTuple
 
 from lexvl_eval.reproduction.matrix import cost_of, kinds_of, needs_of
 from lexvl_eval.reproduction.published import PublishedCell, PublishedTable, expected_folder, read_tables
-from lexvl_eval.reproduction.record import RecordedCell, key_of, read_record
 from lexvl_eval.reproduction.rows import Need, PublishedRow, Workplace, rows_of
-from lexvl_eval.reproduction.tables import AGREES, DIFFERS, HOUR, LATER, OTHERS, cpu_time, number_text
+from lexvl_eval.reproduction.tables import (
+    AGREES,
+    DIFFERS,
+    HOUR,
+    LATER,
+    OTHERS,
+    RecordedCell,
+    cpu_time,
+    key_of,
+    number_text,
+    read_record,
+)
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "runs" / "measured.json"

@@ -2,6 +2,7 @@
 
 python -m eval.analyses.interpretability --shards impacts/demo
 python -m eval.analyses.interpretability --images imagenet:FOLDER --encoder stair --checkpoint FOLDER
+python -m eval.analyses.interpretability --pairs flickr8k
 
 A word is a run of letters in lower case ("man's" is man and s); function words are none. A term is named if it is, in
 lower case, a word of one of the image's captions: plurals and synonyms are other words, and a word piece (`##ing`) is
@@ -15,7 +16,6 @@ another image    the model's own terms, each image's compared with the next one'
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
@@ -30,12 +30,12 @@ from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import expect_lexical, read_manifest
 
 from .. import options
-from ..report.render import Table, check_format, render
-from ..report.tables import CLASS_WORDS, NAMED_WORDS
+from ..report.render import print_records
+from ..report.tables import CLASS_WORDS, COMPLETENESS, NAMED_WORDS
 from .classes.class_sets import load_labelled
-from .classes.class_words import VOCABULARY, ClassWordShares, class_word_shares, dense_space, lexical_space
+from .classes.classification import VOCABULARY, ClassWordShares, class_word_shares, word_space
 from .classes.labelled import read_classes
-from .sentence_pairs import words_of
+from .sentence_pairs import CompletenessShare, completeness, sentence_pairs, words_of
 
 if TYPE_CHECKING:
     from lexvl_anserini.data.dataset import Dataset
@@ -49,53 +49,6 @@ FIRST = 10
 
 
 Words = frozenset[str]
-
-
-def class_words(
-    images: str, encoder: options.ImageEncoderOptions, classes: Path | None, vocabulary: str, data_dir: str | None
-) -> list[ClassWordShares]:
-    """The rows of images with classes, as the options of the command name them."""
-    labelled = load_labelled(images, read_classes(classes) if classes else None, data_dir)
-    model = encoder.load()
-    with progress_bar("class words", None, "words and images") as advance:
-        lexical = model.kind == "impact"
-        space = (
-            lexical_space(model, encoder.batch_size)
-            if lexical
-            else dense_space(model, vocabulary, encoder.batch_size, advance)
-        )
-        return class_word_shares(model.name, space, labelled, advance)
-
-
-@expanded
-def command(
-    encoder: options.ImageEncoderOptions,
-    shards: Annotated[
-        Path | None,
-        typer.Option(help="Words of captions: a folder that encode wrote, of images of a captioned corpus."),
-    ] = None,
-    images: Annotated[str | None, options.CLASSIFIED_IMAGES] = None,
-    classes: options.ClassFile = None,
-    vocabulary: options.Words = VOCABULARY,
-    data_dir: DataDir = None,
-    output_format: options.TableFormat = "text",
-    verbose: Verbose = False,
-) -> None:
-    """State how often images' first terms are words of their captions, or the words of their classes.
-
-    Captions are those of stored impacts (--shards), classes those of images (--images), which are encoded.
-
-    Example: python -m eval.analyses.interpretability --shards impacts/demo
-    """
-    check_format(output_format)
-    if shards and not images:
-        named = named_in(shards, data_dir)
-        sys.stdout.write(render(Table.of_fields(named, NAMED_WORDS), named, output_format))
-    elif images and not shards:
-        rows = class_words(images, encoder, classes, vocabulary, data_dir)
-        sys.stdout.write(render(Table.of_fields(rows, CLASS_WORDS), rows, output_format))
-    else:
-        raise UsageError("give --shards (words of captions) or --images (words of classes)")
 
 
 class NamedWords(NamedTuple):
@@ -171,6 +124,66 @@ def named_in(shards: Path, data_dir: str | None = None) -> list[NamedWords]:
     expect_lexical(shards, manifest.kind, "only the dimensions of impacts are words")
     captions = caption_words(dataset_of(manifest.corpus.ref.at(data_dir)))
     return compared(manifest.encoder.name, read_impacts(shards, manifest, read_vocabulary(shards, manifest)), captions)
+
+
+def class_words(
+    images: str, encoder: options.ImageEncoderOptions, classes: Path | None, vocabulary: str, data_dir: str | None
+) -> list[ClassWordShares]:
+    """The rows of images with classes, as the options of the command name them."""
+    labelled = load_labelled(images, read_classes(classes) if classes else None, data_dir)
+    model = encoder.load()
+    with progress_bar("class words", None, "words and images") as advance:
+        space = word_space(model, vocabulary, encoder.batch_size, advance)
+        return class_word_shares(model.name, space, labelled, advance)
+
+
+def preferred_sentences(
+    source: str, encoder: options.ImageEncoderOptions, data_dir: str | None
+) -> list[CompletenessShare]:
+    """The rows of pairs of sentences."""
+    pairs = sentence_pairs(source, data_dir)
+    model = encoder.load()
+    count = len({pair.image for pair in pairs}) + 2 * len(pairs)
+    with progress_bar("completeness", count, "images and sentences") as advance:
+        return completeness(model, source, pairs, encoder.batch_size, advance)
+
+
+@expanded
+def command(
+    encoder: options.ImageEncoderOptions,
+    shards: Annotated[
+        Path | None,
+        typer.Option(help="Words of captions: a folder that encode wrote, of images of a captioned corpus."),
+    ] = None,
+    images: Annotated[str | None, options.CLASSIFIED_IMAGES] = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option(
+            help="Complete and partial sentences: captioned images (flickr8k/val), a list (.tsv or .csv: image, "
+            "complete, partial), or COCO's instances_train2017.json,IMAGES."
+        ),
+    ] = None,
+    classes: options.ClassFile = None,
+    vocabulary: options.Words = VOCABULARY,
+    data_dir: DataDir = None,
+    output_format: options.TableFormat = "text",
+    verbose: Verbose = False,
+) -> None:
+    """State how often first terms of images are words of captions or classes, or images prefer complete sentences.
+
+    Captions are those of stored impacts (--shards), classes those of images (--images), which are encoded. By --pairs,
+    how often an image is more similar to a complete sentence than to one about a part of it.
+
+    Example: python -m eval.analyses.interpretability --shards impacts/demo
+    """
+    if sum(map(bool, (shards, images, pairs))) != 1:
+        raise UsageError("give --shards (words of captions), --images (words of classes) or --pairs (of sentences)")
+    if shards:
+        print_records(named_in(shards, data_dir), NAMED_WORDS, output_format)
+    elif images:
+        print_records(class_words(images, encoder, classes, vocabulary, data_dir), CLASS_WORDS, output_format)
+    elif pairs:
+        print_records(preferred_sentences(pairs, encoder, data_dir), COMPLETENESS, output_format)
 
 
 if __name__ == "__main__":

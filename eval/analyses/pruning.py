@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, run
+from lexvl_anserini.cli import DataDir, Device, Verbose, run
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel, ScoredDoc
 from lexvl_anserini.queries.feedback import Feedback
@@ -39,7 +39,7 @@ from ..measures.inputs import encoded_queries
 from ..measures.metrics import evaluate, means, overlap
 from ..measures.names import parse_measure
 from ..measures.ties import strict_order
-from ..report.render import check_format, render
+from ..report.render import render
 from ..report.tables import OF_PRUNING, setting_table
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ MEASURE = "nDCG@10"
 
 def command(
     shards: Annotated[Path, typer.Option(help="Folder that encode wrote, of impacts.")],
-    topics: Annotated[
-        str | None, typer.Option(help="dataset/split, a topics file, or encoded queries; default the corpus's own.")
-    ] = None,
+    topics: options.Topics = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first topics only.")] = None,
     data_dir: DataDir = None,
     query_terms: Annotated[list[int] | None, typer.Option(help="Keep a query's heaviest terms; repeatable.")] = None,
@@ -76,7 +74,7 @@ def command(
         typer.Option(help="Measure of the rankings, if there are judgements.", autocompletion=options.measure_names),
     ] = MEASURE,
     checkpoint: Annotated[str | None, typer.Option(help="Where the encoder's checkpoint is now.")] = None,
-    device: options.Device = "auto",
+    device: Device = "auto",
     output_format: options.TableFormat = "text",
     verbose: Verbose = False,
 ) -> None:
@@ -84,7 +82,6 @@ def command(
 
     Example: python -m eval.analyses.pruning --shards impacts/demo --query-terms 8 --document-terms 64
     """
-    check_format(output_format)
     parse_measure(measure)
     of_queries = (query_terms or (), threshold or (), first_terms or (), candidates, feedback or ())
     settings = settings_of(*of_queries, document_terms or (), least_impact or (), term_documents or ())

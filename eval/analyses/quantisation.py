@@ -9,12 +9,23 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import DataDir, Verbose, corpus_names, encoder_names, parse_settings, run
+from lexvl_anserini.cli import (
+    BatchSize,
+    Checkpoint,
+    DataDir,
+    Device,
+    Settings,
+    Verbose,
+    corpus_names,
+    encoder_names,
+    parse_settings,
+    run,
+)
 from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.manifest import expect_lexical
@@ -25,7 +36,7 @@ from .. import options
 from ..measures.metrics import evaluate, means, overlap
 from ..measures.names import parse_measure
 from ..measures.ties import strict_order
-from ..report.render import check_format, render
+from ..report.render import render
 from ..report.tables import OF_LOSS, setting_table
 
 if TYPE_CHECKING:
@@ -50,14 +61,16 @@ def command(
     encoder: Annotated[
         str | None, typer.Option(help="A lexical encoder; default as in encode.", autocompletion=encoder_names)
     ] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="Folder, hub id (owner/name[@revision]) or packaged.")] = None,
+    checkpoint: Checkpoint = None,
     split: Annotated[str | None, typer.Option(help="Split of topics and judgements; default test.")] = None,
     direction: Annotated[str | None, typer.Option(help="Direction of captioned images; default as in encode.")] = None,
     data_dir: DataDir = None,
-    device: options.Device = "auto",
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts per forward pass.")] = 32,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="An encoder's option, KEY=VALUE.")] = None,
-    quantiser: Annotated[str, typer.Option(help="calibrated, fixed (with --scale) or naver.")] = "calibrated",
+    device: Device = "auto",
+    batch_size: BatchSize = 32,
+    settings: Settings = None,
+    quantiser: Annotated[
+        Literal["calibrated", "fixed", "naver"], typer.Option(help="How impacts are made; fixed needs --scale.")
+    ] = "calibrated",
     bits: Annotated[list[int], typer.Option("--bits", help="Bits of document impacts; repeatable.")] = DEFAULT_BITS,
     query_bits: Annotated[int, typer.Option(help="Bits of query weights, lowered where a score could reach 2^24.")] = 8,
     scale: Annotated[float | None, typer.Option(help="Impacts per unit of weight, for fixed.")] = None,
@@ -76,7 +89,6 @@ def command(
 
     Example: python -m eval.analyses.quantisation --corpus demo --bits 4 --bits 8
     """
-    check_format(output_format)
     parse_measure(measure)
     from lexvl_anserini.data.dataset import load_dataset
     from lexvl_anserini.encoders.loading import load_encoder

@@ -1,5 +1,12 @@
-"""Pairs of sentences about an image, a complete one and one about a part of the same: where they come from, and how
-often the complete one is more similar (FDT, 4.4).
+"""The completeness probe: whether an image is more similar to a complete sentence than to a partial one (FDT, 4.4).
+
+FDT makes the pairs of the annotated objects of COCO's training images: one sentence describes all objects, the other
+some of them; the wording is in its supplement, which is not public. Here the complete sentence names every category of
+an image's objects once, "a photo of a dog, a frisbee and a person", and each partial one leaves one of them out.
+Captions give pairs without annotations: the partial sentence is a caption up to its first "and" or "with".
+
+Vectors of texts have unit length here, so that a longer sentence does not win by its norm; equal similarities do not
+count. A second row compares each pair with another image: it says how often the complete sentence wins by itself.
 """
 
 from __future__ import annotations

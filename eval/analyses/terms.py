@@ -3,6 +3,7 @@
 python -m eval.analyses.terms --shards impacts/a --shards impacts/b --plot terms.png
 python -m eval.analyses.terms --shards impacts/demo --doc-id test-00017
 python -m eval.analyses.terms --image beach.jpg
+python -m eval.analyses.terms --shards impacts/demo --sparsity
 
 Which terms the vectors of a corpus have, and how heavy: a term's mean and largest weight over all documents.
 
@@ -26,17 +27,19 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import Verbose, expanded, progress_bar, run
+from lexvl_anserini.cli import DataDir, Verbose, expanded, progress_bar, run
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.files import atomic_write
 from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manifest
 
 from .. import options
+from ..measures.flops import Sparsity, sparsity_of
+from ..measures.inputs import encoded_queries
 from ..report.judging import JUDGED, preferences_path, terms_to_judge, words_to_judge
-from ..report.render import Table, check_format, csv_rows, render
-from ..report.tables import DOCUMENT_TERMS, term_table
+from ..report.render import csv_rows, print_records, render
+from ..report.tables import DOCUMENT_TERMS, SPARSITY, term_table
 from ..report.term_drawings import draw_clouds, draw_terms
-from .classes.class_words import VOCABULARY, WordSpace, dense_space
+from .classes.classification import VOCABULARY, WordSpace, dense_space
 from .classes.labelled import LISTS, read_rows
 from .sentence_pairs import words_in
 
@@ -47,140 +50,6 @@ if TYPE_CHECKING:
 
 # Not __name__, which is "__main__" when the module runs as the command.
 log = logging.getLogger("lexvl_eval.analyses.terms")
-
-
-def described(stored: StoredVectors, name: str) -> TermProfile:
-    """The terms of shards, with a line in the log."""
-    profile = term_profile(stored, name)
-    log.info(
-        "%s: %d documents of %.1f terms on average; of %d terms the first %d have %.1f %% of all weight",
-        *(
-            profile.shards,
-            profile.documents,
-            profile.mean_active,
-            profile.used,
-            len(profile.first),
-            100 * profile.share,
-        ),
-    )
-    return profile
-
-
-@dataclass(frozen=True)
-class DrawingOptions:
-    """Files of drawings."""
-
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw boxes of the first terms' weights, and terms per document, as PNG.")
-    ] = None
-    cloud: Annotated[
-        Path | None, typer.Option(help="Draw a cloud of the terms of each corpus, document or image, as PNG or SVG.")
-    ] = None
-
-    def check(self) -> None:
-        """Raises UsageError for a file that cannot be drawn, before anything is read."""
-        if self.plot and self.plot.suffix.lower() != ".png":
-            raise UsageError(f"--plot {self.plot}: draws PNG only; give the file the suffix .png")
-        if self.cloud and self.cloud.suffix.lower() not in CLOUDS:
-            raise UsageError(f"--cloud {self.cloud}: draws PNG and SVG; give the file the suffix .png or .svg")
-
-
-@dataclass(frozen=True)
-class SheetOptions:
-    """Sheets for people to judge terms."""
-
-    export: Annotated[
-        Path | None, typer.Option(help="Write the first 5 terms of some documents as CSV, for people to judge.")
-    ] = None
-    documents: Annotated[
-        int, typer.Option(min=1, help="Documents that --export writes, evenly spaced in the order of the shards.")
-    ] = 20
-    captions: Annotated[
-        Path | None,
-        typer.Option(
-            help="A list (.tsv or .csv: document, caption): --export writes words of captions too, and beside it the "
-            "questions which side is better."
-        ),
-    ] = None
-
-    def check(self) -> None:
-        """Raises UsageError for captions without an export."""
-        if self.captions and not self.export:
-            raise UsageError("--captions names captions for --export FILE.csv")
-
-    def write(self, stored: StoredVectors) -> None:
-        """Writes the sheets that are requested."""
-        if self.export is None:
-            return
-        chosen = spaced_documents(stored, self.documents, JUDGED)
-        if self.captions is None:
-            _write_rows(self.export, terms_to_judge(chosen))
-            return
-        words, preferences = words_to_judge(chosen, read_captions(self.captions))
-        _write_rows(self.export, words)
-        _write_rows(preferences_path(self.export), preferences)
-
-
-def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
-    with atomic_write(path) as out:
-        out.write(csv_rows(rows).encode())
-
-
-@expanded
-def command(
-    *,
-    shards: Annotated[
-        list[Path] | None, typer.Option(help="Folder that encode wrote, of impacts; repeatable to compare corpora.")
-    ] = None,
-    doc_ids: Annotated[
-        list[str] | None, typer.Option("--doc-id", help="Show the terms of this document; repeatable.")
-    ] = None,
-    images: Annotated[
-        list[str] | None, typer.Option("--image", help="Encode this image and show its terms; repeatable.")
-    ] = None,
-    encoder: options.ImageEncoderOptions,
-    vocabulary: options.Words = VOCABULARY,
-    drawings: DrawingOptions,
-    sheets: SheetOptions,
-    output_format: options.TableFormat = "text",
-    verbose: Verbose = False,
-) -> None:
-    """Show the terms of a corpus with the largest mean weights, or the terms of documents or images.
-
-    Of a dense encoder the terms of an image are the words of a vocabulary that are nearest to it, by their cosines.
-
-    Example: python -m eval.analyses.terms --shards impacts/demo
-    """
-    check_format(output_format)
-    single = bool(images or doc_ids)
-    if bool(shards) == bool(images) or (images and (doc_ids or sheets.export)) or (drawings.plot and single):
-        raise UsageError("give --shards (with --plot and --export, or with --doc-id), or --image")
-    drawings.check()
-    sheets.check()
-    opened = [stored_vectors(folder) for folder in shards or ()]
-    if len(opened) > 1 and (doc_ids or sheets.export):
-        raise UsageError(f"--doc-id and --export read one folder of shards, not {len(opened)}")
-    if opened:
-        sheets.write(opened[0])
-    if single:
-        terms = (
-            terms_of_documents(opened[0], doc_ids)
-            if doc_ids
-            else terms_of_images(encoder.load(), images or (), encoder.batch_size, vocabulary)
-        )
-        if drawings.cloud:
-            draw_clouds(clouds_of(terms), drawings.cloud)
-        sys.stdout.write(render(Table.of_fields(terms, DOCUMENT_TERMS), terms, output_format))
-        return
-    names = [folder.name for folder in shards or ()]
-    distinct = names if len(set(names)) == len(names) else map(str, shards or ())
-    profiles = [described(stored, name) for stored, name in zip(opened, distinct, strict=True)]
-    if drawings.plot:
-        draw_terms(profiles, drawings.plot)
-    if drawings.cloud:
-        of_corpora = [(profile.shards, {term.term: term.mean for term in profile.first}) for profile in profiles]
-        draw_clouds(of_corpora, drawings.cloud)
-    sys.stdout.write(render(term_table(profiles), profiles, output_format))
 
 
 # Terms of a corpus (VDR, appendix D), and words of an image by a dense encoder.
@@ -371,6 +240,161 @@ def read_captions(path: Path) -> dict[str, list[str]]:
             raise DataError(f"{where}: a second caption for document {document!r}; expected one")
         captions[document] = words_in(caption)
     return captions
+
+
+def describe_terms(stored: StoredVectors, name: str) -> TermProfile:
+    """The terms of shards, with a line in the log."""
+    profile = term_profile(stored, name)
+    log.info(
+        "%s: %d documents of %.1f terms on average; of %d terms the first %d have %.1f %% of all weight",
+        *(profile.shards, profile.documents, profile.mean_active),
+        *(profile.used, len(profile.first), 100 * profile.share),
+    )
+    return profile
+
+
+@dataclass(frozen=True)
+class DrawingOptions:
+    """Files of drawings."""
+
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw boxes of the first terms' weights, and terms per document, as PNG.")
+    ] = None
+    cloud: Annotated[
+        Path | None, typer.Option(help="Draw a cloud of the terms of each corpus, document or image, as PNG or SVG.")
+    ] = None
+
+    def check(self) -> None:
+        """Raises UsageError for a file that cannot be drawn, before anything is read."""
+        if self.plot and self.plot.suffix.lower() != ".png":
+            raise UsageError(f"--plot {self.plot}: draws PNG only; give the file the suffix .png")
+        if self.cloud and self.cloud.suffix.lower() not in CLOUDS:
+            raise UsageError(f"--cloud {self.cloud}: draws PNG and SVG; give the file the suffix .png or .svg")
+
+
+@dataclass(frozen=True)
+class SheetOptions:
+    """Sheets for people to judge terms."""
+
+    export: Annotated[
+        Path | None, typer.Option(help="Write the first 5 terms of some documents as CSV, for people to judge.")
+    ] = None
+    documents: Annotated[
+        int, typer.Option(min=1, help="Documents that --export writes, evenly spaced in the order of the shards.")
+    ] = 20
+    captions: Annotated[
+        Path | None,
+        typer.Option(
+            help="A list (.tsv or .csv: document, caption): --export writes words of captions too, and beside it the "
+            "questions which side is better."
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Raises UsageError for captions without an export."""
+        if self.captions and not self.export:
+            raise UsageError("--captions names captions for --export FILE.csv")
+
+    def write(self, stored: StoredVectors) -> None:
+        """Writes the sheets that are requested."""
+        if self.export is None:
+            return
+        chosen = spaced_documents(stored, self.documents, JUDGED)
+        if self.captions is None:
+            _write_rows(self.export, terms_to_judge(chosen))
+            return
+        words, preferences = words_to_judge(chosen, read_captions(self.captions))
+        _write_rows(self.export, words)
+        _write_rows(preferences_path(self.export), preferences)
+
+
+def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
+    with atomic_write(path) as out:
+        out.write(csv_rows(rows).encode())
+
+
+@expanded
+def command(
+    *,
+    shards: Annotated[
+        list[Path] | None, typer.Option(help="Folder that encode wrote, of impacts; repeatable to compare corpora.")
+    ] = None,
+    doc_ids: Annotated[
+        list[str] | None, typer.Option("--doc-id", help="Show the terms of this document; repeatable.")
+    ] = None,
+    images: Annotated[
+        list[str] | None, typer.Option("--image", help="Encode this image and show its terms; repeatable.")
+    ] = None,
+    sparsity: Annotated[
+        bool,
+        typer.Option("--sparsity", help="Count the terms of documents and queries, and those that they share (FLOPS)."),
+    ] = False,
+    topics: options.Topics = None,
+    data_dir: DataDir = None,
+    encoder: options.ImageEncoderOptions,
+    vocabulary: options.Words = VOCABULARY,
+    drawings: DrawingOptions,
+    sheets: SheetOptions,
+    output_format: options.TableFormat = "text",
+    verbose: Verbose = False,
+) -> None:
+    """Show the terms of a corpus with the largest mean weights, those of documents or images, or how many there are.
+
+    Of a dense encoder the terms of an image are the words of a vocabulary that are nearest to it, by their cosines.
+
+    Example: python -m eval.analyses.terms --shards impacts/demo
+    """
+    single = bool(images or doc_ids)
+    if bool(shards) == bool(images) or (images and (doc_ids or sheets.export)) or (drawings.plot and single):
+        raise UsageError("give --shards (with --plot and --export, or with --doc-id), or --image")
+    drawings.check()
+    sheets.check()
+    folders = shards or []
+    if len(folders) > 1 and (doc_ids or sheets.export):
+        raise UsageError(f"--doc-id and --export read one folder of shards, not {len(folders)}")
+    if sparsity:
+        if single or drawings.plot or drawings.cloud or sheets.export:
+            raise UsageError("--sparsity reads --shards, and draws and exports nothing")
+        print_records([count_sides(f, topics, data_dir, encoder) for f in folders], SPARSITY, output_format)
+        return
+    opened = [stored_vectors(folder) for folder in folders]
+    if opened:
+        sheets.write(opened[0])
+    if doc_ids:
+        show_items(terms_of_documents(opened[0], doc_ids), drawings, output_format)
+    elif images:
+        terms = terms_of_images(encoder.load(), images, encoder.batch_size, vocabulary)
+        show_items(terms, drawings, output_format)
+    else:
+        show_corpora(opened, drawings, output_format)
+
+
+def count_sides(
+    shards: Path, topics: str | None, data_dir: str | None, encoder: options.ImageEncoderOptions
+) -> Sparsity:
+    """The sparsity of documents and of queries for them, which the encoder of the shards encodes."""
+    queries, _, _ = encoded_queries(shards, topics, data_dir, encoder.checkpoint, encoder.device)
+    return sparsity_of(shards, (query.vector for query in queries))
+
+
+def show_items(terms: Sequence[DocumentTerm], drawings: DrawingOptions, output_format: str) -> None:
+    """Prints the terms of documents or images, and draws their clouds."""
+    if drawings.cloud:
+        draw_clouds(clouds_of(terms), drawings.cloud)
+    print_records(terms, DOCUMENT_TERMS, output_format)
+
+
+def show_corpora(opened: Sequence[StoredVectors], drawings: DrawingOptions, output_format: str) -> None:
+    """Prints the first terms of corpora, and draws them; folders of one name are named by their paths."""
+    names = [stored.folder.name for stored in opened]
+    distinct = names if len(set(names)) == len(names) else [str(stored.folder) for stored in opened]
+    profiles = [describe_terms(stored, name) for stored, name in zip(opened, distinct, strict=True)]
+    if drawings.plot:
+        draw_terms(profiles, drawings.plot)
+    if drawings.cloud:
+        clouds = [(profile.shards, {term.term: term.mean for term in profile.first}) for profile in profiles]
+        draw_clouds(clouds, drawings.cloud)
+    sys.stdout.write(render(term_table(profiles), profiles, output_format))
 
 
 if __name__ == "__main__":

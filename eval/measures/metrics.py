@@ -32,9 +32,8 @@ import numpy as np
 from lexvl_anserini.ground.errors import DataError, InstallationError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
-from .found import Found, Relevant, find, relevant_of
 from .names import MEASURES, Measure, parse_measures
-from .ties import check_ties, checked_hits, report_ranks, some
+from .ties import Found, Relevant, check_ties, checked_hits, find, relevant_of, report_ranks, some
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -210,6 +211,11 @@ def to_json(value: Any) -> str:
 def render(table: Table, value: Any, output_format: str) -> str:
     """The table in one of `FORMATS`; for "json" the exact value instead, with all its digits."""
     return to_json(value) if output_format == "json" else TABLE_FORMATS[output_format](table)
+
+
+def print_records(rows: Sequence[Any], fields: Sequence[FieldColumn], output_format: str) -> None:
+    """Prints one row per record, one column per field; JSON has the records."""
+    sys.stdout.write(render(Table.of_fields(rows, fields), rows, output_format))
 
 
 def csv_rows(rows: Sequence[NamedTuple]) -> str:

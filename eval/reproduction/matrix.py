@@ -185,9 +185,7 @@ def no_cost(part: RowPart, place: Workplace) -> None:
 
 
 RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", needs_of_retrieval, cost_of_retrieval)
-CLASSIFICATION = Way(
-    f"{__package__}.classification:measure_classification", needs_of_classification, cost_of_classification
-)
+CLASSIFICATION = Way(f"{__package__}.vectors:measure_classification", needs_of_classification, cost_of_classification)
 PUBLISHED_RUN = Way(f"{__name__}:measure_published", needed_files, no_cost)
 SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", needs_of_retrieval, cost_of_retrieval)
 WEIGHTS = Way(

@@ -23,7 +23,6 @@ from lexvl_anserini.ground.user_folders import expanded_path
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.result_files import slug
-from .protocols import PROTOCOLS
 from .published import PublishedSystem
 from .quantities import PRIVATE, direction_of
 from .rows import Need, PartCost, PublishedRow, RowPart, Workplace
@@ -36,6 +35,7 @@ from .sources import (
     HUB,
     IMAGE_SETS,
     PACKAGED_SPEED,
+    PROTOCOLS,
     TEXTS_PER_S,
     TRAINING_S,
     UNCONFIRMED,

@@ -43,8 +43,8 @@ from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.installed import shipped_folder
 
-from .protocols import PROTOCOLS
 from .quantities import Quantity, check_corpus, parse_quantity
+from .sources import PROTOCOLS
 
 UNITS: Mapping[str, str] = {
     "%": "100 times the measure",
@@ -125,7 +125,7 @@ class PublishedSystem(NamedTuple):
     weights      the name by which `--checkpoint` gives weights that nobody publishes; empty for the row's heading
     item         the image whose weights the source prints: its id in a corpus, or the name of its file without suffix
     text         the text whose weights the source prints
-    protocol     the key, in `lexvl_eval.reproduction.protocols`, of the rules by which latency is measured
+    protocol     the key, in `lexvl_eval.reproduction.sources`, of the rules by which latency is measured
     dense        the model whose latency is compared
     origin       where weights are published that have no name of a hub or a file in any source
     recipe       how `train` makes such weights: the name of a recipe and options; empty where no recipe does

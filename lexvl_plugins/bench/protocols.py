@@ -19,7 +19,7 @@ from typing import Any
 
 from lexvl_eval.measures.inputs import JudgementSource, read_judgements
 from lexvl_eval.measures.metrics import evaluate, means
-from lexvl_eval.reproduction.protocols import PROTOCOLS, Protocol
+from lexvl_eval.reproduction.sources import PROTOCOLS, Protocol
 
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, read_manifest

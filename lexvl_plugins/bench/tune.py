@@ -22,14 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 import typer
 from lexvl_eval import options
-from lexvl_eval.measures.found import find, relevant_of
 from lexvl_eval.measures.inputs import JudgementSource, choose_source, describe_run, read_judgements
 from lexvl_eval.measures.metrics import MeasuringRules, check_levels, judgements, mean, values_of
 from lexvl_eval.measures.names import Measure, parse_measure
-from lexvl_eval.measures.ties import checked_hits, some
-from lexvl_eval.report.labels import split_names
+from lexvl_eval.measures.ties import checked_hits, find, relevant_of, some
 from lexvl_eval.report.render import Table, check_format, render
-from lexvl_eval.report.tables import FOUR_DECIMALS, MISSING, Column
+from lexvl_eval.report.tables import FOUR_DECIMALS, MISSING, Column, split_names
 
 from lexvl_anserini.cli import DataDir, Verbose, expanded, parse_settings, run
 from lexvl_anserini.engines.index_folder import index_manifest

@@ -25,8 +25,8 @@ import typer
 from lexvl_eval.image_text import caption_report
 from lexvl_eval.measures.inputs import JudgementSource, describe_run
 from lexvl_eval.report.answers import own_terms, strips_of_queries, with_maps
-from lexvl_eval.report.labels import labelled
 from lexvl_eval.report.strips import draw_sheet
+from lexvl_eval.report.tables import labelled
 from lexvl_eval.sheet import DEFAULT_TERMS, encoder_of, shown_of_run
 
 from lexvl_anserini.cli import DataDir, Device, Overwrite, Verbose, expanded, progress_bar, run

@@ -16,11 +16,11 @@ import pytest
 from damage import one_line
 from ray_nodes import running_cluster
 from rounds import Rounds
+from tests.doors import test_cluster_ray_line as line
 
 from lexvl_anserini.encode import command as encode
 from lexvl_anserini.ground.errors import DataError, LexvlError
 from lexvl_plugins.cluster.ray_cluster import RayRunner
-from tests.doors import test_cluster_ray_line as line
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=2)]
 

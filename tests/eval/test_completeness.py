@@ -9,7 +9,7 @@ import pytest
 from colour_towers import painted
 from typer.testing import CliRunner
 
-import eval.analyses.completeness
+import eval.analyses.interpretability
 from eval.analyses.sentence_pairs import (
     CompletenessShare,
     SentencePair,
@@ -139,7 +139,7 @@ def test_the_command(tmp_path, monkeypatch):
     rows = "".join(f"{image}\t{complete}\t{rest}\n" for image, complete, rest in pairs(tmp_path))
     (tmp_path / "pairs.tsv").write_text(rows)
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: model())
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.completeness.command), catch_exceptions=False)
+    invoke = partial(CliRunner().invoke, make_app(eval.analyses.interpretability.command), catch_exceptions=False)
     done = invoke(["--pairs", str(tmp_path / "pairs.tsv")])
     head, own, other = (line.split() for line in done.stdout.splitlines())
     assert " ".join(head) == "ranking dataset images pairs complete first %"

@@ -15,7 +15,7 @@ import eval.coco
 from eval.image_text import with_judgements
 from eval.measures.averages import HEADINGS, rsum
 from eval.measures.inputs import JudgementSource, RunCard
-from eval.measures.subsets import Subsets, measure_subsets
+from eval.measures.measure_runs import Subsets, measure_subsets
 from eval.report.tables import caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError

@@ -12,7 +12,8 @@ from tiny_encoders import WORDPIECES, made_stair, made_twin
 from typer.testing import CliRunner
 
 import eval.analyses.interpretability as measured
-from eval.analyses.classes.class_words import (
+from eval.analyses.classes.classification import (
+    NO_ANSWER,
     ClassWordShares,
     WordSpace,
     class_word_shares,
@@ -20,7 +21,6 @@ from eval.analyses.classes.class_words import (
     label_ranks,
     lexical_space,
 )
-from eval.analyses.classes.classification import NO_ANSWER
 from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.analyses.interpretability import (
     NamedWords,
@@ -171,7 +171,7 @@ def colour_space() -> WordSpace:
 
 
 def test_shares_of_class_words_by_hand(monkeypatch, caplog):
-    monkeypatch.setattr("eval.analyses.classes.class_words.IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr("eval.analyses.classes.classification.IMAGES_AT_ONCE", 2)
     advanced = []
     [model, mean] = class_word_shares("toy", colour_space(), colours(), advanced.append)
     # red is first, blue second after green, blue has no weight; on average red 2/3, green .2, blue .1.

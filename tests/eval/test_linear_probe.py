@@ -11,8 +11,8 @@ from colour_towers import painted
 from scipy import sparse
 from typer.testing import CliRunner
 
-import eval.analyses.linear_probe
-from eval.analyses.probing import best_exponent, fitted, held_out, image_vectors, linear_probe, scores_of
+import eval.analyses.classify
+from eval.analyses.classify import best_exponent, fitted, held_out, image_vectors, linear_probe, scores_of
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.pictures.images import OnError
@@ -83,7 +83,7 @@ def test_an_image_of_the_test_that_cannot_be_read_ends_it_before_the_search(tmp_
     (tmp_path / "broken.png").write_bytes(b"no image")
     train = images(images=[RED] * 5 + [BLUE] * 5, labels=np.array([0] * 5 + [1] * 5))
     test = images(images=[RED, str(tmp_path / "broken.png")], labels=np.array([0, 1]))
-    monkeypatch.setattr("eval.analyses.probing.best_exponent", lambda score: pytest.fail("the search began"))
+    monkeypatch.setattr("eval.analyses.classify.best_exponent", lambda score: pytest.fail("the search began"))
     with pytest.raises(DataError, match="broken.png"):
         linear_probe(model(), train, test)
 
@@ -95,7 +95,7 @@ def test_the_command(tmp_path, monkeypatch):
             for number in range(count):
                 image.save(tmp_path / split / name / f"{number}.png")
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: model())
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.linear_probe.command), catch_exceptions=False)
+    invoke = partial(CliRunner().invoke, make_app(eval.analyses.classify.command), catch_exceptions=False)
     test = str(tmp_path / "test")
     done = invoke(["--images", test, "--train", str(tmp_path / "train")])
     assert done.exit_code == 0

@@ -16,7 +16,6 @@ import pytrec_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.measures.found import relevant_of
 from eval.measures.metrics import (
     check_levels,
     compilation_logged,
@@ -28,7 +27,7 @@ from eval.measures.metrics import (
     ranx_metrics,
 )
 from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
-from eval.measures.ties import strict_order
+from eval.measures.ties import relevant_of, strict_order
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 

@@ -16,21 +16,19 @@ from tiny_encoders import WORDPIECES, made_stair
 from typer.testing import CliRunner
 
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
-from eval.analyses.classes.class_words import class_word_shares, lexical_space
-from eval.analyses.classes.classification import accuracies, class_ranks
+from eval.analyses.classes.classification import accuracies, class_ranks, class_word_shares, lexical_space
 from eval.measures.metrics import evaluate, means
 from eval.measures.result_files import read_results
 from eval.reproduce import command
 from eval.reproduction import retrieval
-from eval.reproduction.classification import some_of
 from eval.reproduction.matrix import WAYS, TablePlan, plan_of
 from eval.reproduction.prepared import document_options, is_file_name, prepare, remarks_on, weights_of
 from eval.reproduction.published import PublishedCell, PublishedSystem, published_tables, read_tables
 from eval.reproduction.quantities import PRIVATE, Quantity, combined, parts_of
-from eval.reproduction.record import read_record
 from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, rows_of
 from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, UNCONFIRMED
-from eval.reproduction.tables import agrees, reproduced, reproduced_rows
+from eval.reproduction.tables import agrees, read_record, reproduced, reproduced_rows
+from eval.reproduction.vectors import some_of
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES

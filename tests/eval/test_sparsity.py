@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shard_folders import jsonl, write_shards
 from typer.testing import CliRunner
 
-from eval.analyses.sparsity import command
+from eval.analyses.terms import command
 from eval.measures.flops import count_terms, flops, sparsity_of
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError

@@ -14,9 +14,17 @@ import eval.demo
 import eval.table
 from eval.measures.inputs import RunCard, system_name
 from eval.measures.significance import SystemComparison, differing
-from eval.report.labels import shown_datasets, with_datasets, with_systems
 from eval.report.render import Column, Table, to_csv, to_latex, to_markdown, to_text
-from eval.report.tables import SystemRow, comparison_table, score_table, system_row, system_table
+from eval.report.tables import (
+    SystemRow,
+    comparison_table,
+    score_table,
+    shown_datasets,
+    system_row,
+    system_table,
+    with_datasets,
+    with_systems,
+)
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Measurement, ScoredDoc

@@ -14,7 +14,7 @@ from shard_folders import write_dense_shards, write_shards
 from typer.testing import CliRunner
 
 import eval.analyses.terms
-from eval.analyses.classes.class_words import WordSpace
+from eval.analyses.classes.classification import WordSpace
 from eval.analyses.terms import (
     DocumentTerm,
     TermStatistic,

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from eval import beir, compare, demo, msmarco, score, table
-from eval.measures.found import find, relevant_of
 from eval.measures.inputs import RunCard, describe_run
 from eval.measures.measure_runs import common_ties
 from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
+from eval.measures.ties import find, relevant_of
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.records import Qrel, ScoredDoc

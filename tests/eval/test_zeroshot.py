@@ -13,7 +13,7 @@ from scipy import sparse
 from tiny_encoders import made_stair
 from typer.testing import CliRunner
 
-import eval.analyses.zeroshot
+import eval.analyses.classify
 from eval.analyses.classes.classification import (
     NO_ANSWER,
     ClassAccuracy,
@@ -147,7 +147,7 @@ def test_the_command(tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir()
         image.save(tmp_path / f"{name}.png")
     monkeypatch.setattr(ImageEncoderOptions, "load", lambda self: model())
-    invoke = partial(CliRunner().invoke, make_app(eval.analyses.zeroshot.command), catch_exceptions=False)
+    invoke = partial(CliRunner().invoke, make_app(eval.analyses.classify.command), catch_exceptions=False)
     done = invoke(["--images", str(tmp_path)])
     assert done.exit_code == 0
     head, over_images, over_classes = (line.split() for line in done.stdout.splitlines())

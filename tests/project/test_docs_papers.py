@@ -13,8 +13,8 @@ import typer
 
 from eval.reproduce import command
 from eval.reproduction.published import expected_folder, published_tables, read_tables
-from eval.reproduction.record import key_of, read_record
 from eval.reproduction.rows import rows_of
+from eval.reproduction.tables import key_of, read_record
 from lexvl_anserini.cli import make_app
 
 pytestmark = pytest.mark.extended
