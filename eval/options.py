@@ -76,8 +76,11 @@ MarkingTest = Annotated[
     typer.Option("--test", help="Mark values that differ significantly from the first system's by this paired test."),
 ]
 Averages = Annotated[
-    list[Literal["beir-12", "beir-13", "beir-18", "cqadupstack", "vidore-2"]] | None,
-    typer.Option("--average", help="Columns of an average over datasets; repeatable."),
+    list[str] | None,
+    typer.Option(
+        "--average",
+        help="Columns of an average over datasets: beir-12, beir-13, beir-18, cqadupstack, vidore-2; repeatable.",
+    ),
 ]
 Efficiency = Annotated[
     bool | None,
@@ -136,10 +139,7 @@ DatasetName = Annotated[
 TiesName = Literal["rank", "trec_eval"]
 Ties = Annotated[
     TiesName | None,
-    typer.Option(
-        "--ties",
-        help="Order of equal scores: the run's own (default for runs that search wrote), or doc ids descending (for others).",
-    ),
+    typer.Option("--ties", help="Equal scores: the run's order (default for runs that search wrote), or by doc id."),
 ]
 Split = Annotated[str | None, typer.Option("--split", help="Split of the judgements; default: the run's, else test.")]
 
@@ -159,9 +159,10 @@ class JudgementOptions:
     split: Split = None
     data_dir: DataDir = None
 
-    def source(self, escape_ids: bool = False) -> JudgementSource:
+    def source(self, escape_ids: bool = False, direction: str | None = None) -> JudgementSource:
         """The judgements that the options name."""
-        return JudgementSource(self.qrels, CorpusRef(self.dataset or "", self.split, self.data_dir, escape_ids))
+        corpus = CorpusRef(self.dataset or "", self.split, self.data_dir, escape_ids, direction=direction)
+        return JudgementSource(self.qrels, corpus)
 
 
 @dataclass(frozen=True)

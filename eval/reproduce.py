@@ -17,19 +17,19 @@ from lexvl_anserini.ground.errors import LexvlError, UnknownName, UsageError
 from lexvl_anserini.ground.files import atomic_write
 
 from . import options
-from .report.render import render
+from .report.render import Table, print_records, render
 from .reproduction.matrix import TablePlan, plan_of
 from .reproduction.prepared import checkpoints_of
 from .reproduction.published import PublishedTable, published_tables
 from .reproduction.rows import Workplace, assignments, rows_of
 from .reproduction.tables import (
+    CELLS,
     DIFFERS,
     FAILED,
+    NEEDS,
+    PLANS,
     SKIPPED,
     ReproducedCell,
-    cell_table,
-    need_table,
-    plan_table,
     reproduced_rows,
     summary,
     write_record,
@@ -49,8 +49,7 @@ class SelectionOptions:
     """Which tables and rows."""
 
     tables: Annotated[
-        list[str] | None,
-        typer.Argument(help="Tables, such as vdr-table4.", autocompletion=table_names),
+        list[str] | None, typer.Argument(help="Tables, such as vdr-table4.", autocompletion=table_names)
     ] = None
     every: Annotated[bool, typer.Option("--all", help="All tables.")] = False
     rows: Annotated[str, typer.Option(help="Only rows whose heading matches: 'VDR k=*'.")] = "*"
@@ -189,17 +188,17 @@ def command(
         outcome.write(cells, of_row)  # a call of hours that ends at a later row has the rows before
     if not rows:
         outcome.write(cells, cells)
-    sys.stdout.write(render(cell_table(cells), cells, output_format))
+    print_records(cells, CELLS, output_format)
     log.info("%s", summary(cells))
     outcome.check(cells)
 
 
 def planned(plans: Sequence[TablePlan], output_format: str, with_needs: bool) -> str:
     """The plans of tables; of named tables also each checkpoint and corpus with its origin, and what is not there."""
-    texts = [render(plan_table(plans), plans, output_format)]
+    texts = [render(Table.of_fields(plans, PLANS), plans, output_format)]
     needs = {need.name: need for plan in plans for need in plan.needs}
     if with_needs and needs and output_format != "json":
-        texts.append(render(need_table([*needs.values()]), None, output_format))
+        texts.append(render(Table.of_fields(needs.values(), NEEDS), None, output_format))
     return "\n".join(texts)
 
 

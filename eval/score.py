@@ -67,14 +67,7 @@ def command(
 def judged_command(
     help_text: str, measures: Sequence[str], ties: options.TiesName | None = None, remove_query: bool = False
 ) -> Command:
-    """The command of a dataset.
-
-    Args:
-        help_text: what `--help` prints.
-        measures: its measures by default.
-        ties: its order of equal scores; None for that of the run.
-        remove_query: whether a hit whose id is the query's is dropped before the cut.
-    """
+    """The command of a dataset."""
     measures_by_default, ties_by_default = list(measures), ties
 
     def command(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from lexvl_anserini.cli import Verbose, expanded, run
 
 from . import options
-from .measures.averages import averaged
+from .measures.averages import averaged, datasets_of
 from .measures.measure_runs import measure_runs
 from .measures.significance import differing
 from .report.render import render
@@ -37,6 +37,8 @@ def command(
 
     Example: python -m eval.table --run runs/demo.vdr.trec --run runs/demo.bm25.trec --format markdown
     """
+    for name in averages or ():
+        datasets_of(name)
     cards = options.with_figures(names.cards(runs), efficiency, output_format)
     measured = measure_runs(cards, judgements.source(escape_ids), measures, **asdict(rules), results=results)
     measured = with_datasets(measured, names.dataset_labels)

@@ -171,8 +171,7 @@ class ClassifierOptions:
         typer.Option("--template", help="zero-shot: a prompt with {} for the class; repeatable. Default: CLIP's."),
     ] = None
     train: Annotated[
-        str | None,
-        typer.Option(help="linear-probe: images to train on, named as --images; default the set's own."),
+        str | None, typer.Option(help="linear-probe: images to train on, named as --images; default the set's own.")
     ] = None
 
     def check(self, images: str) -> None:

@@ -54,7 +54,8 @@ Words = frozenset[str]
 class NamedWords(NamedTuple):
     """One ranking over images: the share with a named term among the first 1, 5 and 10, and how many of 10 are named.
 
-    words_in_10  the mean over images
+    Attributes:
+        words_in_10: the mean over images
     """
 
     ranking: str

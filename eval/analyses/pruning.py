@@ -12,10 +12,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -107,8 +108,7 @@ class PruningSetting:
     pruning: Pruning | None = None
 
 
-@dataclass
-class Measured:
+class Measured(NamedTuple):
     """The results of one setting: its lists, each query's milliseconds, and the size of its index."""
 
     lists: list[RankedList]
@@ -121,9 +121,10 @@ class Measured:
         """The mean over queries."""
         return sum(self.ms) / len(self.ms)
 
-    def best(self, other: Measured) -> Measured:
-        """The faster of two rounds for each query."""
-        return replace(self, ms=list(map(min, self.ms, other.ms)))
+    @property
+    def hits(self) -> Iterator[ScoredDoc]:
+        """All lines of the run."""
+        return chain.from_iterable(self.lists)
 
 
 class OpenIndex:
@@ -139,20 +140,16 @@ class OpenIndex:
         self.vector_of = vector_of
 
     def measure(self, queries: Sequence[ImpactQuery], refinement: Refinement, hits: int) -> Measured:
-        """One round."""
-        ms: list[float] = []
-        lists: list[RankedList] = []
-        terms = 0
-        # One after the other: a batch would hide the latency of a single query.
+        """One round, one query after the other: a batch would hide the latency of a single query."""
+        measured = Measured([], [], self.postings, 0.0)
+        settings, terms = SearchSettings(refinement=refinement), 0
         for query in queries:
             started = time.perf_counter()
-            [cut] = refined_queries([query], refinement)
-            lists += search_refined(
-                self.engine, [RefinedQuery(cut)], SearchSettings(refinement=refinement), hits, self.vector_of
-            )
-            ms.append((time.perf_counter() - started) * 1000)
-            terms += len(cut.vector)
-        return Measured(lists, ms, self.postings, terms / len(queries))
+            [shorter] = refined_queries([query], refinement)
+            measured.lists.extend(search_refined(self.engine, [RefinedQuery(shorter)], settings, hits, self.vector_of))
+            measured.ms.append((time.perf_counter() - started) * 1000)
+            terms += len(shorter.vector)
+        return measured._replace(terms_per_query=terms / len(queries))
 
 
 def settings_of(
@@ -166,22 +163,18 @@ def settings_of(
     term_documents: Iterable[int] = (),
 ) -> list[PruningSetting]:
     """The rows of the table; the first is exact."""
-    refinements = {
-        **{f"query terms {n}": Refinement(query_terms=n) for n in query_terms},
-        **{f"threshold {share:g}": Refinement(threshold=share) for share in thresholds},
-        **{f"two phases {n}, {candidates}": Refinement(two_phase=TwoPhase(n, candidates)) for n in first_terms},
-        **{f"feedback {n}": Refinement(feedback=Feedback(n)) for n in feedback},
-    }
-    prunings = {
-        **{f"document terms {n}": Pruning(document_terms=n) for n in document_terms},
-        **{f"least impact {n}": Pruning(least_impact=n) for n in least_impacts},
-        **{f"term documents {n}": Pruning(term_documents=n) for n in term_documents},
-    }
-    return [
+    two_phases = {f"two phases {n}, {candidates}": TwoPhase(n, candidates) for n in first_terms}
+    settings = [
         PruningSetting("exact"),
-        *(PruningSetting(name, refinement) for name, refinement in refinements.items()),
-        *(PruningSetting(name, pruning=pruning) for name, pruning in prunings.items()),
+        *(PruningSetting(f"query terms {n}", Refinement(query_terms=n)) for n in query_terms),
+        *(PruningSetting(f"threshold {share:g}", Refinement(threshold=share)) for share in thresholds),
+        *(PruningSetting(name, Refinement(two_phase=two_phase)) for name, two_phase in two_phases.items()),
+        *(PruningSetting(f"feedback {n}", Refinement(feedback=Feedback(n))) for n in feedback),
+        *(PruningSetting(f"document terms {n}", pruning=Pruning(document_terms=n)) for n in document_terms),
+        *(PruningSetting(f"least impact {n}", pruning=Pruning(least_impact=n)) for n in least_impacts),
+        *(PruningSetting(f"term documents {n}", pruning=Pruning(term_documents=n)) for n in term_documents),
     ]
+    return list({setting.name: setting for setting in settings}.values())
 
 
 def measure_settings(
@@ -207,7 +200,10 @@ def measure_settings(
             for setting in settings:
                 measured = opened[setting.pruning].measure(queries, setting.refinement, hits)
                 # The first round warms up Java's compiler and the page cache.
-                measured_by[setting.name] = measured if number <= 1 else measured_by[setting.name].best(measured)
+                if number > 1:  # the fastest round of each query counts
+                    earlier = measured_by[setting.name]
+                    measured = earlier._replace(ms=list(map(min, earlier.ms, measured.ms)))
+                measured_by[setting.name] = measured
         for index in opened.values():
             index.engine.close()
     return measured_by
@@ -219,8 +215,7 @@ def rows_of(
     """One row per setting, compared with the first; without judgements the measure is omitted."""
     exact = next(iter(measured.values()))
     rankings = {
-        name: strict_order(flat(setting.lists), remove_query=remove_query, name=name)
-        for name, setting in measured.items()
+        name: strict_order(setting.hits, remove_query=remove_query, name=name) for name, setting in measured.items()
     }
     reference = rankings[next(iter(measured))]
     rows = []
@@ -228,15 +223,10 @@ def rows_of(
         row: dict[str, Any] = {"setting": name, "terms/query": setting.terms_per_query, "postings": setting.postings}
         row |= {f"overlap@{k}": overlap(reference, rankings[name], k) for k in DEPTHS}
         if qrels:
-            values = evaluate(flat(setting.lists), qrels, [measure], name=name, remove_query=remove_query)
+            values = evaluate(setting.hits, qrels, [measure], name=name, remove_query=remove_query)
             [row[measure]] = means(values).values()
         rows.append({**row, "ms/query": setting.ms_per_query, "speed-up": exact.ms_per_query / setting.ms_per_query})
     return rows
-
-
-def flat(lists: Iterable[Sequence[ScoredDoc]]) -> Iterator[ScoredDoc]:
-    """All lines of a run."""
-    return (document for documents in lists for document in documents)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def command(
     model = load_encoder(name, checkpoint or default_checkpoint, device=device, **encoder_options)
     losses = quantisation_losses(dataset, model, quantisers.values(), measure, batch_size)
     rows: list[dict[str, Any]] = [
-        {"bits": b, "query bits": query_bits, **figures(loss), "ties": "rank"}
+        {"bits": b, "query bits": query_bits, **loss.figures(), "ties": "rank"}
         for b, loss in zip(quantisers, losses, strict=True)
     ]
     sys.stdout.write(render(setting_table(rows, OF_LOSS), rows, output_format))
@@ -121,10 +121,16 @@ class QuantisationLoss:
     clipped: float
     dropped: float
 
-    @property
-    def delta(self) -> float:
-        """Integer minus float: negative is a loss."""
-        return self.value_integer - self.value_float
+    def figures(self) -> dict[str, float]:
+        """The loss as named figures, in the order of the table; a negative delta is a loss."""
+        return {
+            **{f"overlap@{k}": share for k, share in self.overlap.items()},
+            f"{self.measure} float": self.value_float,
+            f"{self.measure} integer": self.value_integer,
+            "delta": self.value_integer - self.value_float,
+            "clipped": self.clipped,
+            "dropped": self.dropped,
+        }
 
 
 def quantisation_loss(
@@ -183,18 +189,6 @@ def exact_search(
         for query_id, scores in zip(query_ids[start : start + step], block, strict=True):
             for rank, place in enumerate(top_positions(scores, k), 1):
                 yield ScoredDoc(query_id, doc_ids[order[place]], rank, scores[place].item())
-
-
-def figures(loss: QuantisationLoss) -> dict[str, float]:
-    """The loss as named figures, in the order of the table."""
-    return {
-        **{f"overlap@{k}": share for k, share in loss.overlap.items()},
-        f"{loss.measure} float": loss.value_float,
-        f"{loss.measure} integer": loss.value_integer,
-        "delta": loss.delta,
-        "clipped": loss.clipped,
-        "dropped": loss.dropped,
-    }
 
 
 def quantisation_losses(

@@ -101,13 +101,7 @@ class SentencePair(NamedTuple):
 
 
 def sentence_pairs(source: str, data_dir: str | None = None) -> list[SentencePair]:
-    """Pairs of a list, of COCO's annotations or of captions.
-
-    Args:
-        source: a file with a suffix of `LISTS` (image, complete, partial), COCO's `instances_*.json,IMAGES`, or a
-            dataset of captioned images, as `flickr8k/val`.
-        data_dir: folder of the datasets; default $LEXVL_DATA, else ~/.cache/lexvl.
-    """
+    """Pairs of a list, of COCO's annotations or of captions."""
     from lexvl_anserini.data.dataset import load_dataset
 
     annotations, comma, images = source.partition(",")

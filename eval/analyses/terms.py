@@ -63,7 +63,8 @@ CAPTIONED = ("document", "caption")
 class TermStatistic(NamedTuple):
     """A term of a corpus: in how many documents it is, and its weight, over all documents.
 
-    rank  by the mean, from 1
+    Attributes:
+        rank: by the mean, from 1
     """
 
     shards: str
@@ -77,11 +78,12 @@ class TermStatistic(NamedTuple):
 class TermProfile(NamedTuple):
     """The terms of one folder of shards.
 
-    documents  their number, empty ones included
-    used       terms that any document has
-    share      of all weight, the part of the first terms
-    first      the terms with the largest means
-    active     number of terms -> documents with that many
+    Attributes:
+        documents: their number, empty ones included
+        used: terms that any document has
+        share: of all weight, the part of the first terms
+        first: the terms with the largest means
+        active: number of terms -> documents with that many
     """
 
     shards: str
@@ -224,12 +226,7 @@ def spaced_documents(stored: StoredVectors, count: int, most: int) -> Iterator[t
 
 
 def read_captions(path: Path) -> dict[str, list[str]]:
-    """The words of one caption per document, of a list (document, caption).
-
-    Raises:
-        UsageError: the file has no suffix of a list.
-        DataError: a line is damaged, or a document is there twice.
-    """
+    """The words of one caption per document, of a list (document, caption)."""
     if path.suffix.lower() not in LISTS:
         raise UsageError(
             f"--captions {path}: expected a list, {' or '.join(LISTS)}, with columns {', '.join(CAPTIONED)}"

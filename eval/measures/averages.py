@@ -13,35 +13,14 @@ from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.records import Measurement
 
 CQADUPSTACK = (
-    "android",
-    "english",
-    "gaming",
-    "gis",
-    "mathematica",
-    "physics",
-    "programmers",
-    "stats",
-    "tex",
-    "unix",
-    "webmasters",
-    "wordpress",
-)
-
+    "android", "english", "gaming", "gis", "mathematica", "physics", "programmers", "stats", "tex", "unix",
+    "webmasters", "wordpress",
+)  # fmt: skip
 # Without MS MARCO (the models train on it) and Quora.
 BEIR_12 = (
-    "arguana",
-    "climate-fever",
-    "dbpedia-entity",
-    "fever",
-    "fiqa",
-    "hotpotqa",
-    "nfcorpus",
-    "nq",
-    "scidocs",
-    "scifact",
-    "trec-covid",
-    "webis-touche2020",
-)
+    "arguana", "climate-fever", "dbpedia-entity", "fever", "fiqa", "hotpotqa", "nfcorpus", "nq", "scidocs", "scifact",
+    "trec-covid", "webis-touche2020",
+)  # fmt: skip
 BEIR_13 = (*BEIR_12, "quora")
 # Not public, or not in BEIR's archives.
 BEIR_CLOSED = ("bioasq", "robust04", "signal1m", "trec-news")
@@ -72,12 +51,7 @@ def datasets_of(name: str) -> list[str]:
 
 
 def average(name: str, values: Mapping[str, float]) -> float:
-    """An average of values by dataset; those of other datasets do not count.
-
-    Raises:
-        UnknownName: no such average.
-        DataError: a dataset has no value.
-    """
+    """An average of values by dataset; those of other datasets do not count."""
     needed = datasets_of(name)
     if missing := [dataset for dataset in needed if dataset not in values]:
         raise DataError(

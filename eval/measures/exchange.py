@@ -117,9 +117,6 @@ def by_topic(measurements: Iterable[Measurement]) -> pandas.DataFrame:
     """Values of several runs on the same topics: topics as rows, pairs of measure and run as columns.
 
     Rows and columns are in the order of the measurements; means are left out.
-
-    Raises:
-        DataError: a run lacks a value that another has.
     """
     rows = frame(row for row in measurements if row.query_id != "all")
     wide = rows.pivot(index="query_id", columns=["measure", "run"], values="value")
@@ -143,15 +140,7 @@ def task_of(dataset: str) -> tuple[str, str]:
 
 
 def write_mteb(results: Iterable[StoredResult], folder: Path) -> list[Path]:
-    """Writes each result as MTEB's JSON, and `model_meta.json` beside it.
-
-    Returns:
-        The files of tasks.
-
-    Raises:
-        UsageError: a result lacks nDCG@10, or two results are of one system and task.
-        ArtefactError: the folder cannot be written.
-    """
+    """Writes each result as MTEB's JSON, and `model_meta.json` beside it."""
     contents: dict[Path, tuple[str, dict[str, Any]]] = {}
     for result in results:
         task, split = task_of(result.dataset)

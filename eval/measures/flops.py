@@ -20,10 +20,11 @@ Vector = Mapping[str, int]
 class TermCounts(NamedTuple):
     """The vectors of one side.
 
-    vectors    their number, empty ones included
-    postings   of all vectors
-    most       the largest number of terms of a vector
-    frequency  of each term: the vectors that have it
+    Attributes:
+        vectors: their number, empty ones included
+        postings: of all vectors
+        most: the largest number of terms of a vector
+        frequency: of each term: the vectors that have it
     """
 
     vectors: int
@@ -53,11 +54,7 @@ class Sparsity(NamedTuple):
 
 
 def count_terms(vectors: Iterable[Vector], what: str) -> TermCounts:
-    """Counts the terms of vectors, in one pass.
-
-    Raises:
-        DataError: there is no vector.
-    """
+    """Counts the terms of vectors, in one pass."""
     count = most = 0
     frequency: Counter[str] = Counter()
     for vector in vectors:

@@ -46,12 +46,13 @@ class Judgements(NamedTuple):
 class RunCard:
     """A run on disk and the contents of its manifest; only the path for a run that another program wrote.
 
-    system      the encoder's name and options, else the name of the file
-    corpus      the dataset of the topics that it answers and of their judgements
-    hits        the largest length of its lists
-    efficiency  figures by name (`ms_per_query`, `index_bytes`, ...), for tables
-    ties        the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
-    sha256      the digest of its file, if it was compared with the manifest
+    Attributes:
+        system: the encoder's name and options, else the name of the file
+        corpus: the dataset of the topics that it answers and of their judgements
+        hits: the largest length of its lists
+        efficiency: figures by name (`ms_per_query`, `index_bytes`, ...), for tables
+        ties: the order of equal scores that its origin asks for: "rank" where its manifest vouches for its lines
+        sha256: the digest of its file, if it was compared with the manifest
     """
 
     path: Path
@@ -88,12 +89,7 @@ def run_name(file: str) -> str:
 
 
 def describe_run(path: Path) -> RunCard:
-    """The card of a run, without parsing its lines.
-
-    Raises:
-        DataError: there is no such run.
-        ArtefactError: its manifest is damaged.
-    """
+    """The card of a run, without parsing its lines."""
     if not path.is_file():
         raise DataError(f"{path}: no such run; write one with python -m lexvl_anserini.search")
     manifest = read_run_manifest(path)
@@ -118,11 +114,7 @@ def describe_run(path: Path) -> RunCard:
 
 
 def choose_source(card: RunCard, requested: JudgementSource) -> JudgementSource:
-    """The judgements that the caller names, completed by the run's manifest.
-
-    Raises:
-        UsageError: neither names judgements.
-    """
+    """The judgements that the caller names, completed by the run's manifest."""
     if requested.qrels:
         return requested
     named = requested.corpus
@@ -160,12 +152,7 @@ def read_judgements(source: JudgementSource) -> Judgements:
 def encoded_queries(
     shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
 ) -> tuple[list[ImpactQuery], list[Qrel], bool]:
-    """The queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics.
-
-    Raises:
-        UsageError: the shards hold no impacts.
-        DataError: there is no topic.
-    """
+    """Queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics."""
     from lexvl_anserini.data.dataset import dataset_of
     from lexvl_anserini.encoders.loading import load_encoder_of
     from lexvl_anserini.queries.query_source import topic_source, vocabulary_file

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -20,13 +21,14 @@ import numpy as np
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement, Qrel
+from lexvl_anserini.runs.columns import over_run
 from lexvl_anserini.runs.trec import lists_of
 
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
 from .metrics import MeasuringRules, check_levels, judgements, mean, measure, values_of
 from .names import Measure, parse_measures
 from .result_files import result_of, store
-from .ties import Found, Relevant, check_ties, find_in_run, relevant_of
+from .ties import Found, Relevant, check_ties, find, relevant_of
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ def measure_runs(
         how = MeasuringRules(chosen_ties, next(removal for removal in removals if removal is not None))
         relevant = relevant_of(judgements(judged.qrels, judged.label))
         check_levels(relevant, parsed, judged.label)
-        places = find_in_run(card.path, relevant, how.remove_query)
+        places = over_run(card.path, partial(find, relevant=relevant, remove_query=how.remove_query))
         rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
         report_unjudged(card.path, judged, places, relevant, how)
         if results:
@@ -101,7 +103,7 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
     levels = {
         query_id: dict.fromkeys(documents, 1) for query_id, documents in judgements(judged.qrels, judged.label).items()
     }
-    of_first = share(find_in_run(path, relevant_of(levels), rules.remove_query))
+    of_first = share(over_run(path, partial(find, relevant=relevant_of(levels), remove_query=rules.remove_query)))
     if of_first >= FEW_JUDGED:
         return
     log.warning(
@@ -120,9 +122,6 @@ def common_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
     """The one order of equal scores for some runs: the requested one, else the one that all of them ask for.
 
     Where they ask for different ones it is trec_eval's, which is that of other people's figures; a line says so.
-
-    Raises:
-        UnknownName: no such order.
     """
     if requested is not None:
         check_ties(requested)
@@ -181,8 +180,9 @@ def report_other_values(changed: Sequence[OtherValue]) -> None:
 class Subsets(NamedTuple):
     """Which captions and images count.
 
-    captions  of each image, the first ones of the file; None for all
-    folds     of the images; the values are means over them
+    Attributes:
+        captions: of each image, the first ones of the file; None for all
+        folds: of the images; the values are means over them
     """
 
     captions: int | None = None
@@ -203,11 +203,7 @@ class Subsets(NamedTuple):
 def measure_subsets(
     card: RunCard, source: JudgementSource, measures: Sequence[str], subsets: Subsets, ties: str | None = None
 ) -> list[Measurement]:
-    """The means of a run over its subsets, as `measure_runs` returns them for all judged topics.
-
-    Raises:
-        UsageError: fewer images than folds, or lists that are too short for a fold.
-    """
+    """The means of a run over its subsets, as `measure_runs` returns them for all judged topics."""
     chosen = choose_source(card, source)
     judged, lists = read_judgements(chosen), lists_of(card.path)
     deepest = max((measure.k or 0 for measure in parse_measures(measures)), default=0)

@@ -49,11 +49,7 @@ class MeasuringRules(NamedTuple):
 
 
 def judgements(qrels: Iterable[Qrel], name: str = "qrels") -> dict[str, dict[str, int]]:
-    """Qrels as relevance per document per topic, in order of first appearance.
-
-    Raises:
-        DataError: there is no judgement, or a document is judged twice for a topic with different relevance.
-    """
+    """Qrels as relevance per document per topic, in order of first appearance."""
     topics: dict[str, dict[str, int]] = {}
     for query_id, doc_id, relevance in qrels:
         judged = topics.setdefault(query_id, {})

@@ -30,10 +30,11 @@ MeasureFunction = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 class Definition(NamedTuple):
     """How a measure is computed.
 
-    function   the name of a function of `ranx.metrics`, or a function with the same parameters
-    needs_cut  the measure needs a cut
-    binary     a least relevance decides which documents are relevant; else every relevance counts
-    described  the measure in words
+    Attributes:
+        function: the name of a function of `ranx.metrics`, or a function with the same parameters
+        needs_cut: the measure needs a cut
+        binary: a least relevance decides which documents are relevant; else every relevance counts
+        described: the measure in words
     """
 
     function: str | MeasureFunction
@@ -120,11 +121,7 @@ def _level(text: str, settings: str, definition: Definition) -> int:
 
 
 def parse_measures(texts: Iterable[str | Measure], relevance_level: int = 1) -> tuple[Measure, ...]:
-    """Parses several measures, in order, without duplicates; those without a level of their own get the least one.
-
-    Raises:
-        UsageError: one of them cannot be parsed, there is none, or the relevance level is below 1.
-    """
+    """Parses several measures, in order, without duplicates; those without a level of their own get the least one."""
     if relevance_level < 1:
         raise UsageError(f"relevance level {relevance_level} is below 1; relevance 0 is never relevant")
     measures = tuple(dict.fromkeys(at_level(parse_measure(str(text)), relevance_level) for text in texts))

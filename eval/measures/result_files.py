@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +47,15 @@ class Call:
 class StoredResult:
     """What one run scored on one dataset, and how.
 
-    run              its path, and `run_sha256` the digest of its file
-    system           its encoder or label
-    dataset          label of the judgements, and `judgements_sha256` the digest of their sorted lines
-    topics           that were judged; each counts
-    measures         means by name
-    ties             order of equal scores, see `ties.py`
-    remove_query     documents whose id is the query id do not count
-    calls            that measured, each with its measures
+    Attributes:
+        run: its path, and `run_sha256` the digest of its file
+        system: its encoder or label
+        dataset: label of the judgements, and `judgements_sha256` the digest of their sorted lines
+        topics: that were judged; each counts
+        measures: means by name
+        ties: order of equal scores, see `ties.py`
+        remove_query: documents whose id is the query id do not count
+        calls: that measured, each with its measures
     """
 
     run: str
@@ -115,10 +117,8 @@ def with_earlier(result: StoredResult, path: Path) -> StoredResult:
     if not path.exists():
         return result
     earlier = read_result(path)
-    same = all(
-        getattr(earlier, name) == getattr(result, name) for name in ("judgements_sha256", "ties", "remove_query")
-    )
-    if not same:
+    rules = attrgetter("judgements_sha256", "ties", "remove_query")
+    if rules(earlier) != rules(result):
         return result
     older = [
         replace(call, measures=tuple(name for name in call.measures if name not in result.measures))
@@ -139,12 +139,7 @@ def read_result(path: Path) -> StoredResult:
 
 
 def read_results(folder: Path) -> Iterator[StoredResult]:
-    """The results of a folder, by file name.
-
-    Raises:
-        DataError: there is none, or a file cannot be read.
-        ArtefactError: a file is no result.
-    """
+    """The results of a folder, by file name."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise DataError(f"{folder}: no results; --results of score, table and similar commands writes some")
@@ -162,17 +157,9 @@ def slug(text: str) -> str:
 
 # Packages that affect a value or a time besides our own code.
 VERSIONED = (
-    "lexvl-anserini",
-    "pyserini",
-    "faiss-cpu",
-    "numba",
-    "numpy",
-    "pyarrow",
-    "ranx",
-    "torch",
-    "transformers",
+    "lexvl-anserini", "pyserini", "faiss-cpu", "numba", "numpy", "pyarrow", "ranx", "torch", "transformers",
     "sentence-transformers",
-)
+)  # fmt: skip
 
 
 def machine() -> dict[str, Any]:

@@ -9,7 +9,7 @@ MARCO.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -43,37 +43,27 @@ def randomisation(differences: np.ndarray) -> np.ndarray:
 
     Exact if there are at most `RESAMPLES` ways to sign the differences that are not 0; else so many ways are drawn,
     with a fixed seed, and the observed one counts as another.
-
-    Args:
-        differences: of each topic by each of P comparisons, [T, P].
-
-    Returns:
-        [P].
     """
     p_values = np.ones(differences.shape[1])
     ways = (differences != 0).sum(axis=0)
     many = ways > math.log2(RESAMPLES)
     for column in np.flatnonzero(~many):
         changed = differences[differences[:, column] != 0, column, None]
-        p_values[column] = _as_far(changed, _all_signs(len(changed)))[0] / 2 ** len(changed)
+        all_signs = np.arange(2 ** len(changed))[:, None] >> np.arange(len(changed)) & 1
+        p_values[column] = _as_far(changed, [all_signs.astype(np.float64)])[0] / 2 ** len(changed)
     if many.any():
         as_far = _as_far(differences[:, many], _drawn_signs(len(differences)))
         p_values[many] = (as_far + 1) / (RESAMPLES + 1)
     return p_values
 
 
-def _as_far(differences: np.ndarray, signs: Iterator[np.ndarray]) -> np.ndarray:
+def _as_far(differences: np.ndarray, signs: Iterable[np.ndarray]) -> np.ndarray:
     """How many signed sums [P] are at least as far from 0 as the sum; `signs` are blocks [b, T] of 1 (plus) and 0."""
     total, rounding = differences.sum(axis=0), ROUNDING * np.abs(differences).sum(axis=0)
     count = np.zeros(differences.shape[1])
     for plus in signs:
         count += (np.abs(2 * (plus @ differences) - total) >= np.abs(total) - rounding).sum(axis=0)
     return count
-
-
-def _all_signs(topics: int) -> Iterator[np.ndarray]:
-    """All ways to sign some topics, one block."""
-    yield (np.arange(2**topics)[:, None] >> np.arange(topics) & 1).astype(np.float64)
 
 
 def _drawn_signs(topics: int) -> Iterator[np.ndarray]:
@@ -88,12 +78,6 @@ def bootstrap_intervals(differences: np.ndarray) -> np.ndarray:
     """The intervals that hold the mean differences of 95 % of samples of the topics, drawn with a fixed seed.
 
     Topics are drawn with replacement, as many as there are (the percentile bootstrap).
-
-    Args:
-        differences: of each topic by each of P comparisons, [T, P].
-
-    Returns:
-        [2, P]: low and high; NaN for one topic.
     """
     topics, comparisons = differences.shape
     if topics < 2:
@@ -122,14 +106,15 @@ LEVEL = 0.05
 class SystemComparison(NamedTuple):
     """One system against the baseline by one measure.
 
-    baseline             the baseline's value, `baseline_system` its name
-    difference           mean over the topics, system minus baseline
-    p, p_corrected       two-sided, by `test`; the latter by Holm over all systems compared by this measure
-    significant          the corrected p is below `LEVEL`
-    better, equal, worse  topics
-    low, high            95 % interval of the difference, see `bootstrap_intervals`; NaN for one topic
-    kendall, pearson     correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
-    ties                 the order of equal scores of all values
+    Attributes:
+        baseline: the baseline's value, `baseline_system` its name
+        difference: mean over the topics, system minus baseline
+        p, p_corrected: two-sided, by `test`; the latter by Holm over all systems compared by this measure
+        significant: the corrected p is below `LEVEL`
+        better, equal, worse: topics
+        low, high: 95 % interval of the difference, see `bootstrap_intervals`; NaN for one topic
+        kendall, pearson: correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
+        ties: the order of equal scores of all values
     """
 
     system: str
@@ -188,20 +173,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def check_test(test: str) -> None:
-    """Raises an error for an unknown test, before anything is computed."""
+def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[SystemComparison]:
+    """Compares each system with the first, by each measure."""
     if test not in TESTS:
         raise UnknownName("test", test, TESTS)
-
-
-def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[SystemComparison]:
-    """Compares each system with the first, by each measure.
-
-    Args:
-        values: topics as rows, pairs of measure and system as columns, as `exchange.by_topic` returns them.
-        test: "randomisation" or "student".
-    """
-    check_test(test)
     baseline = values.columns[0][1]
     pairs = [(measure, system) for measure, system in values.columns if system != baseline]
     if not pairs:
@@ -244,10 +219,6 @@ def _compared(
 
 def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomisation") -> list[SystemComparison]:
     """Compares each run with the first, by each measure.
-
-    Args:
-        measured: the measurements of each run, as `evaluate` returns them; the first run is the baseline.
-        test: "randomisation" or "student".
 
     Raises:
         UsageError: the runs answer different datasets, were measured with different orders of equal scores, or two

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.runs.columns import Hits, distinct, fingerprints, hits_of, over_run, text_array
+from lexvl_anserini.runs.columns import Hits, distinct, fingerprints, hits_of, text_array
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +74,7 @@ def check_ties(ties: str) -> None:
 
 
 def places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
-    """How many documents of its topic come before each of some lines: int [m], from 0 on.
-
-    Args:
-        hits: of whole topics.
-        preference: of all their lines.
-        lines: m of them.
-    """
+    """How many documents of its topic come before each of some lines: int [m], from 0 on."""
     if not len(lines):
         return np.zeros(0, np.int64)
     values, topics = preference.values, hits.topics()
@@ -117,11 +110,7 @@ def some(items: Sequence[str]) -> str:
 
 
 def checked_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
-    """A run as columns.
-
-    Raises:
-        DataError: the run is empty, lists a document twice for a topic, or has a score that is not a number.
-    """
+    """A run as columns."""
     hits = hits_of(run)
     if not hits.query_ids:
         raise DataError(f"{name}: the run is empty")
@@ -147,30 +136,14 @@ def _problems(hits: Hits) -> Iterator[str]:
 def strict_order(
     run: Iterable[ScoredDoc], ties: str = "rank", remove_query: bool = False, name: str = "run"
 ) -> dict[str, list[str]]:
-    """A run as doc_ids per topic, best first.
-
-    Args:
-        run: in any order, topics interleaved or not.
-        ties: "rank" or "trec_eval", see above.
-        remove_query: drops the document whose doc_id is the query_id (before any cut).
-        name: of the run, for messages.
-    """
+    """A run as doc_ids per topic, best first."""
     check_ties(ties)
     hits = checked_hits(run, name)
     if ties == "rank":
         report_ranks([hits.query_ids[t] for t in contradicting(hits)], len(hits.query_ids), name)
+    best_first = hits.ids_of(np.lexsort((places(hits, TIES[ties](hits), np.arange(len(hits.ranks))), hits.topics())))
     return {
-        query_id: [doc_id for doc_id in ids if not (remove_query and doc_id == query_id)]
-        for query_id, ids in in_order(hits, TIES[ties](hits)).items()
-    }
-
-
-def in_order(hits: Hits, preference: Preference) -> dict[str, list[str]]:
-    """The doc_ids of each topic, best first."""
-    lines = np.arange(len(hits.ranks))
-    best_first = hits.ids_of(np.lexsort((places(hits, preference, lines), hits.topics())))
-    return {
-        query_id: best_first[start:stop]
+        query_id: [doc_id for doc_id in best_first[start:stop] if not (remove_query and doc_id == query_id)]
         for query_id, start, stop in zip(hits.query_ids, hits.starts, hits.starts[1:], strict=False)
     }
 
@@ -185,10 +158,11 @@ def report_ranks(topics: Sequence[str], of: int, name: str) -> None:
 class Relevant(NamedTuple):
     """The relevant documents of judged topics, R of them; those of a topic are together, by descending relevance.
 
-    topics     query ids of all T judged topics, each with its number
-    starts     [T + 1]: topic t has the documents from starts[t] to starts[t + 1]
-    relevance  float64 [R], at least 1
-    numbers    per topic the number of each document, from 0 to R - 1
+    Attributes:
+        topics: query ids of all T judged topics, each with its number
+        starts: [T + 1]: topic t has the documents from starts[t] to starts[t + 1]
+        relevance: float64 [R], at least 1
+        numbers: per topic the number of each document, from 0 to R - 1
     """
 
     topics: dict[str, int]
@@ -204,11 +178,12 @@ class Relevant(NamedTuple):
 class Found(NamedTuple):
     """The relevant documents of a run, M of them.
 
-    query_ids      all topics of the run
-    contradicting  those whose ranks contradict their scores
-    hits           [T]: hits of each judged topic
-    documents      [M]: numbers among the relevant ones
-    places         per rule of ties, how many hits come before each: [M]
+    Attributes:
+        query_ids: all topics of the run
+        contradicting: those whose ranks contradict their scores
+        hits: [T]: hits of each judged topic
+        documents: [M]: numbers among the relevant ones
+        places: per rule of ties, how many hits come before each: [M]
     """
 
     query_ids: list[str]
@@ -236,19 +211,8 @@ def relevant_of(judged: Mapping[str, Mapping[str, int]]) -> Relevant:
     )
 
 
-def find_in_run(path: Path, relevant: Relevant, remove_query: bool = False) -> Found:
-    """Looks for relevant documents in a run on disk, as `find`."""
-    return over_run(path, lambda hits: find(hits, relevant, remove_query))
-
-
 def find(parts: Iterable[Hits], relevant: Relevant, remove_query: bool = False) -> Found:
-    """Looks for relevant documents among the hits of a run.
-
-    Args:
-        parts: each has all hits of its topics.
-        relevant: of the judged topics.
-        remove_query: a hit whose doc_id is the query_id has no rank.
-    """
+    """Looks for relevant documents among the hits of a run."""
     query_ids, contradict, of_topic = list[str](), list[str](), np.zeros(len(relevant.topics), np.int64)
     documents, placed = [np.zeros(0, np.int64)], {rule: [np.zeros(0, np.int64)] for rule in TIES}
     for hits in parts:
@@ -273,11 +237,7 @@ def find(parts: Iterable[Hits], relevant: Relevant, remove_query: bool = False) 
 
 
 def _relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lines with relevant documents, and the numbers of these: both [m].
-
-    Args:
-        judged: the number of each topic of the hits among the judged ones, or -1.
-    """
+    """The lines with relevant documents, and the numbers of these: both [m]."""
     nothing = np.zeros(0, np.int64)
     numbers = [relevant.numbers[number] if number >= 0 else {} for number in judged.tolist()]
     texts = text_array([doc_id for topic in numbers for doc_id in topic])

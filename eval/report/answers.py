@@ -169,12 +169,7 @@ SIDE = 2 * IMAGE
 
 
 def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
-    """Strips whose hits are in colour where the terms that they share with the query are, and pale elsewhere.
-
-    Args:
-        strips: queries and their hits.
-        model: the encoder of the hits.
-    """
+    """Strips whose hits are in colour where the terms that they share with the query are, and pale elsewhere."""
     from lexvl_anserini.encoders.parts.images.grounding import image_side
 
     tower = image_side(model)

@@ -37,8 +37,9 @@ class JudgedTerm(NamedTuple):
 class JudgedWord(NamedTuple):
     """One word of a set: the model's terms, or words of a caption, in their order there and without a weight.
 
-    set   A or B: the place of the set in the question of preference
-    side  model or caption
+    Attributes:
+        set: A or B: the place of the set in the question of preference
+        side: model or caption
     """
 
     document: str
@@ -69,11 +70,7 @@ def terms_to_judge(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> l
 def words_to_judge(
     documents: Iterable[tuple[str, Sequence[DocumentTerm]]], captions: Mapping[str, Sequence[str]]
 ) -> tuple[list[JudgedWord], list[PreferenceQuestion]]:
-    """The first terms of some documents beside the first words of their captions, and the questions of preference.
-
-    Raises:
-        DataError: a document has no caption, or one of the two sets has no word.
-    """
+    """The first terms of some documents beside the first words of their captions, and the questions of preference."""
     words: list[JudgedWord] = []
     preferences = []
     for document, terms in documents:

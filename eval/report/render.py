@@ -56,10 +56,11 @@ def percent(share: float) -> str:
 class Table:
     """Columns and rows of as many cells.
 
-    best         the (row, column) of the cells to emphasise
-    ties         the rule of `ties.TIES` that all measures of the table were computed by; empty if there are none
-    marked       the (row, column) of the cells with a star
-    about_marks  what the star means; empty if there is none
+    Attributes:
+        best: the (row, column) of the cells to emphasise
+        ties: the rule of `ties.TIES` that all measures of the table were computed by; empty if there are none
+        marked: the (row, column) of the cells with a star
+        about_marks: what the star means; empty if there is none
     """
 
     columns: tuple[Column, ...]
@@ -84,12 +85,7 @@ class Table:
         return [*filter(None, [self.about_marks, ties])]
 
     def shown(self, bold: str = "{}", star: str = "*", no_star: str = "") -> list[list[str]]:
-        """The rows with the best cells in bold, and a star after marked ones.
-
-        Args:
-            bold: a format of the text.
-            star: follows marked cells, and `no_star` the other ones of a column that has any.
-        """
+        """The rows with the best cells in bold, and a star after marked ones."""
         starred = {c for _, c in self.marked}
         return [
             [

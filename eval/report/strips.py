@@ -70,9 +70,10 @@ class Item(NamedTuple):
 class Cell(NamedTuple):
     """One hit.
 
-    terms  shared with the query, largest product first
-    own    its own terms, heaviest first
-    note   what is written in their place, for example words of its text
+    Attributes:
+        terms: shared with the query, largest product first
+        own: its own terms, heaviest first
+        note: what is written in their place, for example words of its text
     """
 
     item: Item
@@ -86,7 +87,8 @@ class Cell(NamedTuple):
 class Strip(NamedTuple):
     """One query and its first hits, best first.
 
-    rank_note  a note on the rank of the first relevant hit, also if that hit is not shown
+    Attributes:
+        rank_note: a note on the rank of the first relevant hit, also if that hit is not shown
     """
 
     query: Item
@@ -97,8 +99,9 @@ class Strip(NamedTuple):
 class SheetLayout(NamedTuple):
     """The sizes and positions on a sheet.
 
-    strip    height of a strip with the space below it
-    content  height of a strip without that space
+    Attributes:
+        strip: height of a strip with the space below it
+        content: height of a strip without that space
     """
 
     width: int
@@ -133,14 +136,7 @@ def legend_of(strips: Sequence[Strip], maps: bool) -> str:
 
 
 def draw_sheet(strips: Sequence[Strip], path: Path, terms: int, maps: bool = False) -> None:
-    """Draws strips one below the other into a PNG file.
-
-    Args:
-        strips: at least one.
-        path: of the file.
-        terms: the largest number of terms under each hit.
-        maps: True if the images have maps.
-    """
+    """Draws strips one below the other into a PNG file."""
     import matplotlib
 
     drawn = BytesIO()

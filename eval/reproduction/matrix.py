@@ -59,14 +59,15 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
 class TablePlan(NamedTuple):
     """What this version does with a table.
 
-    cells     published numbers, and what the source draws without numbers
-    runs      of these: it measures, with published weights and data, or without any
-    own       of these: it measures with weights or data that the user names, because they are not published
-    later     of these: of systems of this project, but it does not measure them
-    needs     weights and data of `runs` and `own`, each once
-    bytes     of shards and indexes of `runs`, about
-    seconds   of one CPU core for `runs`, about
-    missing   what the table lacks, or why it has no numbers
+    Attributes:
+        cells: published numbers, and what the source draws without numbers
+        runs: of these: it measures, with published weights and data, or without any
+        own: of these: it measures with weights or data that the user names, because they are not published
+        later: of these: of systems of this project, but it does not measure them
+        needs: weights and data of `runs` and `own`, each once
+        bytes: of shards and indexes of `runs`, about
+        seconds: of one CPU core for `runs`, about
+        missing: what the table lacks, or why it has no numbers
     """
 
     table: str
@@ -154,10 +155,11 @@ def cost_of(parts: Iterable[RowPart], place: Workplace) -> tuple[float, float]:
 class Way(NamedTuple):
     """How a part of a row is measured.
 
-    target  `module:function` that measures it, so that a plan imports nothing of what measures
-    needs   what it reads, without reading it
-    cost    what it costs; None where that is nothing, or not known
-    fits    whether it measures a part of its task
+    Attributes:
+        target: `module:function` that measures it, so that a plan imports nothing of what measures
+        needs: what it reads, without reading it
+        cost: what it costs; None where that is nothing, or not known
+        fits: whether it measures a part of its task
     """
 
     target: str
@@ -166,11 +168,7 @@ class Way(NamedTuple):
     fits: Callable[[RowPart], bool] = lambda part: True
 
     def measure(self, part: RowPart, place: Workplace) -> Finding:
-        """Measures a part.
-
-        Raises:
-            CheckpointError, DataError: weights or data are missing.
-        """
+        """Measures a part."""
         finding: Finding = import_home(self.target)(part, place)
         return finding
 

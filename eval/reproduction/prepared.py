@@ -99,24 +99,12 @@ def names_of(part: RowPart, system: PublishedSystem, weights: Weights, place: Wo
     shared = document_options(system.encoder, weights.options)
     own = {name: value for name, value in weights.options.items() if name not in shared}
     direction, limit = direction_of(part.task, part.data), limit_of(part, place)
-    fields = [
-        part.data,
-        "" if direction == "text-to-text" else direction,
-        f"first={limit}" if limit else "",
-        system.encoder,
-        weights.name,
-        *map("=".join, shared.items()),
-    ]
-    of_run = [
-        *map("=".join, own.items()),
-        f"rerank={system.rerank}" if system.rerank else "",
-        part.task if direction != part.task else "",
-    ]
-    return Names(_joined(fields), _joined([*fields, *of_run]))
-
-
-def _joined(fields: list[str]) -> str:
-    return ".".join(slug(field) for field in fields if field)
+    fields = [part.data, "" if direction == "text-to-text" else direction, f"first={limit}" if limit else ""]
+    fields += [system.encoder, weights.name, *map("=".join, shared.items())]
+    of_run = [*map("=".join, own.items()), f"rerank={system.rerank}" if system.rerank else ""]
+    of_run.append(part.task if direction != part.task else "")
+    documents, run = (".".join(slug(field) for field in own if field) for own in (fields, [*fields, *of_run]))
+    return Names(documents, run)
 
 
 # Options that name another checkpoint.
@@ -126,10 +114,11 @@ OTHERS = "_checkpoint"
 class Weights(NamedTuple):
     """The weights of a system.
 
-    reference  what `load_encoder` takes; None for an encoder without weights
-    name       of the weights in names of files; empty for none
-    options    of the encoder, with the user's places of other checkpoints
-    places     published checkpoint (empty: none is) -> the user's weights in its place
+    Attributes:
+        reference: what `load_encoder` takes; None for an encoder without weights
+        name: of the weights in names of files; empty for none
+        options: of the encoder, with the user's places of other checkpoints
+        places: published checkpoint (empty: none is) -> the user's weights in its place
     """
 
     reference: str | None
@@ -281,11 +270,8 @@ def needs_of_weights(part: RowPart, place: Workplace) -> list[Need]:
     if ref.name.startswith(STORED):
         return [*needs, needed_corpus(part, place)]
     if part.data in place.corpora:
-        here = picture_of(part.system, ref.name) is not None
-        return [
-            *needs,
-            Need("data", f"{ref.name}/{part.system.item}.*", here, f"--corpus {part.data} names the folder"),
-        ]
+        here, how = picture_of(part.system, ref.name) is not None, f"--corpus {part.data} names the folder"
+        return [*needs, Need("data", f"{ref.name}/{part.system.item}.*", here, how)]
     how = f"--corpus {part.data}=FOLDER has yours, named {part.system.item}.jpg and so on"
     return [*needs, Need("data", part.data, False, f"pictures of the paper, not published; {how}", public=False)]
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
@@ -155,25 +156,17 @@ def _check_top(measure: str) -> None:
         raise UsageError(f"measure {measure!r}, expected top-k, such as top-1")
 
 
-def _check_caption_measure(measure: str) -> None:
-    if not re.fullmatch(r"R@[1-9][0-9]*", measure):
+def _check_measure(measure: str, of_captions: bool = False) -> None:
+    if not (of_captions and re.fullmatch(r"R@[1-9][0-9]*", measure)):
         parse_measure(measure)
-
-
-def _check_text_measure(measure: str) -> None:
-    parse_measure(measure)
-
-
-def _any(measure: str) -> None:
-    """Accepts any name."""
 
 
 _CLASSES = _one_of("class set", (*CLASS_SETS, *MEANS_OF_CLASSES))
 
 TASKS: Mapping[str, PublishedTask] = {
-    "text-to-text": PublishedTask(check_corpus, _check_text_measure),
-    "text-to-image": PublishedTask(check_corpus, _check_caption_measure),
-    "image-to-text": PublishedTask(check_corpus, _check_caption_measure),
+    "text-to-text": PublishedTask(check_corpus, _check_measure),
+    "text-to-image": PublishedTask(check_corpus, partial(_check_measure, of_captions=True)),
+    "image-to-text": PublishedTask(check_corpus, partial(_check_measure, of_captions=True)),
     "captions": PublishedTask(check_corpus, _one_of("measure", ("rsum",))),
     "zero-shot": PublishedTask(_CLASSES, _check_top),
     "linear-probe": PublishedTask(_CLASSES, _check_top),
@@ -185,5 +178,8 @@ TASKS: Mapping[str, PublishedTask] = {
     "answers": PublishedTask(_one_of("question set", ("nq-open/test",)), _check_top),
     "vqa": PublishedTask(_one_of("question set", ("vqa-v2",)), _one_of("kind", ("yes/no", "number", "other", "all"))),
     **{task: PublishedTask(check_corpus, _one_of("measure", names)) for task, names in OF_DOCUMENTS.items()},
-    **{task: PublishedTask(None, _any) for task in ("model", "training", "probe", "speed", "claim", "weight")},
+    **{
+        task: PublishedTask(None, lambda name: None)
+        for task in ("model", "training", "probe", "speed", "claim", "weight")
+    },
 }

@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,12 +55,48 @@ SHARD_SIZE = 1024
 CAPTION_HITS = 100
 
 
-def measure_retrieval(part: RowPart, place: Workplace) -> Finding:
-    """Runs the line of a part, or finds its result."""
-    return found_or_made(part, place, run_line)
+# How far a value from 0 to 1 may be from the published one: 0.3 points with vectors of 8 bits, else 0.1.
+TOLERANCES = {True: 0.003, False: 0.001}
 
 
-def run_line(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+# (part, what runs for it, workplace) -> `values` by measure, whether the vectors are `quantised`, and other facts.
+Make = Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
+
+
+def found_or_made(part: RowPart, place: Workplace, make: Make) -> Finding:
+    """The result of a part, stored or made."""
+    work = prepare(part, place)
+    if work is None:
+        raise CheckpointError(f"{part.label}: no published weights")
+    request = request_of(part, work, place)
+    stored = place.output / "parts" / f"{work.names.run}.json"
+    result = stored_result(stored, request, part)
+    if result is None:
+        started = time.perf_counter()
+        with disk_errors(place.output):
+            make_folder(stored.parent)
+        with exclusive(place.output):
+            result = {"request": request, **make(part, work, place)}
+        result["seconds"] = round(time.perf_counter() - started, 1)
+        write_json(stored, result)
+    remark, note = remarks_on(work.weights, place.as_published)
+    remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
+    model = request["checkpoint_digest"] or ""
+    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
+
+
+def keep_values(make: Make) -> Callable[[RowPart, Workplace], Finding]:
+    """What measures a part by `make`, or finds the result of an earlier call."""
+
+    @wraps(make)
+    def measure(part: RowPart, place: Workplace) -> Finding:
+        return found_or_made(part, place, make)
+
+    return measure
+
+
+@keep_values
+def measure_retrieval(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Encodes, indexes, searches and measures; each step is skipped where it is finished."""
     dataset = dataset_for(part, work, place)
     with disk_errors(place.output):
@@ -184,37 +221,6 @@ def written_judgements(run: Path, dataset: Dataset) -> JudgementSource:
     with atomic_write(path) as out:
         out.writelines(f"{query_id} 0 {doc_id} {value}\n".encode() for query_id, doc_id, value in dataset.qrels())
     return JudgementSource(path)
-
-
-# How far a value from 0 to 1 may be from the published one: 0.3 points with vectors of 8 bits, else 0.1.
-TOLERANCES = {True: 0.003, False: 0.001}
-
-
-def found_or_made(
-    part: RowPart, place: Workplace, make: Callable[[RowPart, Prepared, Workplace], dict[str, Any]]
-) -> Finding:
-    """The result of a part, stored or made.
-
-    `make` returns `values` by measure, whether the vectors are `quantised`, and what else is worth keeping.
-    """
-    work = prepare(part, place)
-    if work is None:
-        raise CheckpointError(f"{part.label}: no published weights")
-    request = request_of(part, work, place)
-    stored = place.output / "parts" / f"{work.names.run}.json"
-    result = stored_result(stored, request, part)
-    if result is None:
-        started = time.perf_counter()
-        with disk_errors(place.output):
-            make_folder(stored.parent)
-        with exclusive(place.output):
-            result = {"request": request, **make(part, work, place)}
-        result["seconds"] = round(time.perf_counter() - started, 1)
-        write_json(stored, result)
-    remark, note = remarks_on(work.weights, place.as_published)
-    remark = ", ".join(filter(None, (remark, f"--limit {place.limit}" if place.limit else "")))
-    model = request["checkpoint_digest"] or ""
-    return Finding(result["values"], TOLERANCES[result["quantised"]], remark, note, model)
 
 
 def request_of(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:

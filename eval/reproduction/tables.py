@@ -18,11 +18,11 @@ from lexvl_anserini.ground.errors import CheckpointError, DataError, LexvlError,
 from lexvl_anserini.ground.files import exclusive, json_bytes, make_folder, read_json, write_json
 
 from ..measures.result_files import machine
-from ..report.render import MISSING, PLAIN, Column, FieldColumn, Table
+from ..report.render import MISSING, PLAIN, FieldColumn
 from .matrix import TablePlan, way_of
 from .published import PublishedCell
 from .quantities import MEANS, Quantity, combined, parts_of
-from .rows import Finding, Need, PublishedRow, RowPart, Workplace
+from .rows import Finding, PublishedRow, RowPart, Workplace
 from .sources import UNCONFIRMED
 
 log = logging.getLogger(__name__)
@@ -42,26 +42,9 @@ GB, HOUR = 1e9, 3600.0
 LISTED = 3
 
 
-def cell_table(cells: Sequence[ReproducedCell]) -> Table:
-    """One row per cell; the reason follows its verdict."""
-    columns = (
-        *(FieldColumn(name, name) for name in ("table", "row", "quantity")),
-        FieldColumn("measured", lambda cell: in_decimals(cell, cell.measured), PLAIN),
-        FieldColumn("published", printed, PLAIN),
-        FieldColumn("difference", lambda cell: in_decimals(cell, cell.difference, "+z"), PLAIN),
-        FieldColumn("verdict", lambda cell: cell.verdict + (f" ({cell.reason})" if cell.reason else "")),
-    )
-    return Table.of_fields(cells, columns)
-
-
-def in_decimals(cell: ReproducedCell, value: float | None, sign: str = "") -> str:
-    """A value of a cell with one decimal more than the paper prints, at most four; a dash for none."""
-    return MISSING if value is None else number_text(cell.decimals, value, sign)
-
-
-def number_text(decimals: int, value: float, sign: str = "") -> str:
-    """A measured number beside one that the paper prints with so many decimals."""
-    return f"{value:{sign}.{max(decimals, min(decimals + 1, 4))}f}"
+def number_text(decimals: int, value: float | None, sign: str = "") -> str:
+    """A measured number with one decimal more than the paper prints, at most four; a dash for none."""
+    return MISSING if value is None else f"{value:{sign}.{max(decimals, min(decimals + 1, 4))}f}"
 
 
 def printed(cell: ReproducedCell) -> str:
@@ -77,27 +60,6 @@ def summary(cells: Iterable[ReproducedCell]) -> str:
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     remedy = "; --dry-run says where weights and data are from" if counts[SKIPPED] else ""
     return f"{counts.total()} cells: {listed or 'none'}{remedy}"
-
-
-def plan_table(plans: Sequence[TablePlan]) -> Table:
-    """One row per table: how many cells are of which kind, what they need and how much of it is here, disk and time."""
-    headings = ("cells", "run", "own", "later", "others", "here", "disk", "CPU time")
-    texts = ("weights", "data", "about")
-    columns = (Column("table", number=False), *map(Column, headings), *(Column(text, number=False) for text in texts))
-    rows = (
-        (
-            plan.table,
-            *map(str, (plan.cells, plan.runs, plan.own, plan.later, plan.others)),
-            here(plan),
-            disk(plan.bytes),
-            cpu_time(plan.seconds),
-            listed(plan, "weights"),
-            listed(plan, "data"),
-            plan.title if plan.cells or not plan.missing else f"{plan.title} (no numbers: {plan.missing})",
-        )
-        for plan in plans
-    )
-    return Table(columns, tuple(rows))
 
 
 def here(plan: TablePlan) -> str:
@@ -130,22 +92,44 @@ def cpu_time(seconds: float) -> str:
     return MISSING if not seconds else f"{seconds / HOUR:,.0f} h" if seconds >= HOUR else f"{seconds / 60:,.0f} min"
 
 
-def need_table(needs: Sequence[Need]) -> Table:
-    """One row per checkpoint and corpus: whether it is here, and where to get it."""
-    rows = ((need.kind, need.name, "yes" if need.here else "no", need.origin or MISSING) for need in needs)
-    return Table(tuple(Column(heading, number=False) for heading in ("kind", "name", "here", "from")), tuple(rows))
+CELLS = (
+    *(FieldColumn(name, name) for name in ("table", "row", "quantity")),
+    FieldColumn("measured", lambda cell: number_text(cell.decimals, cell.measured), PLAIN),
+    FieldColumn("published", printed, PLAIN),
+    FieldColumn("difference", lambda cell: number_text(cell.decimals, cell.difference, "+z"), PLAIN),
+    FieldColumn("verdict", lambda cell: cell.verdict + (f" ({cell.reason})" if cell.reason else "")),
+)
+PLANS = (
+    FieldColumn("table", "table"),
+    FieldColumn("cells", "cells", PLAIN),
+    FieldColumn("run", "runs", PLAIN),
+    *(FieldColumn(name, name, PLAIN) for name in ("own", "later", "others")),
+    FieldColumn("here", here, PLAIN),
+    FieldColumn("disk", lambda plan: disk(plan.bytes), PLAIN),
+    FieldColumn("CPU time", lambda plan: cpu_time(plan.seconds), PLAIN),
+    FieldColumn("weights", lambda plan: listed(plan, "weights")),
+    FieldColumn("data", lambda plan: listed(plan, "data")),
+    FieldColumn("about", lambda plan: plan.title + ("" if plan.cells else f" (no numbers: {plan.missing})")),
+)
+NEEDS = (
+    FieldColumn("kind", "kind"),
+    FieldColumn("name", "name"),
+    FieldColumn("here", lambda need: "yes" if need.here else "no"),
+    FieldColumn("from", lambda need: need.origin or MISSING),
+)
 
 
 class ReproducedCell(NamedTuple):
     """A published number and what this project measures.
 
-    measured    in the unit of the published number; None if it was not measured
-    published   None for what the source draws without a number
-    difference  measured - published
-    verdict     agrees, differs, not compared, skipped, failed or not measured
-    reason      why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
-    bound       < or > where the source says only that the value is below or above the published one; else empty
-    model       the digest of the checkpoint that was measured; empty where none is loaded
+    Attributes:
+        measured: in the unit of the published number; None if it was not measured
+        published: None for what the source draws without a number
+        difference: measured - published
+        verdict: agrees, differs, not compared, skipped, failed or not measured
+        reason: why it was not compared or not measured; what is doubtful in a comparison; empty otherwise
+        bound: < or > where the source says only that the value is below or above the published one; else empty
+        model: the digest of the checkpoint that was measured; empty where none is loaded
     """
 
     table: str
@@ -214,19 +198,11 @@ def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | 
 
 def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> ReproducedCell:
     """A cell with the findings of the parts that it is computed from."""
-    facts = (
-        cell.table,
-        cell.label,
-        cell.row if cell.label == cell.column else cell.column,
-        str(cell.quantity),
-        cell.unit,
-    )
-    without = [finding for finding in found if isinstance(finding, Unmeasured)]
-    if without:
+    column = cell.row if cell.label == cell.column else cell.column
+    facts = (cell.table, cell.label, column, str(cell.quantity), cell.unit, cell.value, cell.decimals)
+    if without := [finding for finding in found if isinstance(finding, Unmeasured)]:
         parts = f" ({len(without)} of {len(found)} parts)" if len(found) > 1 else ""
-        first = without[0]
-        reason = first.reason + parts
-        return ReproducedCell(*facts, cell.value, cell.decimals, None, None, first.verdict, reason, cell.bound)
+        return ReproducedCell(*facts, None, None, without[0].verdict, without[0].reason + parts, cell.bound)
     findings = [finding for finding in found if isinstance(finding, Finding)]
     names = [part.measure for part in parts_of(cell.quantity)]
     scale = SCALES.get(cell.unit, 1.0)
@@ -244,7 +220,7 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
         remarks = [cell.note, source, *(finding.note for finding in findings)]
     reason = "; ".join(dict.fromkeys(filter(None, remarks)))
     model = next((finding.model for finding in findings), "")
-    return ReproducedCell(*facts, cell.value, cell.decimals, measured, difference, verdict, reason, cell.bound, model)
+    return ReproducedCell(*facts, measured, difference, verdict, reason, cell.bound, model)
 
 
 def agrees(measured: float, cell: PublishedCell, tolerance: float) -> bool:
@@ -264,10 +240,11 @@ OF_ENVIRONMENT = ("processor", "python", "versions")
 class RecordedCell(NamedTuple):
     """A measured cell.
 
-    measured, verdict, reason   as in `ReproducedCell`
-    date                        of the measurement, UTC
-    model                       the digest of the checkpoint; empty where none is loaded
-    environment                 a key of the file's environments, or, when it is read, that environment
+    Attributes:
+        measured, verdict, reason: as in `ReproducedCell`
+        date: of the measurement, UTC
+        model: the digest of the checkpoint; empty where none is loaded
+        environment: a key of the file's environments, or, when it is read, that environment
     """
 
     measured: float
@@ -284,11 +261,7 @@ def key_of(table: str, row: str, column: str) -> str:
 
 
 def read_record(path: Path) -> dict[str, RecordedCell]:
-    """The cells of a record by their keys, with their environments; none where there is no file.
-
-    Raises:
-        DataError: the file is no record.
-    """
+    """The cells of a record by their keys, with their environments; none where there is no file."""
     if not path.exists():
         return {}
     content = read_json(path, "record of measured cells", DataError)

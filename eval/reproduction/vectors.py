@@ -1,8 +1,7 @@
-"""Rows that are measured on vectors, without a run: how sparse, how fast, single weights, the completeness probe."""
+"""Rows that are measured without a run: sparsity, single weights, the completeness probe, classification of images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,33 +14,20 @@ from lexvl_anserini.ground.records import ImpactQuery
 from lexvl_anserini.queries.query_vectors import encode_queries
 
 from ..analyses.classes.class_sets import load_labelled
-from ..analyses.classes.classification import (
-    VOCABULARY,
-    accuracies,
-    class_ranks,
-    class_word_shares,
-    word_space,
-)
+from ..analyses.classes.classification import VOCABULARY, accuracies, class_ranks, class_word_shares, word_space
 from ..analyses.classify import linear_probe
 from ..analyses.sentence_pairs import completeness, sentence_pairs
 from ..measures.flops import sparsity_of
 from .prepared import STORED, Prepared, objects_of, picture_of
-from .retrieval import dataset_for, encoded, found_or_made
-from .rows import Finding, RowPart, Workplace
+from .retrieval import dataset_for, encoded, keep_values
+from .rows import RowPart, Workplace
 
 if TYPE_CHECKING:
-    from lexvl_anserini.encoders.encoder import Encoder
-    from lexvl_anserini.ground.progress import Progress
-
     from ..analyses.classes.labelled import LabelledImages
 
 
-def measure_sparsity(part: RowPart, place: Workplace) -> Finding:
-    """Counts the terms of both sides of a lexical model, or finds the result."""
-    return found_or_made(part, place, sparsity)
-
-
-def sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+@keep_values
+def measure_sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """Mean terms of queries and of documents, and FLOPS, of the stored impacts and of all topics."""
     dataset = dataset_for(part, work, place)
     shards = encoded(work, dataset, place)
@@ -52,12 +38,8 @@ def sparsity(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     return {"values": {name: values[name] for name in part.measures}, "quantised": True, "documents": row.documents}
 
 
-def measure_weights(part: RowPart, place: Workplace) -> Finding:
-    """The weights of the terms of one image or text, or finds the result."""
-    return found_or_made(part, place, term_weights)
-
-
-def term_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+@keep_values
+def measure_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """The weights that the model gives to the terms of an item, before they are quantised; 0 for one that it lacks."""
     model = loaded(work, place)
     tower, item = (model.query, work.system.text) if work.system.text else (model.document, image_of(work))
@@ -66,12 +48,8 @@ def term_weights(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
     return {"values": {term: weights.get(term, 0.0) for term in part.measures}, "quantised": False, "documents": 1}
 
 
-def measure_completeness(part: RowPart, place: Workplace) -> Finding:
-    """How often a complete sentence comes before a partial one, or finds the result."""
-    return found_or_made(part, place, complete_first)
-
-
-def complete_first(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+@keep_values
+def measure_completeness(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
     """The pairs of sentences about an image's objects, and the share whose complete sentence is more similar to it."""
     pairs = sentence_pairs(place.corpora.get(part.data) or objects_of(place), place.data_dir)
     shown = dict.fromkeys(pair.image for pair in pairs)
@@ -102,52 +80,27 @@ def loaded(work: Prepared, place: Workplace, **settings: Any) -> Encoder:
     return load_encoder(work.system.encoder, work.weights.reference, device=place.device, **options)
 
 
-# (encoder, what loads the images of a split, items per forward pass, progress) -> a record with top_1, top_5, ...
-Measuring = Callable[["Encoder", Callable[[str], "LabelledImages"], int, "Progress"], Any]
+@keep_values
+def measure_classification(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
+    """Shares of images with the right class, averaged as papers do, or with a word of it among the first ones."""
 
-
-def zero_shot(model: Encoder, images: Callable[[str], LabelledImages], batch_size: int, progress: Progress) -> Any:
-    """Accuracies by prompts that name the classes, averaged as papers do."""
-    labelled = images("test")
-    return accuracies(model.name, labelled, class_ranks(model, labelled, batch_size, progress))[0]
-
-
-def probe(model: Encoder, images: Callable[[str], LabelledImages], batch_size: int, progress: Progress) -> Any:
-    """Accuracies of logistic regression, averaged as papers do."""
-    return linear_probe(model, images("train"), images("test"), batch_size, progress)[0]
-
-
-def words(model: Encoder, images: Callable[[str], LabelledImages], batch_size: int, progress: Progress) -> Any:
-    """Shares of images with a word of their class among the first ones of the vocabulary."""
-    space = word_space(model, VOCABULARY, batch_size, progress)
-    return class_word_shares(model.name, space, images("test"), progress)[0]
-
-
-MEASURING: Mapping[str, Measuring] = {"zero-shot": zero_shot, "linear-probe": probe, "words": words}
-
-
-def measure_classification(part: RowPart, place: Workplace) -> Finding:
-    """Classifies a set of images, or finds the result."""
-    return found_or_made(part, place, classified)
-
-
-def classified(part: RowPart, work: Prepared, place: Workplace) -> dict[str, Any]:
-    """The values of a part."""
-
-    def images(split: str) -> LabelledImages:
+    def load(split: str) -> LabelledImages:
         return some_of(load_labelled(work.corpus.name, None, place.data_dir, split), place.limit)
 
-    name, options = work.system.encoder, {**work.weights.options, "direction": "text-to-image"}
-    if "prompt" in {option.name for option in options_of(name)}:
-        options["prompt"] = ""  # that of a published row is for captions; a class has prompts of its own
-    model = load_encoder(name, work.weights.reference, device=place.device, **options)
+    settings = {"direction": "text-to-image"}
+    if "prompt" in {option.name for option in options_of(work.system.encoder)}:
+        settings["prompt"] = ""  # that of a published row is for captions; a class has prompts of its own
+    model, images, size = loaded(work, place, **settings), load("test"), place.batch_size
+    row: Any
     with place.bars(f"{part.task} {part.data}", None, "prompts and images") as progress:
-        row = MEASURING[part.task](model, images, place.batch_size, progress)
-    return {
-        "values": {name: getattr(row, name.replace("-", "_")) for name in part.measures},
-        "quantised": False,
-        "documents": row.images,
-    }
+        if part.task == "zero-shot":
+            row = accuracies(model.name, images, class_ranks(model, images, size, progress))[0]
+        elif part.task == "linear-probe":
+            row = linear_probe(model, load("train"), images, size, progress)[0]
+        else:
+            row = class_word_shares(model.name, word_space(model, VOCABULARY, size, progress), images, progress)[0]
+    values = {name: getattr(row, name.replace("-", "_")) for name in part.measures}
+    return {"values": values, "quantised": False, "documents": row.images}
 
 
 def some_of(found: LabelledImages, number: int | None) -> LabelledImages:

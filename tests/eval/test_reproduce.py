@@ -787,10 +787,7 @@ def test_facts_cover_what_is_run():
         ),
         (["stair-table2", "--corpus", "cocoa=x"], "names? of the selected tables: coco/test, flickr30k/test"),
         (["vdr-table4", "--format", "html"], "unknown format 'html'"),
-        (
-            ["vdr-table4", "--limit", "9", "--record", "x.json"],
-            "--record takes whole collections and published",
-        ),
+        (["vdr-table4", "--limit", "9", "--record", "x.json"], "--record takes whole collections and published"),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments, message):

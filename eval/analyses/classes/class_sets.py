@@ -37,10 +37,11 @@ FLOWER_SPLITS: Mapping[str, tuple[str, ...]] = {"train": ("trnid", "valid"), "te
 class ClassSet(NamedTuple):
     """Where a set has the images of a split, and how papers average.
 
-    unpacked   the folder that its archive unpacks to
-    files      split -> patterns of the files, or the folder, that list its images; a set without splits has test only
-    read       those files (at least one), the set's folder and the split -> images with their labels
-    per_class  papers print the mean over classes
+    Attributes:
+        unpacked: the folder that its archive unpacks to
+        files: split -> patterns of the files, or the folder, that list its images; a set without splits has test only
+        read: those files (at least one), the set's folder and the split -> images with their labels
+        per_class: papers print the mean over classes
     """
 
     unpacked: str
@@ -102,15 +103,7 @@ def _lines(paths: Sequence[Path]) -> Iterator[tuple[str, str]]:
 
 
 def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: str) -> Iterator[Labelled]:
-    """Images of text files, one a line.
-
-    Args:
-        files: to read.
-        base: folder of the set.
-        split: has no effect.
-        line: pattern of a line, with the groups `label` and, if `image` names it, `file`.
-        image: place of an image below `base`: a format of those groups.
-    """
+    """Images of text files, one a line."""
     for text, where in _lines(files):
         match = re.fullmatch(line, text)
         if match is None:

@@ -45,7 +45,8 @@ NAMED, CLASSES_NAMED = 3, 5
 class ClassAccuracy(NamedTuple):
     """Shares of images whose class is first, or among the first five.
 
-    mean_over  images, or classes: the mean of the classes' own shares
+    Attributes:
+        mean_over: images, or classes: the mean of the classes' own shares
     """
 
     system: str
@@ -75,12 +76,7 @@ def class_vectors(
 
 
 def ranks_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The rank, from 1, of each row's own column, int64 [n]; of equal scores the first column comes first.
-
-    Args:
-        scores: [n, C]; minus infinity is no answer.
-        labels: int64 [n].
-    """
+    """The rank, from 1, of each row's own column, int64 [n]; of equal scores the first column comes first."""
     own = scores[np.arange(len(labels)), labels][:, None]
     earlier = np.arange(scores.shape[1]) < labels[:, None]
     ranks = 1 + ((scores > own) | ((scores == own) & earlier)).sum(axis=1)
@@ -168,9 +164,10 @@ class ClassWordShares(NamedTuple):
 class WordSpace(NamedTuple):
     """A vocabulary over images.
 
-    weights  images -> float32 [n, V]; minus infinity is no answer
-    words    texts -> the dimensions of each text's own tokens
-    terms    the V terms
+    Attributes:
+        weights: images -> float32 [n, V]; minus infinity is no answer
+        words: texts -> the dimensions of each text's own tokens
+        terms: the V terms
     """
 
     weights: Callable[[Sequence[Any]], np.ndarray]

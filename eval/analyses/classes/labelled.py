@@ -44,11 +44,12 @@ class Labelled(NamedTuple):
 class LabelledImages(NamedTuple):
     """Images with their classes.
 
-    name       of the set, for tables
-    images     references of images, or PIL images
-    labels     class of each image, int64 [n]
-    classes    the classes that the numbers mean
-    per_class  papers print the mean over classes, not over images
+    Attributes:
+        name: of the set, for tables
+        images: references of images, or PIL images
+        labels: class of each image, int64 [n]
+        classes: the classes that the numbers mean
+        per_class: papers print the mean over classes, not over images
     """
 
     name: str
@@ -63,12 +64,7 @@ class LabelledImages(NamedTuple):
 
 
 def read_labelled(where: Path, classes: ImageClasses | None = None) -> LabelledImages:
-    """Reads a folder (or tar) of class folders, or a list of images.
-
-    Args:
-        where: a folder, an uncompressed tar, or a file of `LISTS`.
-        classes: that the labels name; default the labels themselves, in the order of their names.
-    """
+    """Reads a folder (or tar) of class folders, or a list of images."""
     labelled = list(read_list(where) if where.suffix.lower() in LISTS else class_folders(where))
     classes = classes or ImageClasses.of_folders(sorted({str(item.label) for item in labelled}))
     return with_numbers(where.stem, str(where), labelled, classes)
@@ -131,12 +127,7 @@ def read_list(path: Path) -> Iterator[Labelled]:
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Streams the rows of a list, each with its place for errors; a heading of these columns is skipped.
-
-    Args:
-        path: a file with a suffix of `LISTS`, in UTF-8.
-        columns: their names.
-    """
+    """Streams the rows of a list, each with its place for errors; a heading of these columns is skipped."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as lines:
             for number, row in enumerate(csv.reader(lines, delimiter=LISTS[path.suffix.lower()]), start=1):
@@ -166,9 +157,10 @@ _NO_LETTERS = re.compile(r"[\W_]+")
 class ImageClasses:
     """Classes by number.
 
-    labels     what files and folders call each class; equal ones are only possible where data number the classes
-    names      of each class; several are synonyms
-    templates  of prompts, each with `{}` in place of a name
+    Attributes:
+        labels: what files and folders call each class; equal ones are only possible where data number the classes
+        names: of each class; several are synonyms
+        templates: of prompts, each with `{}` in place of a name
     """
 
     labels: tuple[str, ...]
