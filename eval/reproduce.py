@@ -103,24 +103,13 @@ class PlaceOptions:
     def place(self, tables: Sequence[PublishedTable]) -> Workplace:
         """The workplace."""
         rows = [row for table in tables for row in rows_of(table)]
-        checkpoints = assignments(
-            self.checkpoints or [], {name for row in rows for name in checkpoints_of(row)}, "--checkpoint"
-        )
+        names = {name for row in rows for name in checkpoints_of(row)}
+        checkpoints = assignments(self.checkpoints or [], names, "--checkpoint")
         parts = [part for row in rows if row.is_ours for part in row.parts()]
         data = {name for part in parts for name in (part.data, part.system and part.system.trained_on) if name}
         corpora = assignments(self.corpora or [], data, "--corpus")
-        return Workplace(
-            self.output,
-            self.data_dir,
-            checkpoints,
-            corpora,
-            self.limit,
-            self.as_published,
-            self.device,
-            self.batch_size,
-            self.overwrite,
-            progress_bar,
-        )
+        how = (self.limit, self.as_published, self.device, self.batch_size, self.overwrite, progress_bar)
+        return Workplace(self.output, self.data_dir, checkpoints, corpora, *how)
 
 
 @dataclass(frozen=True)

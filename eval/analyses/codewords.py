@@ -1,8 +1,6 @@
-"""Draws what terms stand for: images and words where they are strongest.
+"""Draws what single terms stand for: the images and the words of captions in which they are strongest (FDT, figure 4).
 
 python -m eval.analyses.codewords --term fdt05675 --corpus coco/val --checkpoint FOLDER --output codewords.png
-
-What single terms stand for: the images and the words of captions in which a term is strongest (FDT, figure 4).
 
 The value of a term in a grid cell of an image or at a token of a text is its logit there, before pooling: equations 4
 and 6 of FDT, up to a constant. An image has the largest value of its cells, a token the largest of all places where it

@@ -149,14 +149,7 @@ def term_profile(stored: StoredVectors, name: str) -> TermProfile:
     documents, terms = active.total(), stored.vocabulary.terms
     order = nsmallest(FIRST, np.flatnonzero(within).tolist(), key=lambda dim: (-total[dim], terms[dim]))
     first = [
-        TermStatistic(
-            shards=name,
-            rank=rank,
-            term=terms[dim],
-            documents=int(within[dim]),
-            mean=float(total[dim] / documents),
-            maximum=float(largest[dim]),
-        )
+        TermStatistic(name, rank, terms[dim], int(within[dim]), float(total[dim] / documents), float(largest[dim]))
         for rank, dim in enumerate(order, start=1)
     ]
     share = float(total[order].sum() / total.sum())

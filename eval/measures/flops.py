@@ -7,12 +7,11 @@ query) x p(t in document): the postings that a query touches per document, as SP
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from lexvl_anserini.ground.errors import DataError
-from lexvl_anserini.ground.vocabulary import Vocabulary
 
 Vector = Mapping[str, int]
 
@@ -78,25 +77,14 @@ def flops(queries: TermCounts, documents: TermCounts) -> float:
 
 def sparsity_of(shards: Path, queries: Iterable[Vector]) -> Sparsity:
     """The row of shards and of queries for them."""
-    of_documents, of_queries = count_terms(_stored(shards), str(shards)), count_terms(queries, f"queries of {shards}")
-    return Sparsity(
-        shards=str(shards),
-        documents=of_documents.vectors,
-        terms_per_document=of_documents.terms,
-        most_document_terms=of_documents.most,
-        document_dimensions=len(of_documents.frequency),
-        queries=of_queries.vectors,
-        terms_per_query=of_queries.terms,
-        most_query_terms=of_queries.most,
-        query_dimensions=len(of_queries.frequency),
-        flops=flops(of_queries, of_documents),
-    )
-
-
-def _stored(shards: Path) -> Iterator[Vector]:
     from lexvl_anserini.ground.manifest import read_manifest
     from lexvl_anserini.shards.reading import read_impacts, read_vocabulary
 
     manifest = read_manifest(shards)
-    vocabulary: Vocabulary = read_vocabulary(shards, manifest)
-    return (document.vector for document in read_impacts(shards, manifest, vocabulary))
+    documents = read_impacts(shards, manifest, read_vocabulary(shards, manifest))
+    sides = (
+        count_terms((document.vector for document in documents), str(shards)),
+        count_terms(queries, f"queries of {shards}"),
+    )
+    facts = (fact for side in sides for fact in (side.vectors, side.terms, side.most, len(side.frequency)))
+    return Sparsity._make((str(shards), *facts, flops(sides[1], sides[0])))

@@ -225,20 +225,16 @@ def measure_subsets(
                     "search with more --hits"
                 )
             run, judgements = Path(folder) / f"{number}.trec", Path(folder) / f"{number}.qrels"
-            run.write_text(
-                "".join(
-                    f"{topic} Q0 {hit.doc_id} {rank} {hit.score!r} fold\n"
-                    for topic, hits in of_fold.items()
-                    for rank, hit in enumerate(hits, 1)
-                ),
-                encoding="utf-8",
+            lines = (
+                f"{topic} Q0 {hit.doc_id} {rank} {hit.score!r} fold\n"
+                for topic, hits in of_fold.items()
+                for rank, hit in enumerate(hits, 1)
             )
-            judgements.write_text(
-                "".join(f"{q.query_id} 0 {q.doc_id} {q.relevance}\n" for q in qrels), encoding="utf-8"
-            )
-            [measured] = measure_runs(
-                [replace(card, path=run)], JudgementSource(judgements, CorpusRef(judged.label)), measures, ties=ties
-            )
+            run.write_text("".join(lines), encoding="utf-8")
+            lines = (f"{qrel.query_id} 0 {qrel.doc_id} {qrel.relevance}\n" for qrel in qrels)
+            judgements.write_text("".join(lines), encoding="utf-8")
+            of_labels = JudgementSource(judgements, CorpusRef(judged.label))
+            [measured] = measure_runs([replace(card, path=run)], of_labels, measures, ties=ties)
             rows.append([row for row in measured if row.query_id == "all"])
     return [
         of_measure[0]._replace(

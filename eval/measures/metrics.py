@@ -11,7 +11,7 @@ The rules, in one place:
 The measures are compiled functions of ranx, or functions of the same parameters, on arrays of document numbers. The
 relevant documents of a topic are numbered here, because ranx's own `Run` and `Qrels` number documents by a 64-bit hash
 stored in a float64, sort equal scores by the order of a dictionary, and are modified by `make_comparable`. ranx runs on
-numba's `workqueue` threads: call `compute` from one thread at a time.
+numba's `workqueue` threads: call `values_of` from one thread at a time.
 """
 
 from __future__ import annotations
@@ -144,14 +144,6 @@ def measure(
     ]
 
 
-def values_of(
-    found: Found, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure], rules: MeasuringRules
-) -> dict[Measure, np.ndarray]:
-    """Values [t] of each measure on some judged topics, given by ascending numbers; a topic without hits counts 0."""
-    check_ties(rules.ties)
-    return compute(found, rules.ties, relevant, topics, measures)
-
-
 def mean(values: Iterable[float]) -> float:
     """Arithmetic mean, rounded once: independent of the order of the topics."""
     values = list(values)
@@ -230,10 +222,11 @@ def compilation_logged() -> Iterator[None]:
         yield
 
 
-def compute(
-    found: Found, ties: str, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure]
+def values_of(
+    found: Found, relevant: Relevant, topics: np.ndarray, measures: Sequence[Measure], rules: MeasuringRules
 ) -> dict[Measure, np.ndarray]:
-    """Values [t] of each measure on t judged topics, given by their ascending numbers."""
+    """Values [t] of each measure on t judged topics, given by ascending numbers; a topic without hits counts 0."""
+    check_ties(rules.ties)
     kernels = ranx_metrics()
     # A measure with a cut reads no further than the cut; one without reads the whole ranking.
     longest = max(1, int(found.hits[topics].max(initial=0)))
@@ -241,7 +234,7 @@ def compute(
     values: dict[Measure, list[np.ndarray]] = {measure: [] for measure in measures}
     with compilation_logged():
         for start in range(0, len(topics), BLOCK):
-            judged, ranked = as_arrays(found, ties, relevant, topics[start : start + BLOCK], depth)
+            judged, ranked = as_arrays(found, rules.ties, relevant, topics[start : start + BLOCK], depth)
             for measure in measures:
                 named = MEASURES[measure.name].function
                 function = getattr(kernels, named) if isinstance(named, str) else named

@@ -177,5 +177,5 @@ def machine() -> dict[str, Any]:
 def processor() -> str:
     """The name of the processor, from the system if it is known there."""
     file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    known = re.search(r"^model name\s*: *(.*\S)", file.read_text() if file.is_file() else "", re.MULTILINE)
+    return known[1] if known else platform.machine()

@@ -185,36 +185,23 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
     theirs = values[pairs].to_numpy()  # [T, P]
     p_values = TESTS[test](theirs - ours).tolist()
     low, high = bootstrap_intervals(theirs - ours).tolist()
-    rows = [_compared(*columns) for columns in zip(pairs, ours.T, theirs.T, p_values, low, high, strict=True)]
+    rows = []
+    columns = zip(pairs, ours.T, theirs.T, p_values, low, high, strict=True)
+    for (measure, system), mine, other, p, of_low, of_high in columns:
+        differences = other - mine
+        row = SystemComparison(
+            *(system, measure, mean(mine), mean(other), mean(differences), p, p),
+            *(int((differences > 0).sum()), int((differences == 0).sum()), int((differences < 0).sum())),
+            *(of_low, of_high, *correlations(other, mine)),
+            baseline_system=baseline,
+            test=test,
+        )
+        rows.append(row)
     corrected = {
         measure: iter(holm([row.p for row in rows if row.measure == measure])) for measure in {m for m, _ in pairs}
     }
     rows = [row._replace(p_corrected=next(corrected[row.measure])) for row in rows]
-    return [row._replace(significant=row.p_corrected < LEVEL, baseline_system=baseline, test=test) for row in rows]
-
-
-def _compared(
-    pair: tuple[str, str], baseline: np.ndarray, values: np.ndarray, p: float, low: float, high: float
-) -> SystemComparison:
-    """A system (measure, name) and the baseline, values [T] each, without the correction for several systems."""
-    differences = values - baseline
-    kendall, pearson = correlations(values, baseline)
-    return SystemComparison(
-        system=pair[1],
-        measure=pair[0],
-        baseline=mean(baseline),
-        value=mean(values),
-        difference=mean(differences),
-        p=p,
-        p_corrected=p,
-        better=int((differences > 0).sum()),
-        equal=int((differences == 0).sum()),
-        worse=int((differences < 0).sum()),
-        low=low,
-        high=high,
-        kendall=kendall,
-        pearson=pearson,
-    )
+    return [row._replace(significant=row.p_corrected < LEVEL) for row in rows]
 
 
 def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomisation") -> list[SystemComparison]:

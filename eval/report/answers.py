@@ -36,11 +36,8 @@ OWN_TERMS = 6
 def answered_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> CorpusRef:
     """The dataset that a run answers: by the run's manifest, completed by the index's."""
     known, indexed = describe_run(run_path).corpus, about.corpus.ref
-    for of_run, of_index in (
-        (known.direction, indexed.direction),
-        (known.name, indexed.name),
-        (known.split, indexed.split),
-    ):
+    for field in ("direction", "name", "split"):
+        of_run, of_index = getattr(known, field), getattr(indexed, field)
         if known.name and of_run and of_index and of_run != of_index:
             raise UsageError(f"{run_path}: a run over {of_run}, but the index is of {of_index}; name its own index")
     return CorpusRef(

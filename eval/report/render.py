@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -237,12 +238,10 @@ def _fields(record: Any) -> dict[str, Any]:
 
 def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
     """Adjacent columns of one group: (group, first, one past the last)."""
-    spans: list[tuple[str, int, int]] = []
-    for c, column in enumerate(columns):
-        if spans and spans[-1][0] == column.group:
-            spans[-1] = (column.group, spans[-1][1], c + 1)
-        else:
-            spans.append((column.group, c, c + 1))
+    spans = []
+    for group, places in groupby(range(len(columns)), key=lambda c: columns[c].group):
+        first, *others = places
+        spans.append((group, first, first + 1 + len(others)))
     return spans
 
 

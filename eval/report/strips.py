@@ -247,16 +247,8 @@ def _draw_image(axes: Axes, image: Image, left: int, top: int, side: int) -> Non
 
 def _write(axes: Axes, x: float, y: float, text: str, size: int, colour: str = INK, right: bool = False) -> None:
     """Draws one line of text, its upper edge at `y`."""
-    axes.text(
-        x,
-        y,
-        text,
-        color=colour,
-        fontproperties=_letters(size * 72 / DPI),
-        ha="right" if right else "left",
-        va="top",
-        parse_math=False,
-    )
+    style: dict[str, Any] = {"color": colour, "fontproperties": _letters(size * 72 / DPI), "parse_math": False}
+    axes.text(x, y, text, ha="right" if right else "left", va="top", **style)
 
 
 @cache
@@ -271,15 +263,17 @@ def _letters(size: float) -> FontProperties:
 @contextmanager
 def _one_warning_of_missing_letters() -> Iterator[None]:
     """Logs once, instead of once per character, that the font lacks some."""
+    lacking = 0
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    lacking = [one for one in caught if "missing from" in str(one.message)]
-    for other in caught:
-        if other not in lacking:
-            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    for warning in caught:
+        if "missing from" in str(warning.message):
+            lacking += 1
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     if lacking:
-        log.warning("%d letters are not in DejaVu Sans; they are drawn as empty boxes", len(lacking))
+        log.warning("%d letters are not in DejaVu Sans; they are drawn as empty boxes", lacking)
 
 
 def text_width(text: str, size: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isnan
@@ -75,11 +76,6 @@ def format_figure(name: str, value: float | None) -> str:
     return MISSING if value is None else f"{value * figure.factor:,.{figure.decimals}f}"
 
 
-def ties_of(rows: Sequence[Measurement | SystemRow | SystemComparison]) -> str:
-    """The order of equal scores of all rows of a table."""
-    return rows[0].ties if rows else ""
-
-
 def format_p(p: float) -> str:
     """A p-value, four decimals."""
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
@@ -106,7 +102,7 @@ def score_table(measurements: Sequence[Measurement]) -> Table:
             (*key, *(FOUR_DECIMALS(values[m]) if m in values else MISSING for m in measures))
             for key, values in cells.items()
         ),
-        ties=ties_of(measurements),
+        ties=measurements[0].ties if measurements else "",
     )
 
 
@@ -134,40 +130,37 @@ def system_row(
 
 def average_rows(averages: Sequence[Measurement]) -> list[SystemRow]:
     """The rows of averages over datasets, one per system."""
-    systems = dict.fromkeys(row.run for row in averages)
-    of_system = {system: [row for row in averages if row.run == system] for system in systems}
-    return [SystemRow(rows[0].run, rows[0].dataset, "", means(rows), {}, rows[0].ties) for rows in of_system.values()]
-
-
-def distinct_systems(rows: Sequence[SystemRow]) -> list[SystemRow]:
-    """Adds the run's name to the system's name where two rows of one dataset have the same system."""
-    names = [(row.dataset, row.system) for row in rows]
-    return [
-        row._replace(system=f"{row.system} [{row.run}]") if names.count((row.dataset, row.system)) > 1 else row
-        for row in rows
-    ]
+    by_system: dict[str, list[Measurement]] = {}
+    for row in averages:
+        by_system.setdefault(row.run, []).append(row)
+    return [SystemRow(rows[0].run, rows[0].dataset, "", means(rows), {}, rows[0].ties) for rows in by_system.values()]
 
 
 def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
-    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has."""
+    """Systems as rows; per dataset its measures, then the figures of efficiency that any run has.
+
+    Where two rows of one dataset have the same system, its name has that of the run too.
+    """
     shown = shown_datasets(row.dataset for row in rows)
-    rows = distinct_systems([row._replace(dataset=shown[row.dataset]) for row in rows])
-    datasets = list(dict.fromkeys(row.dataset for row in rows))
-    measures = {
-        dataset: list(dict.fromkeys(measure for row in rows if row.dataset == dataset for measure in row.measures))
-        for dataset in datasets
-    }
+    names = Counter((row.dataset, row.system) for row in rows)
+    rows = [
+        row._replace(
+            system=f"{row.system} [{row.run}]" if names[row.dataset, row.system] > 1 else row.system,
+            dataset=shown[row.dataset],
+        )
+        for row in rows
+    ]
+    measures: dict[str, dict[str, None]] = {}
+    for row in rows:
+        measures.setdefault(row.dataset, {}).update(dict.fromkeys(row.measures))
     figures = figures_of(rows)
     at = {(row.system, row.dataset): row for row in rows}
     systems = list(dict.fromkeys(row.system for row in rows))
     columns = [Column("system", number=False)]
-    columns += [
-        Column(heading, dataset)
-        for dataset in datasets
-        for heading in [*measures[dataset], *(EFFICIENCY[name].heading for name in figures)]
-    ]
+    for dataset, own in measures.items():
+        columns += [Column(name, dataset) for name in (*own, *(EFFICIENCY[name].heading for name in figures))]
     cells = tuple(
-        (system, *(cell for name in datasets for cell in _cells(at.get((system, name)), measures[name], figures)))
+        (system, *(cell for name, own in measures.items() for cell in _cells(at.get((system, name)), own, figures)))
         for system in systems
     )
     best = {
@@ -181,13 +174,13 @@ def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
         (r, c)
         for r, system in enumerate(systems)
         for c, column in enumerate(columns)
-        if (row := at.get((system, column.group))) and column.heading in row.significant
+        if (found := at.get((system, column.group))) and column.heading in found.significant
     )
     star = f"* differs from {systems[0]}: p < {LEVEL}, {test} test, Holm's correction" if test else ""
-    return Table(tuple(columns), cells, frozenset(best), ties_of(rows), marked, star)
+    return Table(tuple(columns), cells, frozenset(best), rows[0].ties if rows else "", marked, star)
 
 
-def _cells(row: SystemRow | None, measures: Sequence[str], figures: Sequence[str]) -> Iterable[str]:
+def _cells(row: SystemRow | None, measures: Iterable[str], figures: Sequence[str]) -> Iterable[str]:
     for measure in measures:
         yield FOUR_DECIMALS(row.measures[measure]) if row and measure in row.measures else MISSING
     for name in figures:
@@ -215,7 +208,7 @@ def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurem
             rows.append((system, "both directions", *blanks, f"{sum(by_direction.values()):.1f}", *dashes))
     texts = tuple(Column(heading, number=False) for heading in ("system", "dataset"))
     numbers = (*HEADINGS.values(), RSUM, *(EFFICIENCY[name].heading for name in figures))
-    return Table((*texts, *map(Column, numbers)), tuple(rows), ties=ties_of(measured[0]))
+    return Table((*texts, *map(Column, numbers)), tuple(rows), ties=measured[0][0].ties)
 
 
 def render_comparisons(comparisons: Sequence[SystemComparison], output_format: str) -> str:
@@ -225,33 +218,22 @@ def render_comparisons(comparisons: Sequence[SystemComparison], output_format: s
     return render(comparison_table(comparisons), comparisons, output_format)
 
 
-def format_correlation(value: float) -> str:
-    """A correlation, three decimals; a dash where there is none."""
-    return MISSING if isnan(value) else f"{value:.3f}"
-
-
-def interval(row: SystemComparison) -> str:
-    """The interval of a difference; a dash where there is none."""
-    return MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}"
-
-
-def topic_counts(row: SystemComparison) -> str:
-    """The numbers of topics in which a system is better, equal and worse."""
-    return f"{row.better}/{row.equal}/{row.worse}"
-
-
 COMPARISON = (
     FieldColumn("system", "system"),
     FieldColumn("measure", "measure"),
     FieldColumn("baseline", "baseline", FOUR_DECIMALS),
     FieldColumn("value", "value", FOUR_DECIMALS),
     FieldColumn("difference", "difference", "{:+.4f}".format),
-    FieldColumn("95 % interval", interval, PLAIN),
+    FieldColumn(
+        "95 % interval", lambda row: MISSING if isnan(row.low) else f"{row.low:+.4f} to {row.high:+.4f}", PLAIN
+    ),
     FieldColumn("p", "p", format_p),
     FieldColumn("p (Holm)", "p_corrected", format_p),
-    FieldColumn("Kendall", "kendall", format_correlation),
-    FieldColumn("Pearson", "pearson", format_correlation),
-    FieldColumn("better/equal/worse", topic_counts, PLAIN),
+    *(
+        FieldColumn(name.title(), name, lambda value: MISSING if isnan(value) else f"{value:.3f}")
+        for name in ("kendall", "pearson")
+    ),
+    FieldColumn("better/equal/worse", lambda row: f"{row.better}/{row.equal}/{row.worse}", PLAIN),
 )
 
 
@@ -268,7 +250,7 @@ def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
         comparisons,
         COMPARISON,
         best=frozenset(best),
-        ties=ties_of(comparisons),
+        ties=first.ties,
         marked=frozenset((r, place["p (Holm)"]) for r, row in enumerate(comparisons) if row.significant),
         about_marks=f"baseline: {first.baseline_system}; better, equal and worse topics than its; "
         f"* p < {LEVEL}, paired {first.test} test, Holm's correction",
@@ -320,17 +302,14 @@ COMPLETENESS = (
     FieldColumn("complete first %", "complete_first", percent),
 )
 DOCUMENT_TERMS = (FieldColumn("document", "document"), RANK, TERM, FieldColumn("weight", "weight", FOUR_DECIMALS))
+MEAN = "{:,.2f}".format
 SPARSITY = (
     FieldColumn("shards", "shards"),
-    FieldColumn("documents", "documents", COUNT),
-    FieldColumn("terms/doc", "terms_per_document", "{:,.2f}".format),
-    FieldColumn("most", "most_document_terms", COUNT),
-    FieldColumn("dimensions", "document_dimensions", COUNT),
-    FieldColumn("queries", "queries", COUNT),
-    FieldColumn("terms/query", "terms_per_query", "{:,.2f}".format),
-    FieldColumn("most", "most_query_terms", COUNT),
-    FieldColumn("dimensions", "query_dimensions", COUNT),
-    FieldColumn("FLOPS", "flops", "{:,.2f}".format),
+    *(FieldColumn("documents", "documents", COUNT), FieldColumn("terms/doc", "terms_per_document", MEAN)),
+    *(FieldColumn("most", "most_document_terms", COUNT), FieldColumn("dimensions", "document_dimensions", COUNT)),
+    *(FieldColumn("queries", "queries", COUNT), FieldColumn("terms/query", "terms_per_query", MEAN)),
+    *(FieldColumn("most", "most_query_terms", COUNT), FieldColumn("dimensions", "query_dimensions", COUNT)),
+    FieldColumn("FLOPS", "flops", MEAN),
 )
 
 

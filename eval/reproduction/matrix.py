@@ -103,20 +103,9 @@ def plan_of(table: PublishedTable, place: Workplace, pattern: str = "*") -> Tabl
         needs |= {need.name: need for _, of_part in parts for need in of_part}
         runnable += [part for part, of_part in parts if all(need.public for need in of_part)]
         counts.update(kinds_of(row, parts))
-    size, seconds = cost_of(runnable, place)
-    return TablePlan(
-        table=table.name,
-        title=table.title,
-        paper=table.paper,
-        cells=counts.total(),
-        runs=counts["runs"],
-        own=counts["own"],
-        later=counts["later"],
-        needs=tuple(needs.values()),
-        bytes=size,
-        seconds=seconds,
-        missing=table.missing,
-    )
+    numbers = (counts.total(), counts["runs"], counts["own"], counts["later"])
+    facts = (tuple(needs.values()), *cost_of(runnable, place), table.missing)
+    return TablePlan(table.name, table.title, table.paper, *numbers, *facts)
 
 
 def needs_of(row: PublishedRow, place: Workplace) -> Iterator[tuple[RowPart, list[Need]]]:

@@ -107,7 +107,7 @@ class PublishedTask(NamedTuple):
     """What the data and the measures of a task may be; `data` is None for a task without data."""
 
     data: Callable[[str], None] | None
-    measure: Callable[[str], None]
+    measure: Callable[[str], object]
 
 
 def parse_quantity(text: str) -> Quantity:

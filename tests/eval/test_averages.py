@@ -38,7 +38,7 @@ def test_cqadupstack_counts_once():
 def test_an_incomplete_average_is_refused():
     values = dict.fromkeys(datasets_of("beir-12"), 0.5)
     del values["beir/nq/test"], values["beir/fever/test"]
-    with pytest.raises(DataError, match="beir-12 is the mean of 12 .* 2 have no value: beir/fever/test, beir/nq/test"):
+    with pytest.raises(DataError, match="2 have no value: beir/fever/test, beir/nq/test"):
         average("beir-12", values)
     with pytest.raises(UnknownName, match="did you mean 'beir-12'"):
         average("beir12", values)

@@ -23,7 +23,6 @@ from lexvl_anserini.encoders.parts.images.grounding import token_logits
 from lexvl_anserini.encoders.parts.tokens import token_names
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.records import Document, Qrel, Topic
-from tests.eval.test_sheet import cell, strip
 
 
 def toy() -> Encoder:
@@ -51,6 +50,8 @@ def test_images_are_ordered_by_their_strongest_cell(tmp_path, monkeypatch):
     pixels = np.asarray(found.cells[0].item.image).astype(int)
     assert np.ptp(pixels[7, 7]) > 200 and np.ptp(pixels[0, 0]) == 0, "in colour where the term is"
     assert [len(one.cells) for one in strips_of_terms(toy(), dataset, ["red", "blue"], 2)] == [2, 2]
+    assert captions_of(dataset, list(dataset.documents())) == [], "images without captions"
+    assert strips.legend_of([found], maps=True) == strips.HAS + strips.MAPPED, "a sheet without bars"
 
 
 def test_unknown_terms_and_missing_images_are_refused(tmp_path):
@@ -72,11 +73,6 @@ def test_captions_of_the_images_that_are_read():
     assert captions_of(dataset, [Document("a", text="its own", image="a.png")]) == ["its own"]
 
 
-def test_images_without_captions(tmp_path):
-    dataset = folder_of(tmp_path, a=("red", (0, 0, 8, 8)))
-    assert captions_of(dataset, list(dataset.documents())) == []
-
-
 def test_the_largest_logits_of_tokens_are_the_logits_of_texts(load):
     """The maximum over a text's tokens is the logit that pooling passes on, here of a model without special ones."""
     model = load("splade", "splade/ckpt_bert")
@@ -96,11 +92,6 @@ def test_names_of_tokens(load, tmp_path):
     (tmp_path / "merges.txt").write_text("#version\nd o\ndo g</w>\n")
     names = token_names(ClipBpe(tmp_path / "merges.txt"))
     assert names[513] == "dog" and "<|endoftext|>" not in names.values()
-
-
-def test_the_legend_of_a_sheet_without_bars():
-    assert strips.legend_of([strip(cell(terms=()))], maps=True) == strips.HAS + strips.MAPPED
-    assert strips.legend_of([strip(cell())], maps=True) == strips.LEGEND + strips.MAPPED
 
 
 @pytest.mark.shared

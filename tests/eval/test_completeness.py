@@ -22,8 +22,8 @@ from eval.analyses.sentence_pairs import (
 from eval.options import ImageEncoderOptions
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
+from tests.eval.test_classify import model, silent
 from tests.eval.test_interpretability import dataset as captioned
-from tests.eval.test_zeroshot import model, silent
 
 # --- sentences ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import eval.coco
 from eval.image_text import with_judgements
-from eval.measures.averages import HEADINGS, rsum
+from eval.measures.averages import HEADINGS
 from eval.measures.inputs import JudgementSource, RunCard
 from eval.measures.measure_runs import Subsets, measure_subsets
 from eval.report.tables import caption_table
@@ -87,10 +87,10 @@ def test_stored_vectors_have_their_own_judgements(coco, tmp_path):
     about = RunManifest(own, own, "test", None, corpus, {"name": "d2s"}, {}, "i", 10, False)
     write_json(manifest_path(run), about.to_json())
     arguments = ["--run", str(run), "--data-dir", str(coco), "--format", "json"]
-    told = [
-        CliRunner().invoke(make_app(eval.coco.command), [*arguments, *more]) for more in ([], ["--dataset", "coco"])
-    ]
-    rows, overruled = (json.loads(result.stdout) for result in told)
+    rows, overruled = (
+        json.loads(CliRunner().invoke(make_app(eval.coco.command), [*arguments, *more]).stdout)
+        for more in ([], ["--dataset", "coco"])
+    )
     values = {row["measure"]: row["value"] for row in rows}
     assert values["HitRate@1"] == pytest.approx(2 / 3) and values["HitRate@5"] == 1
     assert {row["dataset"] for row in rows} == {f"{own}/test text-to-image"}
@@ -113,10 +113,6 @@ def test_the_table_has_the_papers_headings(coco, tmp_path):
     shown = CliRunner().invoke(make_app(eval.coco.command), arguments).stdout
     assert shown.splitlines()[0].split() == ["system", "dataset", *HEADINGS.values(), "rsum"]
     assert shown.splitlines()[1].split()[-6:] == ["100.0"] * 5 + ["300.0"]
-
-
-def test_rsum():
-    assert rsum({"HitRate@1": 0.5, "HitRate@5": 0.75, "HitRate@10": 1.0}) == pytest.approx(225)
 
 
 def test_a_system_with_both_directions_gets_their_sum():
@@ -171,7 +167,5 @@ def test_lists_that_are_too_short_for_a_fold(coco, tmp_path):
     run = write(tmp_path / "a.trec", {str(caption): ["1"] for caption in range(10)})
     card = RunCard(run, "x", hits=1)
     source = JudgementSource(corpus=CorpusRef("coco", "test", str(coco), direction="text-to-image"))
-    with pytest.raises(
-        UsageError, match="a.trec: 5 lists of 1 hits hold fewer than 1 documents of a fold; search with"
-    ):
+    with pytest.raises(UsageError, match="5 lists of 1 hits hold fewer"):
         measure_subsets(card, source, ["HitRate@1"], Subsets(folds=2))

@@ -171,7 +171,7 @@ def colour_space() -> WordSpace:
 
 
 def test_shares_of_class_words_by_hand(monkeypatch, caplog):
-    monkeypatch.setattr("eval.analyses.classes.classification.IMAGES_AT_ONCE", 2)
+    monkeypatch.setattr("eval.analyses.classes.classification.WEIGHTED_AT_ONCE", 2)
     advanced = []
     [model, mean] = class_word_shares("toy", colour_space(), colours(), advanced.append)
     # red is first, blue second after green, blue has no weight; on average red 2/3, green .2, blue .1.
@@ -205,8 +205,8 @@ def test_the_command_ranks_words_of_classes(golden, tmp_path):
     head, model, mean = (line.split() for line in done.stdout.splitlines())
     assert " ".join(head) == "ranking dataset images classes top 1 % top 10 % top 50 % top 100 %"
     assert model[:4] == ["stair", "set", "3", "2"] and mean[:4] == ["mean", "of", "the", "images"]
-    for given in ([], ["--images", "x", "--shards", "y"]):
-        with pytest.raises(UsageError, match="give --shards .words of captions. or --images"):
+    for given in ([], ["--images", "x", "--shards", "y"], ["--images", "x", "--pairs", "y"]):
+        with pytest.raises(UsageError, match="give --shards"):
             invoke(given)
 
 

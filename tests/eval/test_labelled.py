@@ -100,21 +100,19 @@ def test_a_class_folder_without_pictures_is_refused(tmp_path):
     root = pictures(tmp_path / "set", "cat/d.png")
     (root / "dog").mkdir()
     (root / "dog/readme.txt").touch()
-    with pytest.raises(DataError, match=r"set/dog: a class folder without pictures, expected some of \.\w+"):
+    with pytest.raises(DataError, match="set/dog: a class folder without pictures"):
         read_labelled(root)
-
-
-def test_pictures_outside_of_class_folders_are_refused(tmp_path):
-    root = pictures(tmp_path / "set", "cat/d.png", "e.png")
-    with pytest.raises(DataError, match=r"set/e.png: in no class folder; expected .*set/<class>/e.png"):
+    pictures(root, "e.png")
+    with pytest.raises(DataError, match="set/e.png: in no class folder"):
         read_labelled(root)
+    with pytest.raises(DataError, match="none.csv: cannot be read"):
+        read_labelled(tmp_path / "none.csv")
 
 
 def test_images_of_unknown_classes_are_refused(tmp_path):
     root = pictures(tmp_path / "set", "cat/d.png", "hound/e.png", "hounds/f.png", "hounds/g.png")
     known = ImageClasses(("cat", "hound"), (("cat",), ("hound",)))
-    expected = "set: 2 images of 1 classes that are not among the 2 known; 2 have 'hounds'; did you mean 'hound'?"
-    with pytest.raises(DataError, match=expected):
+    with pytest.raises(DataError, match="2 images of 1 classes .* did you mean 'hound'"):
         read_labelled(root, known)
     with pytest.raises(DataError, match="1 have 7"):
         with_numbers("toy", "toy", [Labelled("x.png", 7)], known)
@@ -142,8 +140,3 @@ def test_malformed_lists_are_refused(tmp_path, text, message):
     (tmp_path / "images.tsv").write_text(text)
     with pytest.raises(DataError, match=message):
         read_labelled(tmp_path / "images.tsv")
-
-
-def test_a_missing_list_is_one_line(tmp_path):
-    with pytest.raises(DataError, match="none.csv: cannot be read"):
-        read_labelled(tmp_path / "none.csv")

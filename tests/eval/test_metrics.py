@@ -135,17 +135,7 @@ def test_remove_query_frees_its_rank_and_is_idempotent():
     assert means(evaluate(with_self, qrels, ["RR@1"])) == {"RR@1": 0}
     assert means(evaluate(with_self, qrels, ["RR@1"], remove_query=True)) == {"RR@1": 1}
     assert means(evaluate(without, qrels, ["RR@1"], remove_query=True)) == {"RR@1": 1}
-
-
-def test_a_run_of_nothing_but_the_query_itself_scores_0():
-    assert means(evaluate(run_of("7 7 1 9"), qrels_of("7 a 1"), ["nDCG@10", "P@5"], remove_query=True)) == {
-        "nDCG@10": 0,
-        "P@5": 0,
-    }
-
-
-def test_ranks_win_where_they_agree_with_the_scores():
-    assert strict_order(run_of("1 b 2 5\n1 a 3 5\n1 c 1 6")) == {"1": ["c", "b", "a"]}
+    assert means(evaluate(with_self[:1], qrels, ["nDCG@10", "P@5"], remove_query=True)) == {"nDCG@10": 0, "P@5": 0}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +149,7 @@ def test_contradicting_ranks_fall_back_to_scores_and_say_so(text: str, caplog: p
 def test_trec_eval_reads_scores_as_float32_and_breaks_ties_by_doc_id_descending():
     # 2^24 + 1 has no float32.
     run = run_of("1 a 1 16777217\n1 b 2 16777216\n1 c 3 1")
-    assert strict_order(run) == {"1": ["a", "b", "c"]}
+    assert strict_order(run) == strict_order(run[::-1]) == {"1": ["a", "b", "c"]}
     assert strict_order(run, ties="trec_eval") == {"1": ["b", "a", "c"]}
 
 
@@ -168,26 +158,15 @@ def test_doc_ids_are_ordered_by_code_point():
     assert strict_order(run) == {"1": ["z", "é", "\uff5e", "\U0001f600"]}
 
 
-def test_interleaved_topics_and_shuffled_lines_change_nothing():
-    assert strict_order(RUN[::-1]) == strict_order(RUN)
-    assert means(evaluate(RUN[::-1], QRELS[::-1], ["nDCG@10"])) == means(evaluate(RUN, QRELS, ["nDCG@10"]))
-
-
-def test_nothing_of_the_callers_is_changed():
-    run, qrels = list(RUN), list(QRELS)
-    evaluate(run, qrels, ["nDCG@10", "AP"], ties="trec_eval", remove_query=True)
-    assert (run, qrels) == (RUN, QRELS)
-
-
 @pytest.mark.parametrize(
     ("run", "qrels", "message"),
     [
         ("", "1 a 1", "toy: the run is empty"),
         ("1 a 1 1", "", "no judgements"),
-        ("1 a 1 1", "PLAIN-2 a 1", "run and qrels share no topic; e.g. run has '1', qrels have 'PLAIN-2'"),
-        ("1 a 1 2\n1 a 2 1", "1 a 1", "topic '1' lists document 'a' more than once"),
-        ("1 a 1 nan", "1 a 1", "topic '1', document 'a': the score is not a number"),
-        ("1 a 1 1", "1 a 1\n1 a 0", "topic '1' judges document 'a' twice, as 1 and as 0"),
+        ("1 a 1 1", "PLAIN-2 a 1", "share no topic"),
+        ("1 a 1 2\n1 a 2 1", "1 a 1", "more than once"),
+        ("1 a 1 nan", "1 a 1", "not a number"),
+        ("1 a 1 1", "1 a 1\n1 a 0", "twice"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(run: str, qrels: str, message: str):
@@ -195,19 +174,6 @@ def test_bad_input_is_refused_in_one_line(run: str, qrels: str, message: str):
         evaluate(run_of(run), qrels_of(qrels), ["AP"], name="toy", dataset="hand")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_several_duplicates_are_told_together():
-    lines = "\n".join(f"{topic} a 1 1\n{topic} a 2 0" for topic in range(7))
-    with pytest.raises(DataError, match=r"topic '0' .*; topic '4' .* \(and 2 more\)"):
-        evaluate(run_of(lines), qrels_of("1 a 1"), ["AP"])
-
-
-def test_names_of_measures():
-    assert parse_measure("ndcg@10") == Measure("nDCG", 10)
-    assert str(parse_measure("MRR@10")) == "RR@10"
-    assert parse_measure("AP(rel=2)@100") == Measure("AP", 100, 2)
-    assert [str(m) for m in parse_measures(["MAP", "AP", "hitrate@1", "Success@1", "mrr"])] == ["AP", "HitRate@1", "RR"]
 
 
 @pytest.mark.parametrize(
@@ -254,32 +220,19 @@ def test_each_measure_has_its_own_level_of_relevance():
 def test_a_level_that_no_document_has():
     relevant = relevant_of(judgements(QRELS))
     check_levels(relevant, parse_measures(["AP(rel=2)", "nDCG@10"]), "toy")
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match="relevance 3 .the largest is 2.*AP.rel=3."):
         check_levels(relevant, parse_measures(["nDCG@10", "AP"], 3), "toy")
-    assert str(error.value) == (
-        "toy: no document has relevance 3 (the largest is 2), so every run scores 0 by AP(rel=3); "
-        "lower --relevance-level or (rel=N), or give other judgements"
-    )
-    with pytest.raises(DataError, match=r"no document has relevance 1 \(there is none above 0\)"):
+    with pytest.raises(DataError, match="none above 0"):
         check_levels(relevant_of({"1": {"a": 0, "b": -1}}), parse_measures(["nDCG@10"]), "toy")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nDGC@10", "unknown measure 'nDGC@10'; did you mean 'nDCG@k'?"),
-        ("nDCG@ten", "unknown measure"),
-        ("ndcg_cut_5,10", "unknown measure"),
-        ("AP(rel=0)", "(rel=0), expected the least relevance that counts, such as (rel=2)"),
-        ("AP(judged_only=True)@100", "(judged_only=True), expected the least relevance"),
-        ("AP()", "(), expected the least relevance"),
-        ("nDCG(rel=2)@10", "every level of relevance counts in it; leave out (rel=2)"),
-        ("Recall(rel=2)", "such as Recall@10"),
-        ("nDCG@0", "needs a cut of at least 1"),
-        ("Recall", "such as Recall@10"),
-        ("R@10", "means two things: HitRate@k (R@k of the caption papers) or Recall@k (trec_eval's)"),
-        ("r_100", "means two things"),
-        ("", "unknown measure"),
+        *(("nDGC@10", "did you mean 'nDCG@k'?"), ("nDCG@ten", "unknown measure"), ("", "unknown measure")),
+        *(("AP(rel=0)", "expected the least"), ("AP(judged_only=True)@100", "expected the least")),
+        *(("nDCG(rel=2)@10", "leave out (rel=2)"), ("nDCG@0", "at least 1"), ("Recall(rel=2)", "such as Recall@10")),
+        *(("R@10", "means two things"), ("r_100", "means two things")),
     ],
 )
 def test_unreadable_measures(name: str, message: str):

@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
+from colour_towers import colour_tower, painted
 from PIL import Image
 from shard_folders import write_shards
 from typer.testing import CliRunner
@@ -18,24 +19,39 @@ from typer.testing import CliRunner
 import lexvl_anserini.searching.shared_terms
 from eval.report import strips
 from eval.report.answers import (
+    SIDE,
     answered_corpus,
-    first_relevant,
     hits_of,
     item_of,
     sample_queries,
     strips_of_queries,
     strips_of_run,
+    with_maps,
 )
-from eval.report.strips import Cell, Item, Strip, draw_sheet, fitted, layout, of_few_colours, text_width, wrapped
+from eval.report.strips import (
+    Cell,
+    Item,
+    Strip,
+    draw_sheet,
+    fitted,
+    layout,
+    legend_of,
+    of_few_colours,
+    text_width,
+    wrapped,
+)
 from eval.sheet import DEFAULT_HITS, command
 from lexvl_anserini.cli import make_app
-from lexvl_anserini.data.dataset import Dataset
+from lexvl_anserini.data.dataset import Dataset, load_dataset
+from lexvl_anserini.encoders.encoder import Encoder
+from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError, UsageError
 from lexvl_anserini.ground.manifest import CorpusRef, Manifest
-from lexvl_anserini.ground.records import Document, Qrel, ScoredDoc, Topic
+from lexvl_anserini.ground.records import Document, Qrel, Topic
 from lexvl_anserini.searching.building import build_index
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import SharedTerm
+from lexvl_anserini.shards.writing import write_impacts
 from tests.commands.test_search import Toy, encode
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -75,10 +91,6 @@ def test_a_sheet_is_as_wide_as_its_widest_strip():
     assert [sheet.top(0), sheet.top(1)] == [24, 24 + sheet.strip]
     assert [sheet.left(1), sheet.left(5)] == [24 + 202 + 14, 24 + 202 + 14 + 4 * 270]
     assert sheet.left(5) + 256 + 24 == sheet.width
-
-
-def test_a_sheet_is_not_narrower_than_its_legend():
-    assert layout([strip(cell())], 5).width >= text_width(strips.LEGEND, strips.SMALL) + 2 * strips.MARGIN
 
 
 def test_the_legend_says_what_the_sheet_has():
@@ -125,10 +137,6 @@ def test_the_same_strips_are_the_same_bytes_whatever_the_users_settings(tmp_path
         assert sheet.mode == "P" and "Software" not in sheet.info
 
 
-def test_the_font_is_the_one_that_comes_with_matplotlib():
-    assert Path(strips._letters(12).get_file()).is_relative_to(matplotlib.get_data_path())
-
-
 def test_few_colours_keep_a_rare_one():
     picture = np.random.default_rng(3).integers(110, 140, (256, 256, 3), dtype=np.uint8)
     picture[:4, :4] = (128, 0, 128)
@@ -137,13 +145,10 @@ def test_few_colours_keep_a_rare_one():
     few = np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue()))).convert("RGB")).astype(int)
     assert len(np.unique(few.reshape(-1, 3), axis=0)) <= 256
     assert np.abs(few[0, 0] - (128, 0, 128)).max() < 16
-
-
-def test_photos_keep_their_colours():
-    picture = np.random.default_rng(3).integers(0, 255, (256, 256, 3), dtype=np.uint8)
+    photo = np.random.default_rng(3).integers(0, 255, (256, 256, 3), dtype=np.uint8)
     out = io.BytesIO()
-    Image.fromarray(picture).save(out, "PNG")
-    assert (np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue())))) == picture).all()
+    Image.fromarray(photo).save(out, "PNG")
+    assert (np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue())))) == photo).all(), "photos keep theirs"
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -176,13 +181,8 @@ def test_words_wider_than_a_line_go_on_in_the_next():
     assert "".join(lines).replace(" ", "") == "a" + "w" * 40 + "b"
     assert all(text_width(line, 24) <= 100 for line in lines)
     assert wrapped("ww", 1, 24, 9) == ["w", "w"], "at least a letter a line"
-
-
-def test_fitted():
-    assert fitted("dog", 100, 17) == "dog"
     cut = fitted("a very long name of a picture.png", 100, 17)
-    assert cut.endswith("…") and text_width(cut, 17) <= 100
-    assert fitted("w", 1, 17) == "w"
+    assert cut.endswith("…") and text_width(cut, 17) <= 100 and fitted("w", 1, 17) == "w"
 
 
 def test_letters_that_the_font_lacks_are_told_once(tmp_path, caplog):
@@ -224,12 +224,6 @@ def test_hits_of_topics_with_and_without(tmp_path):
         hits_of(write_run_lines(tmp_path / "three", "q1\ta\t1"), ["q1"])
 
 
-def test_where_the_first_relevant_one_is():
-    hits = [ScoredDoc("q", doc_id, rank, 1.0) for rank, doc_id in enumerate("abc", start=1)]
-    assert first_relevant(hits, {"b", "c"}) == "relevant at rank 2"
-    assert first_relevant(hits, {"z"}) == "not among 3 hits"
-
-
 def test_items(tmp_path):
     Image.new("RGB", (2, 2), RED).save(tmp_path / "a.png")
     picture = item_of(Document("d", image=str(tmp_path / "a.png")))
@@ -245,12 +239,6 @@ def manifest_of(direction: str, split: str = "test") -> Manifest:
     return Manifest("impact", {}, corpus, {})
 
 
-def test_a_run_without_a_manifest_is_of_the_indexs_corpus(tmp_path):
-    run = write_run_lines(tmp_path / "r.trec", "q1 Q0 a 1 9 t")
-    corpus = answered_corpus(run, manifest_of("image-to-text"), None)
-    assert corpus == CorpusRef("demo", "test", None, False, "image-to-text")
-
-
 @pytest.mark.parametrize(
     ("about", "told"),
     [
@@ -259,10 +247,12 @@ def test_a_run_without_a_manifest_is_of_the_indexs_corpus(tmp_path):
     ],
 )
 def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, about, told):
+    run = write_run_lines(tmp_path / "r.trec", "q1 Q0 a 1 9 t")
+    assert answered_corpus(run, about, None).direction == about.corpus.ref.direction, "without a manifest, the index's"
     known = SimpleNamespace(corpus=CorpusRef("demo", "test", direction="text-to-image"))
     monkeypatch.setattr("eval.report.answers.describe_run", lambda path: known)
     with pytest.raises(UsageError, match=told):
-        answered_corpus(tmp_path / "r.trec", about, None)
+        answered_corpus(run, about, None)
 
 
 # --- from an index --------------------------------------------------------------------------------------------------
@@ -344,3 +334,66 @@ def test_runs_of_another_data_set(tmp_path, index, line, asked, told):
     run = write_run_lines(tmp_path / "r.trec", line)
     with pytest.raises(DataError, match=told):
         strips_of_run(DATASET, index, ToySheet(), run, [asked], 5)
+
+
+def colours(grid=2):
+    tower = colour_tower(grid)
+    return Encoder("colours", "impact", query=tower, document=tower)
+
+
+def hit(image, *terms):
+    return Cell(Item("a.png", image, ""), 9.0, False, [SharedTerm(term, 2, 1, 2) for term in terms], ())
+
+
+def saturation(picture):
+    picture = np.asarray(picture).astype(int)
+    return picture.max(axis=2) - picture.min(axis=2)
+
+
+def test_colours_stay_where_the_shared_terms_are():
+    image = painted(80, 40, green=(0, 0, 20, 40), red=(20, 0, 40, 20), blue=(40, 20, 60, 40))
+    hits = (hit(image, "red"), hit(image, "blue"), hit(image, "red", "blue"), hit(image))
+    [strip] = with_maps([Strip(Item("q", None, "red"), hits)], colours())
+    red, blue, both, neither = (saturation(one.item.image) for one in strip.cells)
+    assert red[2, 22] == 255 and red[38, 58] == 0
+    assert blue[2, 22] == 0 and blue[38, 58] == 255
+    assert both[2, 22] == both[38, 58] == 255
+    assert not neither.any(), "no shared term: all is pale"
+    assert not both[:, :19].any(), "left of the crop, which the model does not see, all is pale"
+    assert [one.terms for one in strip.cells] == [one.terms for one in hits]
+
+
+def test_a_large_image_is_made_smaller():
+    [strip] = with_maps(
+        [Strip(Item("q", None, "red"), (hit(painted(3000, 1500, red=(0, 0, 9, 9)), "red"),))], colours()
+    )
+    assert strip.cells[0].item.image.size == (SIDE, SIDE // 2)
+
+
+def test_texts_have_no_maps():
+    tower = colour_tower(2)
+    with pytest.raises(UsageError, match="the documents of this index are texts; maps are drawn over images"):
+        with_maps([], Encoder("pictures", "impact", query=tower, document=object()))
+    with pytest.raises(UsageError, match="'words' has no image side that pools over patches; maps need one"):
+        with_maps([], Encoder("words", "impact", query=object(), document=object()))
+
+
+def test_the_command_draws_maps(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    painted(60, 30, red=(0, 0, 30, 30)).save(folder / "a.png")
+    dataset = load_dataset(f"folder:{folder}")
+    write_impacts(dataset, load_encoder("vdr-crossmodal", checkpoint="demo-vdr", device="cpu"), tmp_path / "shards")
+    index = build_index(tmp_path / "shards", tmp_path / "index")
+    arguments = ["--index", str(index.path), "--query", "a red boat", "--device", "cpu"]
+    sheets = [tmp_path / "plain.png", tmp_path / "maps.png"]
+    for sheet, option in zip(sheets, ([], ["--maps"]), strict=True):
+        done = CliRunner().invoke(make_app(command), [*arguments, *option, "--output", str(sheet)])
+        assert done.exit_code == 0, done.output
+    plain, maps = (Image.open(sheet).convert("RGB") for sheet in sheets)
+    strips = [Strip(Item("", None, ""), [hit(None, "boat")])]
+    assert maps.width == layout(strips, 5, legend_of(strips, maps=True)).width > plain.width
+    left, top = 24 + 202 + 14, 24  # of the hit; its image fills the middle half of the square's height
+    boxes = [np.asarray(sheet)[top + 70 : top + 180, left + 5 : left + 250] for sheet in (plain, maps)]
+    assert saturation(boxes[1]).sum() < saturation(boxes[0]).sum()
+    assert not saturation(np.asarray(plain)[top : top + 60, left : left + 250]).any(), "not stretched to a square"

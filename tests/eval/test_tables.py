@@ -83,35 +83,24 @@ def test_a_dataset_has_the_measures_that_it_was_measured_by():
     assert table.rows == (("vdr", "0.5690", "0.5000"),)
 
 
-def test_csv_quotes():
-    table = Table((Column("system", number=False), Column("AP")), (("vdr (a=1, b=2)", "0.1000"),))
-    assert to_csv(table) == 'system,AP\n"vdr (a=1, b=2)",0.1000\n'
-
-
-def test_a_pipe_does_not_break_markdown():
-    table = Table((Column("system", number=False),), (("a|b",),))
-    assert to_markdown(table).splitlines()[-1] == r"| a\|b |"
-
-
 def test_equal_values_are_both_best_and_a_single_row_is_none():
     equal = [ROWS[0], ROWS[1]._replace(measures={"nDCG@10": 0.569})]
     assert system_table(equal).best == {(0, 1), (1, 1)}
     assert system_table(ROWS[:1]).best == frozenset()
 
 
-def test_systems_of_one_name_are_told_apart_by_their_runs():
-    table = system_table([ROWS[0], ROWS[0]._replace(run="d.trec")])
-    assert [row[0] for row in table.rows] == ["vdr [a.trec]", "vdr [d.trec]"]
+def test_separators_and_equal_names():
+    table = Table((Column("system", number=False), Column("AP")), (("vdr (a=1, b|2)", "0.1000"),))
+    assert to_csv(table) == 'system,AP\n"vdr (a=1, b|2)",0.1000\n'
+    assert to_markdown(table).splitlines()[-1] == r"| vdr (a=1, b\|2) | 0.1000 |"
+    twice = system_table([ROWS[0], ROWS[0]._replace(run="d.trec")])
+    assert [row[0] for row in twice.rows] == ["vdr [a.trec]", "vdr [d.trec]"]
+    assert system_name({"name": "vdr", "options": {"k": 8, "head": None}}) == "vdr (k=8)"
 
 
 def test_wide_group_names_keep_the_columns_aligned():
     table = Table((Column("s", number=False), Column("AP", "a long data set")), (("x", "0.1000"),))
     assert to_text(table).splitlines() == ["   a long data set", "s               AP", "x           0.1000"]
-
-
-def test_system_names():
-    assert system_name({"name": "bm25"}) == "bm25"
-    assert system_name({"name": "vdr", "options": {"k": 8, "head": None}}) == "vdr (k=8)"
 
 
 def topics(run: str, dataset: str, values: list[float]) -> list[Measurement]:

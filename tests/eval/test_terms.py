@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from colour_towers import painted
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
-from shard_folders import write_dense_shards, write_shards
+from shard_folders import jsonl, write_dense_shards, write_shards
 from typer.testing import CliRunner
 
 import eval.analyses.terms
@@ -18,6 +21,7 @@ from eval.analyses.classes.classification import WordSpace
 from eval.analyses.terms import (
     DocumentTerm,
     TermStatistic,
+    command,
     document_terms,
     nearest_words,
     read_captions,
@@ -26,12 +30,13 @@ from eval.analyses.terms import (
     term_profile,
     terms_of_documents,
 )
+from eval.measures.flops import count_terms, flops, sparsity_of
 from eval.options import ImageEncoderOptions
 from eval.report.judging import JudgedTerm, JudgedWord, PreferenceQuestion, terms_to_judge, words_to_judge
 from eval.report.term_drawings import PANEL, outline, placed_words
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import DataError, UsageError
-from tests.eval.test_zeroshot import model
+from tests.eval.test_classify import model
 
 # Of length 5, 1 and 0.
 VECTORS = [("a", {"dog": 30, "sand": 40}), ("b", {"dog": 7}), ("c", {})]
@@ -109,9 +114,9 @@ def test_the_command_shows_corpora(shards, tmp_path, caplog):
     assert [one["shards"] for one in found] == [str(shards), str(tmp_path / "other/toy")]
     assert found[0]["active"] == {"0": 1, "1": 1, "2": 1}
     assert Image.open(tmp_path / "both.png").size[0] > Image.open(tmp_path / "terms.png").size[0]
-    for given in (["--doc-id", "a"], ["--export", str(tmp_path / "x.csv")]):
+    for wrong in (["--doc-id", "a"], ["--export", str(tmp_path / "x.csv")]):
         with pytest.raises(UsageError, match="read one folder of shards, not 2"):
-            invoke([*both, *given])
+            invoke([*both, *wrong])
 
 
 def test_the_command_shows_documents_and_exports_terms(shards, tmp_path):
@@ -134,14 +139,14 @@ def test_the_command_encodes_images(tmp_path, monkeypatch):
     found = json.loads(invoke(["--image", str(tmp_path / "a.png"), "--format", "json"]).stdout)
     assert [one["term"] for one in found] == ["red", "blue"]
     assert np.hypot(*(one["weight"] for one in found)) == pytest.approx(1)
-    for given in (
+    for wrong in (
         [],
         ["--image", "a.png", "--plot", "b.png"],
         ["--image", "a.png", "--shards", "b"],
         ["--shards", "b", "--doc-id", "a", "--plot", "b.png"],
     ):
         with pytest.raises(UsageError, match="give --shards .with --plot and --export, or with --doc-id., or --image"):
-            invoke(given)
+            invoke(wrong)
 
 
 def test_words_of_a_model_beside_those_of_a_caption():
@@ -237,3 +242,50 @@ def test_nearest_words_of_a_dense_encoder():
 def test_a_plot_is_a_png_which_is_said_before_anything_is_read(tmp_path):
     with pytest.raises(UsageError, match="terms.xyz: draws PNG only; give the file the suffix .png"):
         invoke(["--shards", str(tmp_path / "nowhere"), "--plot", "terms.xyz"])
+
+
+DOCUMENTS = [("d1", {"a": 9, "b": 1}), ("d2", {"a": 3, "b": 9}), ("d3", {"b": 5}), ("d4", {})]
+QUERIES = [{"a": 4, "b": 3}, {"c": 2}]
+
+ANY_VECTORS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.integers(1, 9)), min_size=1, max_size=6)
+
+
+def test_sparsity_by_hand(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    row = sparsity_of(tmp_path / "shards", QUERIES)
+    assert (row.documents, row.terms_per_document, row.most_document_terms, row.document_dimensions) == (4, 5 / 4, 2, 2)
+    assert (row.queries, row.terms_per_query, row.most_query_terms, row.query_dimensions) == (2, 3 / 2, 2, 3)
+    # a: 1/2 of the queries, 2/4 of the documents; b: 1/2 and 3/4; c: no document.
+    assert row.flops == 1 / 2 * 2 / 4 + 1 / 2 * 3 / 4
+
+
+@given(ANY_VECTORS, ANY_VECTORS)
+def test_flops_are_the_mean_of_shared_terms_over_all_pairs(queries, documents):
+    shared = [len(query.keys() & document.keys()) for query in queries for document in documents]
+    assert flops(count_terms(queries, "q"), count_terms(documents, "d")) == pytest.approx(sum(shared) / len(shared))
+
+
+def test_the_command_counts_sparsity(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    rows = [{"id": f"q{number}", "vector": vector} for number, vector in enumerate(QUERIES)]
+    # The toy's vocabulary holds the terms of its documents.
+    rows[1]["vector"] = {"b": 2}
+    (tmp_path / "q.jsonl").write_bytes(jsonl(rows))
+    arguments = ["--sparsity", "--shards", str(tmp_path / "shards"), "--topics", str(tmp_path / "q.jsonl")]
+    [row] = json.loads(CliRunner().invoke(make_app(command), [*arguments, "--format", "json"]).stdout)
+    assert row["flops"] == 1 / 2 * 2 / 4 + 1 * 3 / 4
+    shown = CliRunner().invoke(make_app(command), arguments).stdout.splitlines()
+    assert shown[1].split()[1:] == ["4", "1.25", "2", "2", "2", "1.50", "2", "2", "1.00"]
+    write_shards(tmp_path / "twice", DOCUMENTS)
+    twice = [*arguments, "--shards", str(tmp_path / "twice")]
+    assert len(CliRunner().invoke(make_app(command), twice).stdout.splitlines()) == 3
+
+
+def test_no_query_and_other_kinds_are_errors(tmp_path: Path) -> None:
+    write_shards(tmp_path / "shards", DOCUMENTS)
+    with pytest.raises(DataError, match="no vector"):
+        sparsity_of(tmp_path / "shards", [])
+    manifest = json.loads((tmp_path / "shards/manifest.json").read_text()) | {"kind": "dense"}
+    (tmp_path / "shards/manifest.json").write_text(json.dumps(manifest))
+    result = CliRunner().invoke(make_app(command), ["--sparsity", "--shards", str(tmp_path / "shards")])
+    assert isinstance(result.exception, UsageError) and "is dense; expected lexical vectors" in str(result.exception)

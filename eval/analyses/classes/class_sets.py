@@ -92,23 +92,26 @@ def _images_of(name: str, where: Path, split: str) -> Iterator[Labelled]:
     )
 
 
-def _lines(paths: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """The lines of text files with content, and where they are."""
-    for path in paths:
+def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: str) -> Iterator[Labelled]:
+    """Images of text files, one a line.
+
+    Args:
+        files: to read.
+        base: folder of the set.
+        split: has no effect.
+        line: pattern of a line, with the groups `label` and, if `image` names it, `file`.
+        image: place of an image below `base`: a format of those groups.
+    """
+    for path in files:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as problem:
             raise DataError(f"{path}: cannot be read ({problem})") from problem
-        yield from ((line.strip(), f"{path} line {number}") for number, line in enumerate(lines, 1) if line.strip())
-
-
-def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: str) -> Iterator[Labelled]:
-    """Images of text files, one a line."""
-    for text, where in _lines(files):
-        match = re.fullmatch(line, text)
-        if match is None:
-            raise DataError(f"{where}: {text[:80]!r}, expected a line as {line}")
-        yield Labelled(str(base / image.format(**match.groupdict())), match["label"])
+        for number, text in enumerate(map(str.strip, lines), 1):
+            if text and (match := re.fullmatch(line, text)):
+                yield Labelled(str(base / image.format(**match.groupdict())), match["label"])
+            elif text:
+                raise DataError(f"{path} line {number}: {text[:80]!r}, expected a line as {line}")
 
 
 def read_folders(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelled]:

@@ -77,7 +77,7 @@ def with_numbers(
     items = list(items)
     if not items:
         raise DataError(f"{where}: no images")
-    numbers = {label: _number(label, classes) for label in {item.label for item in items}}
+    numbers = {label: classes.number_of(label) for label in {item.label for item in items}}
     unknown = Counter(item.label for item in items if numbers[item.label] is None)
     if unknown:
         [(label, count), *_] = unknown.most_common(1)
@@ -89,13 +89,6 @@ def with_numbers(
         )
     labels = np.array([numbers[item.label] for item in items], dtype=np.int64)
     return LabelledImages(name, [item.image for item in items], labels, classes, per_class)
-
-
-def _number(label: str | int, classes: ImageClasses) -> int | None:
-    """The class of a label; None if there is none."""
-    if isinstance(label, str):
-        return classes.numbers.get(folded(label))
-    return label if 0 <= label < len(classes) else None
 
 
 def class_folders(where: Path) -> Iterator[Labelled]:
@@ -194,6 +187,12 @@ class ImageClasses:
                     f"classes {number_of[folded(label)] + 1} and {number + 1} have the same label {label!r}"
                 )
         return number_of
+
+    def number_of(self, label: str | int) -> int | None:
+        """The class of a label; None if there is none."""
+        if isinstance(label, str):
+            return self.numbers.get(folded(label))
+        return label if 0 <= label < len(self) else None
 
     def prompts(self) -> list[list[str]]:
         """Per class, every name in every template."""
