@@ -15,19 +15,19 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 
 from . import options
-from .measures.averages import HEADINGS, RSUM, rsum
+from .measures.averages import HEADINGS, RSUM, sum_recalls
 from .measures.inputs import JudgementSource, RunCard
 from .measures.measure_runs import Subsets, measure_runs, measure_subsets
 from .measures.metrics import means
 from .report.render import render
-from .report.tables import caption_table, with_datasets
+from .report.tables import build_caption_table, name_datasets
 
 Direction = Annotated[
     Literal["text-to-image", "image-to-text", "text-to-text"] | None, typer.Option(help="Default: the run's.")
 ]
 
 
-def with_judgements(card: RunCard, corpus: str) -> RunCard:
+def choose_judgements(card: RunCard, corpus: str) -> RunCard:
     """The run, judged by its own dataset if that is named by a path, else by `corpus`.
 
     `embeddings:<folder>` and `karpathy:<json>` do not say whose captions they contain, and have their own judgements.
@@ -52,15 +52,15 @@ def caption_report(
         raise UsageError("--results keeps the values of whole test sets; leave out --captions and --folds")
     else:
         measured = [measure_subsets(card, source, list(HEADINGS), subsets, ties) for card in cards]
-    measured = with_datasets(measured, dataset_labels)
+    measured = name_datasets(measured, dataset_labels)
     rows = []
     for measurements in measured:
         whole = [row for row in measurements if row.query_id == "all"]
-        rows += [*whole, whole[0]._replace(measure=RSUM, value=rsum(means(whole)))]
-    return render(caption_table(cards, measured), rows, output_format)
+        rows += [*whole, whole[0]._replace(measure=RSUM, value=sum_recalls(means(whole)))]
+    return render(build_caption_table(cards, measured), rows, output_format)
 
 
-def caption_command(corpus: str, module: str) -> Command:
+def make_caption_command(corpus: str, module: str) -> Command:
     """The command that measures runs on one dataset of images with captions."""
 
     def command(
@@ -80,9 +80,9 @@ def caption_command(corpus: str, module: str) -> Command:
         output_format: options.TableFormat = "text",
         verbose: Verbose = False,
     ) -> None:
-        cards = options.with_figures(names.cards(runs), efficiency, output_format)
+        cards = options.choose_figures(names.cards(runs), efficiency, output_format)
         if judgements.dataset is None:
-            cards = [with_judgements(card, corpus) for card in cards]
+            cards = [choose_judgements(card, corpus) for card in cards]
         source, subsets = judgements.source(direction=direction), Subsets(captions, folds)
         report = caption_report(cards, source, output_format, ties, results, names.dataset_labels, subsets)
         sys.stdout.write(report)

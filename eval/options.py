@@ -27,7 +27,7 @@ from lexvl_anserini.ground.records import Measurement
 
 from .measures.inputs import JudgementSource, RunCard, describe_run
 from .measures.names import MEASURES
-from .report.tables import labelled, with_datasets, with_systems
+from .report.tables import labelled, name_datasets, name_systems
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 CUTS = (1, 5, 10, 20, 100, 1000)
 
 
-def measure_names() -> list[str]:
+def list_measures() -> list[str]:
     """What the shell completes after --measure: every measure with the usual cuts, and without one where it may be."""
     whole = [name for name, measure in MEASURES.items() if not measure.needs_cut]
     return [*whole, *(f"{name}@{cut}" for name in MEASURES for cut in CUTS)]
 
 
-def class_set_names() -> list[str]:
+def list_class_sets() -> list[str]:
     """What the shell completes after --images."""
     from .analyses.classes.class_sets import CLASS_SETS
 
@@ -58,7 +58,7 @@ Measures = Annotated[
         "--measure",
         help="nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k, AP(rel=2)@k; trec_eval's and ir_measures' names too; "
         "repeat for several.",
-        autocompletion=measure_names,
+        autocompletion=list_measures,
     ),
 ]
 Labels = Annotated[
@@ -113,7 +113,7 @@ Topics = Annotated[
 CLASSIFIED_IMAGES = typer.Option(
     "--images",
     help="A folder of class folders, a list (.tsv or .csv: image, class), or a known set: pets, or pets:FOLDER.",
-    autocompletion=class_set_names,
+    autocompletion=list_class_sets,
 )
 ClassifiedImages = Annotated[str, CLASSIFIED_IMAGES]
 ClassFile = Annotated[
@@ -144,7 +144,7 @@ Ties = Annotated[
 Split = Annotated[str | None, typer.Option("--split", help="Split of the judgements; default: the run's, else test.")]
 
 
-def with_figures(cards: Sequence[RunCard], efficiency: bool | None, output_format: str) -> Sequence[RunCard]:
+def choose_figures(cards: Sequence[RunCard], efficiency: bool | None, output_format: str) -> Sequence[RunCard]:
     """The runs with the figures of their searches, or without; a table of a paper has them where the user says so."""
     shown = output_format != "latex" if efficiency is None else efficiency
     return cards if shown else [replace(card, efficiency={}) for card in cards]
@@ -178,7 +178,7 @@ class NameOptions:
 
     def of_runs(self, cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
         """Measurements of runs by their labels, or their paths where there are none; datasets by theirs."""
-        return with_datasets(with_systems(cards, measured) if self.labels else measured, self.dataset_labels)
+        return name_datasets(name_systems(cards, measured) if self.labels else measured, self.dataset_labels)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from lexvl_anserini.ground.run_manifest import read_run_manifest
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import encoder_options
 
-from .report.answers import answered_corpus, sample_queries, strips_of_queries, strips_of_run, with_maps
+from .report.answers import make_run_strips, resolve_corpus, sample_queries, strips_of_queries, with_maps
 from .report.strips import Strip, draw_sheet
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def shown_of_run(
     """Topics of a run with their first hits."""
     from lexvl_anserini.data.dataset import dataset_of
 
-    dataset = dataset_of(answered_corpus(run_file, index.manifest, data_dir))
+    dataset = dataset_of(resolve_corpus(run_file, index.manifest, data_dir))
     chosen = list(dict.fromkeys(query_ids or sample_queries(run_file, DEFAULT_QUERIES)))
-    return strips_of_run(dataset, index, model, run_file, chosen, hits)
+    return make_run_strips(dataset, index, model, run_file, chosen, hits)
 
 
 def command(

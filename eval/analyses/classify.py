@@ -30,7 +30,7 @@ from .. import options
 from ..report.render import print_records
 from ..report.tables import ACCURACIES, PROBE_ACCURACIES
 from .classes.class_sets import CLASS_SETS, load_labelled
-from .classes.classification import Vectors, accuracies, class_ranks, in_pieces, ranks_of
+from .classes.classification import Vectors, encode_pieces, measure_accuracies, rank_classes, rank_images
 from .classes.labelled import read_classes
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ProbeAccuracy(NamedTuple):
     top_5: float
 
 
-def best_exponent(score: Callable[[float], float]) -> float:
+def find_exponent(score: Callable[[float], float]) -> float:
     """The exponent with the best score, searched by halved steps; of equal scores the largest exponent.
 
     Args:
@@ -81,7 +81,7 @@ def best_exponent(score: Callable[[float], float]) -> float:
                 scores[exponent] = score(exponent)
 
 
-def held_out(labels: np.ndarray) -> np.ndarray:
+def choose_held_out(labels: np.ndarray) -> np.ndarray:
     """Which training images choose lambda, bool [n]: of each class every fifth, in their order."""
     classes = np.unique(labels)
     if len(classes) < 2:
@@ -95,7 +95,7 @@ def held_out(labels: np.ndarray) -> np.ndarray:
     return chosen
 
 
-def fitted(vectors: Vectors, labels: np.ndarray, exponent: float) -> Any:
+def fit_classifier(vectors: Vectors, labels: np.ndarray, exponent: float) -> Any:
     """A classifier with the penalty 10^exponent."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -105,7 +105,7 @@ def fitted(vectors: Vectors, labels: np.ndarray, exponent: float) -> Any:
         return LogisticRegression(C=10**-exponent, max_iter=ITERATIONS).fit(vectors, labels)
 
 
-def scores_of(classifier: Any, vectors: Vectors, classes: int) -> np.ndarray:
+def score_classes(classifier: Any, vectors: Vectors, classes: int) -> np.ndarray:
     """Scores [n, classes]; minus infinity for a class that the classifier has not seen."""
     values = classifier.decision_function(vectors)
     scores = np.full((vectors.shape[0], classes), -np.inf)
@@ -113,13 +113,13 @@ def scores_of(classifier: Any, vectors: Vectors, classes: int) -> np.ndarray:
     return scores
 
 
-def image_vectors(
+def encode_images(
     model: Encoder, labelled: LabelledImages, batch_size: int, progress: Progress = silent, on_error: OnError = FAIL
 ) -> tuple[Vectors, LabelledImages]:
     """The vectors of images, and the images without those that were skipped."""
     from scipy import sparse
 
-    pieces = list(in_pieces(model, labelled.images, batch_size, progress, on_error))
+    pieces = list(encode_pieces(model, labelled.images, batch_size, progress, on_error))
     places = np.concatenate([positions for positions, _ in pieces])
     if not len(places):
         raise DataError(f"{labelled.name}: none of its {len(labelled.images):,} images can be read")
@@ -128,7 +128,7 @@ def image_vectors(
     return stacked, labelled._replace(images=[labelled.images[i] for i in places], labels=labelled.labels[places])
 
 
-def linear_probe(
+def run_linear_probe(
     model: Encoder,
     train: LabelledImages,
     test: LabelledImages,
@@ -137,24 +137,24 @@ def linear_probe(
     on_error: OnError = FAIL,
 ) -> list[ProbeAccuracy]:
     """The accuracies of a classifier over images and over classes, first the mean that papers print."""
-    vectors, train = image_vectors(model, train, batch_size, progress, on_error.fresh())
-    choosing = held_out(train.labels)
+    vectors, train = encode_images(model, train, batch_size, progress, on_error.fresh())
+    choosing = choose_held_out(train.labels)
     # Before the search, so that an image that cannot be read ends the command early.
-    test_vectors, test = image_vectors(model, test, batch_size, progress, on_error.fresh())
+    test_vectors, test = encode_images(model, test, batch_size, progress, on_error.fresh())
 
     def score(exponent: float) -> float:
-        classifier = fitted(vectors[~choosing], train.labels[~choosing], exponent)
+        classifier = fit_classifier(vectors[~choosing], train.labels[~choosing], exponent)
         share = float(classifier.score(vectors[choosing], train.labels[choosing]))
         log.debug("lambda 10^%g: %.4f of %d held-out images", exponent, share, choosing.sum())
         return share
 
-    exponent = best_exponent(score)
-    classifier = fitted(vectors, train.labels, exponent)
+    exponent = find_exponent(score)
+    classifier = fit_classifier(vectors, train.labels, exponent)
     if classifier.n_iter_.max() >= ITERATIONS:
         log.warning("L-BFGS did not converge in %d iterations; CLIP's protocol stops there", ITERATIONS)
-    ranks = ranks_of(scores_of(classifier, test_vectors, len(test.classes)), test.labels)
+    ranks = rank_classes(score_classes(classifier, test_vectors, len(test.classes)), test.labels)
     trained_on, strength = len(train.labels), 10**exponent
-    rows = accuracies(model.name, test, ranks)
+    rows = measure_accuracies(model.name, test, ranks)
     return [ProbeAccuracy(row.system, row.dataset, trained_on, strength, *row[2:]) for row in rows]
 
 
@@ -207,11 +207,11 @@ def command(
     others = training.images if training else [prompt for texts in labelled.classes.prompts() for prompt in texts]
     with progress_bar(classifier.by, len(labelled.images) + len(others), "items") as advance:
         if training:
-            probed = linear_probe(model, training, labelled, encoder.batch_size, advance, policy)
+            probed = run_linear_probe(model, training, labelled, encoder.batch_size, advance, policy)
             print_records(probed, PROBE_ACCURACIES, output_format)
         else:
-            ranks = class_ranks(model, labelled, encoder.batch_size, advance, policy)
-            print_records(accuracies(model.name, labelled, ranks), ACCURACIES, output_format)
+            ranks = rank_images(model, labelled, encoder.batch_size, advance, policy)
+            print_records(measure_accuracies(model.name, labelled, ranks), ACCURACIES, output_format)
 
 
 if __name__ == "__main__":

@@ -36,12 +36,12 @@ from lexvl_anserini.searching.refine import (
 from lexvl_anserini.shards.pruning import Pruning
 
 from .. import options
-from ..measures.inputs import encoded_queries
-from ..measures.metrics import evaluate, means, overlap
+from ..measures.inputs import encode_shard_queries
+from ..measures.metrics import evaluate, means, measure_overlap
 from ..measures.names import parse_measure
-from ..measures.ties import strict_order
+from ..measures.ties import sort_strictly
 from ..report.render import render
-from ..report.tables import OF_PRUNING, setting_table
+from ..report.tables import OF_PRUNING, build_setting_table
 
 if TYPE_CHECKING:
     from lexvl_anserini.queries.feedback import VectorOf
@@ -85,15 +85,15 @@ def command(
     """
     parse_measure(measure)
     of_queries = (query_terms or (), threshold or (), first_terms or (), candidates, feedback or ())
-    settings = settings_of(*of_queries, document_terms or (), least_impact or (), term_documents or ())
+    settings = list_settings(*of_queries, document_terms or (), least_impact or (), term_documents or ())
     if len(settings) == 1:
         raise UsageError("nothing to compare; give --query-terms, --threshold, --document-terms, ... at least once")
-    queries, qrels, remove_query = encoded_queries(shards, topics, data_dir, checkpoint, device)
+    queries, qrels, remove_query = encode_shard_queries(shards, topics, data_dir, checkpoint, device)
     measured = measure_settings(shards, queries[:limit], settings, hits, rounds)
     topic_ids = {query.query_id for query in queries[:limit]}
     judged = [qrel for qrel in qrels if qrel.query_id in topic_ids]
-    rows = [{**row, "ties": "rank"} for row in rows_of(measured, judged, measure, remove_query)]
-    sys.stdout.write(render(setting_table(rows, OF_PRUNING), rows, output_format))
+    rows = [{**row, "ties": "rank"} for row in compare_settings(measured, judged, measure, remove_query)]
+    sys.stdout.write(render(build_setting_table(rows, OF_PRUNING), rows, output_format))
 
 
 DEPTHS = (10, 100)
@@ -152,7 +152,7 @@ class OpenIndex:
         return measured._replace(terms_per_query=terms / len(queries))
 
 
-def settings_of(
+def list_settings(
     query_terms: Iterable[int] = (),
     thresholds: Iterable[float] = (),
     first_terms: Iterable[int] = (),
@@ -209,19 +209,19 @@ def measure_settings(
     return measured_by
 
 
-def rows_of(
+def compare_settings(
     measured: Mapping[str, Measured], qrels: Sequence[Qrel], measure: str, remove_query: bool = False
 ) -> list[dict[str, Any]]:
     """One row per setting, compared with the first; without judgements the measure is omitted."""
     exact = next(iter(measured.values()))
     rankings = {
-        name: strict_order(setting.hits, remove_query=remove_query, name=name) for name, setting in measured.items()
+        name: sort_strictly(setting.hits, remove_query=remove_query, name=name) for name, setting in measured.items()
     }
     reference = rankings[next(iter(measured))]
     rows = []
     for name, setting in measured.items():
         row: dict[str, Any] = {"setting": name, "terms/query": setting.terms_per_query, "postings": setting.postings}
-        row |= {f"overlap@{k}": overlap(reference, rankings[name], k) for k in DEPTHS}
+        row |= {f"overlap@{k}": measure_overlap(reference, rankings[name], k) for k in DEPTHS}
         if qrels:
             values = evaluate(setting.hits, qrels, [measure], name=name, remove_query=remove_query)
             [row[measure]] = means(values).values()

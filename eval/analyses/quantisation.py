@@ -33,11 +33,11 @@ from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.order import top_positions
 
 from .. import options
-from ..measures.metrics import evaluate, means, overlap
+from ..measures.metrics import evaluate, means, measure_overlap
 from ..measures.names import parse_measure
-from ..measures.ties import strict_order
+from ..measures.ties import sort_strictly
 from ..report.render import render
-from ..report.tables import OF_LOSS, setting_table
+from ..report.tables import OF_LOSS, build_setting_table
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -99,12 +99,12 @@ def command(
     name, default_checkpoint = default_encoder(corpus, dataset.direction, encoder)
     encoder_options = direction_option(name, dataset.direction) | parse_settings(settings or ())
     model = load_encoder(name, checkpoint or default_checkpoint, device=device, **encoder_options)
-    losses = quantisation_losses(dataset, model, quantisers.values(), measure, batch_size)
+    losses = measure_losses(dataset, model, quantisers.values(), measure, batch_size)
     rows: list[dict[str, Any]] = [
         {"bits": b, "query bits": query_bits, **loss.figures(), "ties": "rank"}
         for b, loss in zip(quantisers, losses, strict=True)
     ]
-    sys.stdout.write(render(setting_table(rows, OF_LOSS), rows, output_format))
+    sys.stdout.write(render(build_setting_table(rows, OF_LOSS), rows, output_format))
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class QuantisationLoss:
         }
 
 
-def quantisation_loss(
+def measure_loss(
     document_weights: csr_matrix,
     query_weights: csr_matrix,
     doc_ids: Sequence[str],
@@ -156,14 +156,14 @@ def quantisation_loss(
     depth = max(*depths, parse_measure(measure).k or len(doc_ids)) + remove_query
     rankings, values = {}, {}
     for side, (queries, vectors) in sides.items():
-        hits = list(exact_search(queries, vectors, query_ids, doc_ids, depth))
+        hits = list(search_exactly(queries, vectors, query_ids, doc_ids, depth))
         name = f"ranking by {side}"
-        rankings[side] = strict_order(hits, remove_query=remove_query, name=name)
+        rankings[side] = sort_strictly(hits, remove_query=remove_query, name=name)
         [values[side]] = means(evaluate(hits, qrels, [measure], name=name, remove_query=remove_query)).values()
     postings = documents.impacts.nnz + documents.dropped
     return QuantisationLoss(
         measure=measure,
-        overlap={k: overlap(rankings["float"], rankings["integer"], k) for k in depths},
+        overlap={k: measure_overlap(rankings["float"], rankings["integer"], k) for k in depths},
         value_float=values["float"],
         value_integer=values["integer"],
         clipped=documents.clipped / max(1, postings),
@@ -171,7 +171,7 @@ def quantisation_loss(
     )
 
 
-def exact_search(
+def search_exactly(
     queries: csr_matrix, documents: csr_matrix, query_ids: Sequence[str], doc_ids: Sequence[str], k: int
 ) -> Iterator[ScoredDoc]:
     """The first k documents [N, V] of each query [Q, V] by the dot product, in float64 or int64 as the matrices are.
@@ -191,7 +191,7 @@ def exact_search(
                 yield ScoredDoc(query_id, doc_ids[order[place]], rank, scores[place].item())
 
 
-def quantisation_losses(
+def measure_losses(
     dataset: Dataset, model: Encoder, quantisers: Iterable[Quantiser], measure: str, batch_size: int = 32
 ) -> Iterator[QuantisationLoss]:
     """The loss by each quantiser; the corpus and the topics are encoded once and kept in memory."""
@@ -203,7 +203,7 @@ def quantisation_losses(
     document_weights = as_lexical(model.document).weights([model.document.read(d) for d in documents], batch_size)
     query_weights = as_lexical(model.query).weights([model.query.read_topic(topic) for topic in topics], batch_size)
     for quantiser in quantisers:
-        yield quantisation_loss(
+        yield measure_loss(
             document_weights,
             query_weights,
             [d.doc_id for d in documents],

@@ -34,14 +34,14 @@ from lexvl_anserini.ground.manifest import Manifest, expect_lexical, read_manife
 
 from .. import options
 from ..measures.flops import Sparsity, sparsity_of
-from ..measures.inputs import encoded_queries
-from ..report.judging import JUDGED, preferences_path, terms_to_judge, words_to_judge
-from ..report.render import csv_rows, print_records, render
-from ..report.tables import DOCUMENT_TERMS, SPARSITY, term_table
+from ..measures.inputs import encode_shard_queries
+from ..report.judging import JUDGED, list_judged_terms, list_judged_words, place_preferences
+from ..report.render import format_csv, print_records, render
+from ..report.tables import DOCUMENT_TERMS, SPARSITY, build_term_table
 from ..report.term_drawings import draw_clouds, draw_terms
-from .classes.classification import VOCABULARY, WordSpace, dense_space
+from .classes.classification import VOCABULARY, WordSpace, build_dense_space
 from .classes.labelled import LISTS, read_rows
-from .sentence_pairs import words_in
+from .sentence_pairs import list_words
 
 if TYPE_CHECKING:
     from lexvl_anserini.encoders.encoder import Encoder
@@ -122,7 +122,7 @@ class StoredVectors(NamedTuple):
         return read_impacts(self.folder, self.manifest, self.vocabulary)
 
 
-def stored_vectors(folder: Path) -> StoredVectors:
+def open_shards(folder: Path) -> StoredVectors:
     """Opens shards."""
     from lexvl_anserini.shards.reading import read_vocabulary
 
@@ -131,7 +131,7 @@ def stored_vectors(folder: Path) -> StoredVectors:
     return StoredVectors(folder, manifest, read_vocabulary(folder, manifest))
 
 
-def term_profile(stored: StoredVectors, name: str) -> TermProfile:
+def measure_terms(stored: StoredVectors, name: str) -> TermProfile:
     """Means, maxima and numbers of terms, in one pass."""
     dimension, size = stored.vocabulary.dimension, len(stored.vocabulary)
     total, largest, within = np.zeros(size), np.zeros(size), np.zeros(size, dtype=np.int64)
@@ -140,7 +140,7 @@ def term_profile(stored: StoredVectors, name: str) -> TermProfile:
         count = len(document.vector)
         active[count] += 1
         dims = np.fromiter((dimension[term] for term in document.vector), np.int64, count)
-        weights = unit_weights(document.vector)
+        weights = normalise_weights(document.vector)
         total[dims] += weights
         largest[dims] = np.maximum(largest[dims], weights)
         within[dims] += 1
@@ -156,42 +156,44 @@ def term_profile(stored: StoredVectors, name: str) -> TermProfile:
     return TermProfile(name, documents, int((within > 0).sum()), share, first, dict(sorted(active.items())))
 
 
-def unit_weights(vector: Mapping[str, float]) -> np.ndarray:
+def normalise_weights(vector: Mapping[str, float]) -> np.ndarray:
     """The weights of a vector at unit length, float64 [terms]."""
     weights = np.fromiter(vector.values(), np.float64, len(vector))
     return weights / (np.linalg.norm(weights) or 1)
 
 
-def document_terms(name: str, vector: Mapping[str, float], most: int | None = None) -> list[DocumentTerm]:
+def list_document_terms(name: str, vector: Mapping[str, float], most: int | None = None) -> list[DocumentTerm]:
     """The terms of a document, heaviest first; of equal ones the first in alphabetical order."""
-    weights = zip(vector, unit_weights(vector).tolist(), strict=True)
+    weights = zip(vector, normalise_weights(vector).tolist(), strict=True)
     order = sorted(weights, key=lambda item: (-item[1], item[0]))[:most]
     return [DocumentTerm(name, rank, term, weight) for rank, (term, weight) in enumerate(order, start=1)]
 
 
-def terms_of_documents(stored: StoredVectors, doc_ids: Sequence[str]) -> list[DocumentTerm]:
+def read_document_terms(stored: StoredVectors, doc_ids: Sequence[str]) -> list[DocumentTerm]:
     """All terms of some documents, in the order of their ids given."""
     chosen = set(doc_ids)
     terms = {
-        document.doc_id: document_terms(*document[:2]) for document in stored.documents() if document.doc_id in chosen
+        document.doc_id: list_document_terms(*document[:2])
+        for document in stored.documents()
+        if document.doc_id in chosen
     }
     if missing := [doc_id for doc_id in doc_ids if doc_id not in terms]:
         raise DataError(f"{stored.folder}: no document {missing[0]!r} among {stored.manifest.counts.documents:,}")
     return [term for doc_id in dict.fromkeys(doc_ids) for term in terms[doc_id]]
 
 
-def terms_of_images(
+def encode_image_terms(
     model: Encoder, images: Sequence[str], batch_size: int = 32, vocabulary: str = VOCABULARY
 ) -> list[DocumentTerm]:
     """All terms of some images; by a dense encoder the nearest words of a vocabulary, with their cosines."""
     if model.kind == "dense":
         with progress_bar("words", None, "words") as advance:
-            return nearest_words(dense_space(model, vocabulary, batch_size, advance), images)
+            return find_nearest_words(build_dense_space(model, vocabulary, batch_size, advance), images)
     rows = model.decode(model.encode_document(images, batch_size))
-    return [term for image, row in zip(images, rows, strict=True) for term in document_terms(image, dict(row))]
+    return [term for image, row in zip(images, rows, strict=True) for term in list_document_terms(image, dict(row))]
 
 
-def nearest_words(space: WordSpace, images: Sequence[str]) -> list[DocumentTerm]:
+def find_nearest_words(space: WordSpace, images: Sequence[str]) -> list[DocumentTerm]:
     """The first words of each image; of equal weights the first in alphabetical order."""
     return [
         DocumentTerm(image, rank, space.terms[dim], float(row[dim]))
@@ -200,7 +202,7 @@ def nearest_words(space: WordSpace, images: Sequence[str]) -> list[DocumentTerm]
     ]
 
 
-def clouds_of(terms: Sequence[DocumentTerm]) -> list[tuple[str, dict[str, float]]]:
+def build_clouds(terms: Sequence[DocumentTerm]) -> list[tuple[str, dict[str, float]]]:
     """The first terms of each document with their weights, named by the last part of its id or path."""
     clouds: dict[str, dict[str, float]] = {}
     for term in terms:
@@ -209,13 +211,13 @@ def clouds_of(terms: Sequence[DocumentTerm]) -> list[tuple[str, dict[str, float]
     return [(Path(document).name, weights) for document, weights in clouds.items()]
 
 
-def spaced_documents(stored: StoredVectors, count: int, most: int) -> Iterator[tuple[str, list[DocumentTerm]]]:
+def choose_documents(stored: StoredVectors, count: int, most: int) -> Iterator[tuple[str, list[DocumentTerm]]]:
     """Streams `count` documents, evenly spaced in their order, with their first terms."""
     documents = stored.manifest.counts.documents
     chosen = set(np.linspace(0, documents - 1, min(count, documents)).round().astype(int).tolist())
     for number, document in enumerate(stored.documents()):
         if number in chosen:
-            yield document.doc_id, document_terms(document.doc_id, document.vector, most)
+            yield document.doc_id, list_document_terms(document.doc_id, document.vector, most)
 
 
 def read_captions(path: Path) -> dict[str, list[str]]:
@@ -228,13 +230,13 @@ def read_captions(path: Path) -> dict[str, list[str]]:
     for where, (document, caption) in read_rows(path, CAPTIONED):
         if document in captions:
             raise DataError(f"{where}: a second caption for document {document!r}; expected one")
-        captions[document] = words_in(caption)
+        captions[document] = list_words(caption)
     return captions
 
 
 def describe_terms(stored: StoredVectors, name: str) -> TermProfile:
     """The terms of shards, with a line in the log."""
-    profile = term_profile(stored, name)
+    profile = measure_terms(stored, name)
     log.info(
         "%s: %d documents of %.1f terms on average; of %d terms the first %d have %.1f %% of all weight",
         *(profile.shards, profile.documents, profile.mean_active),
@@ -289,18 +291,18 @@ class SheetOptions:
         """Writes the sheets that are requested."""
         if self.export is None:
             return
-        chosen = spaced_documents(stored, self.documents, JUDGED)
+        chosen = choose_documents(stored, self.documents, JUDGED)
         if self.captions is None:
-            _write_rows(self.export, terms_to_judge(chosen))
+            _write_rows(self.export, list_judged_terms(chosen))
             return
-        words, preferences = words_to_judge(chosen, read_captions(self.captions))
+        words, preferences = list_judged_words(chosen, read_captions(self.captions))
         _write_rows(self.export, words)
-        _write_rows(preferences_path(self.export), preferences)
+        _write_rows(place_preferences(self.export), preferences)
 
 
 def _write_rows(path: Path, rows: Sequence[NamedTuple]) -> None:
     with atomic_write(path) as out:
-        out.write(csv_rows(rows).encode())
+        out.write(format_csv(rows).encode())
 
 
 @expanded
@@ -347,13 +349,13 @@ def command(
             raise UsageError("--sparsity reads --shards, and draws and exports nothing")
         print_records([count_sides(f, topics, data_dir, encoder) for f in folders], SPARSITY, output_format)
         return
-    opened = [stored_vectors(folder) for folder in folders]
+    opened = [open_shards(folder) for folder in folders]
     if opened:
         sheets.write(opened[0])
     if doc_ids:
-        show_items(terms_of_documents(opened[0], doc_ids), drawings, output_format)
+        show_items(read_document_terms(opened[0], doc_ids), drawings, output_format)
     elif images:
-        terms = terms_of_images(encoder.load(), images, encoder.batch_size, vocabulary)
+        terms = encode_image_terms(encoder.load(), images, encoder.batch_size, vocabulary)
         show_items(terms, drawings, output_format)
     else:
         show_corpora(opened, drawings, output_format)
@@ -363,14 +365,14 @@ def count_sides(
     shards: Path, topics: str | None, data_dir: str | None, encoder: options.ImageEncoderOptions
 ) -> Sparsity:
     """The sparsity of documents and of queries for them, which the encoder of the shards encodes."""
-    queries, _, _ = encoded_queries(shards, topics, data_dir, encoder.checkpoint, encoder.device)
+    queries, _, _ = encode_shard_queries(shards, topics, data_dir, encoder.checkpoint, encoder.device)
     return sparsity_of(shards, (query.vector for query in queries))
 
 
 def show_items(terms: Sequence[DocumentTerm], drawings: DrawingOptions, output_format: str) -> None:
     """Prints the terms of documents or images, and draws their clouds."""
     if drawings.cloud:
-        draw_clouds(clouds_of(terms), drawings.cloud)
+        draw_clouds(build_clouds(terms), drawings.cloud)
     print_records(terms, DOCUMENT_TERMS, output_format)
 
 
@@ -384,7 +386,7 @@ def show_corpora(opened: Sequence[StoredVectors], drawings: DrawingOptions, outp
     if drawings.cloud:
         clouds = [(profile.shards, {term.term: term.mean for term in profile.first}) for profile in profiles]
         draw_clouds(clouds, drawings.cloud)
-    sys.stdout.write(render(term_table(profiles), profiles, output_format))
+    sys.stdout.write(render(build_term_table(profiles), profiles, output_format))
 
 
 if __name__ == "__main__":

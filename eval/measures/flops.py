@@ -65,7 +65,7 @@ def count_terms(vectors: Iterable[Vector], what: str) -> TermCounts:
     return TermCounts(count, frequency.total(), most, frequency)
 
 
-def flops(queries: TermCounts, documents: TermCounts) -> float:
+def compute_flops(queries: TermCounts, documents: TermCounts) -> float:
     """The expected number of terms that a query and a document share.
 
     >>> flops(count_terms([{"a": 1}, {"b": 1}], "queries"), count_terms([{"a": 3, "b": 1}, {"b": 9}], "documents"))
@@ -87,4 +87,4 @@ def sparsity_of(shards: Path, queries: Iterable[Vector]) -> Sparsity:
         count_terms(queries, f"queries of {shards}"),
     )
     facts = (fact for side in sides for fact in (side.vectors, side.terms, side.most, len(side.frequency)))
-    return Sparsity._make((str(shards), *facts, flops(sides[1], sides[0])))
+    return Sparsity._make((str(shards), *facts, compute_flops(sides[1], sides[0])))

@@ -65,7 +65,7 @@ class RunCard:
     sha256: str = ""
 
 
-def system_name(encoder: Mapping[str, Any]) -> str:
+def format_system(encoder: Mapping[str, Any]) -> str:
     """An encoder's name with its options in brackets, without the direction; a fusion's method and runs.
 
     >>> system_name({"name": "vdr", "options": {"pooling": "max", "top_k": 64}})
@@ -103,7 +103,7 @@ def describe_run(path: Path) -> RunCard:
         log.info("%s: approximate search, recall %s", path, recall)
     return RunCard(
         path,
-        system=system_name(manifest.encoder),
+        system=format_system(manifest.encoder),
         ties="rank" if digest == manifest.sha256 else "trec_eval",
         sha256=digest,
         corpus=manifest.judged or UNNAMED,
@@ -149,7 +149,7 @@ def read_judgements(source: JudgementSource) -> Judgements:
     return Judgements(label, tuple(dataset.qrels()), dataset.remove_query)
 
 
-def encoded_queries(
+def encode_shard_queries(
     shards: Path, topics: str | None, data_dir: str | None, checkpoint: str | None, device: str
 ) -> tuple[list[ImpactQuery], list[Qrel], bool]:
     """Queries for impact shards, their judgements if a dataset has them, and its rule on documents that are topics."""

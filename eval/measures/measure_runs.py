@@ -27,7 +27,7 @@ from lexvl_anserini.runs.trec import lists_of
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
 from .metrics import MeasuringRules, check_levels, judgements, mean, measure, values_of
 from .names import Measure, parse_measures
-from .result_files import result_of, store
+from .result_files import make_result, store
 from .ties import Found, Relevant, check_ties, find, relevant_of
 
 log = logging.getLogger(__name__)
@@ -61,14 +61,14 @@ def measure_runs(
         measures: their names.
         relevance_level: least relevance that counts, of measures without their own (not for nDCG); it is part of
             their names in the measurements.
-        ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `common_ties`.
+        ties: "rank" or "trec_eval"; None for the one that the runs' origin asks for, see `choose_ties`.
         remove_query: None follows the dataset's rule, else what the run's manifest says.
         per_topic: a line says what ties change in topics too, not only in means.
         results: a folder that gets the result of each run, see `result_files.py`.
     """
     parsed, cards = parse_measures(measures, relevance_level), list(cards)
     sources = [choose_source(card, source) for card in cards]
-    chosen_ties = common_ties(cards, ties)
+    chosen_ties = choose_ties(cards, ties)
     read: dict[JudgementSource, Judgements] = {}
     measured, changed = [], list[OtherValue]()
     for card, chosen in zip(cards, sources, strict=True):
@@ -83,9 +83,9 @@ def measure_runs(
         rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
         report_unjudged(card.path, judged, places, relevant, how)
         if results:
-            store(results, result_of(card, rows, judged.qrels, how))
+            store(results, make_result(card, rows, judged.qrels, how))
         measured.append(rows)
-        changed += other_values(rows, places, relevant, parsed, how)
+        changed += find_other_values(rows, places, relevant, parsed, how)
     report_other_values([other for other in changed if per_topic or other.row.query_id == "all"])
     return measured
 
@@ -118,7 +118,7 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
     )
 
 
-def common_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
+def choose_ties(cards: Sequence[RunCard], requested: str | None = None) -> str:
     """The one order of equal scores for some runs: the requested one, else the one that all of them ask for.
 
     Where they ask for different ones it is trec_eval's, which is that of other people's figures; a line says so.
@@ -144,7 +144,7 @@ class OtherValue(NamedTuple):
     value: float
 
 
-def other_values(
+def find_other_values(
     rows: Sequence[Measurement], found: Found, relevant: Relevant, measures: Sequence[Measure], rules: MeasuringRules
 ) -> list[OtherValue]:
     """The measurements of a run that the other rule changes by more than `NEGLIGIBLE`.
@@ -209,7 +209,7 @@ def measure_subsets(
     deepest = max((measure.k or 0 for measure in parse_measures(measures)), default=0)
     rows: list[list[Measurement]] = []
     with TemporaryDirectory(prefix="lexvl-folds-") as folder:
-        for number, qrels in enumerate(qrels_of(judged, chosen.corpus.direction or "", subsets)):
+        for number, qrels in enumerate(split_qrels(judged, chosen.corpus.direction or "", subsets)):
             doc_ids = {qrel.doc_id for qrel in qrels}
             of_fold = {
                 query_id: [hit for hit in lists.get(query_id, ()) if hit.doc_id in doc_ids]
@@ -246,7 +246,7 @@ def measure_subsets(
     ]
 
 
-def qrels_of(judged: Judgements, direction: str, subsets: Subsets) -> Iterator[list[Qrel]]:
+def split_qrels(judged: Judgements, direction: str, subsets: Subsets) -> Iterator[list[Qrel]]:
     """The judgements of each fold, in the order of the images."""
     images_ask = direction == "image-to-text"
     by_image: dict[str, list[Qrel]] = {}

@@ -150,7 +150,7 @@ def mean(values: Iterable[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def overlap(reference: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]], k: int) -> float:
+def measure_overlap(reference: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]], k: int) -> float:
     """Mean over the reference's topics of the share of its first k documents that the other's first k contain.
 
     A topic without any document in the reference does not count.
@@ -167,13 +167,13 @@ def means(measurements: Iterable[Measurement]) -> dict[str, float]:
     return {row.measure: row.value for row in measurements if row.query_id == "all"}
 
 
-def per_topic(measurements: Iterable[Measurement], measure: str) -> dict[str, float]:
+def select_topics(measurements: Iterable[Measurement], measure: str) -> dict[str, float]:
     """The values of one measure by query_id, without the mean."""
     return {row.query_id: row.value for row in measurements if row.measure == measure and row.query_id != "all"}
 
 
 @contextmanager
-def ranx_importable() -> Iterator[Path]:
+def make_ranx_importable() -> Iterator[Path]:
     """Yields the folder of ranx, which can be imported inside: numba keeps its code where our kernels are."""
     if (package := find_spec("ranx")) is None or package.origin is None:
         raise InstallationError("ranx is not installed; pip install ranx")
@@ -186,12 +186,12 @@ def ranx_importable() -> Iterator[Path]:
         yield Path(package.origin).parent
 
 
-def ranx_metrics() -> ModuleType:
+def load_ranx_metrics() -> ModuleType:
     """The module `ranx.metrics` without the rest of ranx, whose imports take three seconds and 150 MB."""
     name = "ranx.metrics"
     if name in sys.modules:
         return sys.modules[name]
-    with ranx_importable() as ranx, warnings.catch_warnings():
+    with make_ranx_importable() as ranx, warnings.catch_warnings():
         folder = ranx / "metrics"
         spec = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
         assert spec and spec.loader
@@ -203,7 +203,7 @@ def ranx_metrics() -> ModuleType:
 
 
 @contextmanager
-def compilation_logged() -> Iterator[None]:
+def report_compilation() -> Iterator[None]:
     """Logs one line when numba begins to compile; what its cache on the disk holds is loaded without one."""
     from numba.core import event
 
@@ -227,14 +227,14 @@ def values_of(
 ) -> dict[Measure, np.ndarray]:
     """Values [t] of each measure on t judged topics, given by ascending numbers; a topic without hits counts 0."""
     check_ties(rules.ties)
-    kernels = ranx_metrics()
+    kernels = load_ranx_metrics()
     # A measure with a cut reads no further than the cut; one without reads the whole ranking.
     longest = max(1, int(found.hits[topics].max(initial=0)))
     depth = min(longest, max(measure.k or longest for measure in measures))
     values: dict[Measure, list[np.ndarray]] = {measure: [] for measure in measures}
-    with compilation_logged():
+    with report_compilation():
         for start in range(0, len(topics), BLOCK):
-            judged, ranked = as_arrays(found, rules.ties, relevant, topics[start : start + BLOCK], depth)
+            judged, ranked = convert_to_arrays(found, rules.ties, relevant, topics[start : start + BLOCK], depth)
             for measure in measures:
                 named = MEASURES[measure.name].function
                 function = getattr(kernels, named) if isinstance(named, str) else named
@@ -242,7 +242,7 @@ def values_of(
     return {measure: np.concatenate(parts) for measure, parts in values.items()}
 
 
-def as_arrays(
+def convert_to_arrays(
     found: Found, ties: str, relevant: Relevant, topics: np.ndarray, depth: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The input of ranx: judgements [t, J, 2] and rankings [t, depth, 2], rows (document number, value).

@@ -77,7 +77,9 @@ class StoredResult:
         ]
 
 
-def result_of(card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel], rules: MeasuringRules) -> StoredResult:
+def make_result(
+    card: RunCard, rows: Sequence[Measurement], qrels: Iterable[Qrel], rules: MeasuringRules
+) -> StoredResult:
     """The result of a run that was just measured."""
     judged = "".join(sorted(f"{query_id} 0 {doc_id} {relevance}\n" for query_id, doc_id, relevance in qrels))
     values, (name, *arguments) = means(rows), sys.orig_argv
@@ -102,17 +104,17 @@ def store(folder: Path, result: StoredResult) -> Path:
     Measures that an earlier call stored for the same file, judgements and rules stay in the file.
     """
     dataset = Path(result.dataset).name if Path(result.dataset).is_file() else result.dataset
-    path = folder / f"{slug(run_name(Path(result.run).name))}.{result.run_sha256[:8]}.{slug(dataset)}.json"
+    path = folder / f"{make_slug(run_name(Path(result.run).name))}.{result.run_sha256[:8]}.{make_slug(dataset)}.json"
     with disk_errors(folder):
         make_folder(folder)
         with exclusive(folder, wait=True):
-            write_json(path, asdict(with_earlier(result, path)))
+            write_json(path, asdict(merge_earlier(result, path)))
             with open(folder / LOG, "ab") as log:
                 log.write(orjson.dumps(asdict(result)) + b"\n")
     return path
 
 
-def with_earlier(result: StoredResult, path: Path) -> StoredResult:
+def merge_earlier(result: StoredResult, path: Path) -> StoredResult:
     """The result with the measures, and their calls, of an earlier one that had the same judgements and rules."""
     if not path.exists():
         return result
@@ -146,7 +148,7 @@ def read_results(folder: Path) -> Iterator[StoredResult]:
     yield from map(read_result, files)
 
 
-def slug(text: str) -> str:
+def make_slug(text: str) -> str:
     """A text as part of a file name.
 
     >>> slug("beir/scifact/test text-to-image")
@@ -165,7 +167,7 @@ VERSIONED = (
 def machine() -> dict[str, Any]:
     """The machine, its load, and the versions of Python and of packages."""
     return {
-        "processor": processor(),
+        "processor": find_processor(),
         "cores": usable_cores(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "load_average": [round(load, 2) for load in os.getloadavg()],
@@ -174,7 +176,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def processor() -> str:
+def find_processor() -> str:
     """The name of the processor, from the system if it is known there."""
     file = Path("/proc/cpuinfo")
     known = re.search(r"^model name\s*: *(.*\S)", file.read_text() if file.is_file() else "", re.MULTILINE)

@@ -17,7 +17,7 @@ import numpy as np
 from lexvl_anserini.ground.errors import UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement
 
-from .exchange import by_topic
+from .exchange import make_topic_frame
 from .inputs import RunCard
 from .metrics import mean
 
@@ -38,7 +38,7 @@ BLOCK_CELLS = 1 << 21
 ROUNDING = 1e-12
 
 
-def randomisation(differences: np.ndarray) -> np.ndarray:
+def run_randomisation(differences: np.ndarray) -> np.ndarray:
     """Two-sided p of the paired randomisation test: how often a sum of randomly signed differences is as far from 0.
 
     Exact if there are at most `RESAMPLES` ways to sign the differences that are not 0; else so many ways are drawn,
@@ -50,14 +50,14 @@ def randomisation(differences: np.ndarray) -> np.ndarray:
     for column in np.flatnonzero(~many):
         changed = differences[differences[:, column] != 0, column, None]
         all_signs = np.arange(2 ** len(changed))[:, None] >> np.arange(len(changed)) & 1
-        p_values[column] = _as_far(changed, [all_signs.astype(np.float64)])[0] / 2 ** len(changed)
+        p_values[column] = _count_as_far(changed, [all_signs.astype(np.float64)])[0] / 2 ** len(changed)
     if many.any():
-        as_far = _as_far(differences[:, many], _drawn_signs(len(differences)))
+        as_far = _count_as_far(differences[:, many], _draw_signs(len(differences)))
         p_values[many] = (as_far + 1) / (RESAMPLES + 1)
     return p_values
 
 
-def _as_far(differences: np.ndarray, signs: Iterable[np.ndarray]) -> np.ndarray:
+def _count_as_far(differences: np.ndarray, signs: Iterable[np.ndarray]) -> np.ndarray:
     """How many signed sums [P] are at least as far from 0 as the sum; `signs` are blocks [b, T] of 1 (plus) and 0."""
     total, rounding = differences.sum(axis=0), ROUNDING * np.abs(differences).sum(axis=0)
     count = np.zeros(differences.shape[1])
@@ -66,15 +66,15 @@ def _as_far(differences: np.ndarray, signs: Iterable[np.ndarray]) -> np.ndarray:
     return count
 
 
-def _drawn_signs(topics: int) -> Iterator[np.ndarray]:
+def _draw_signs(topics: int) -> Iterator[np.ndarray]:
     """`RESAMPLES` random ways to sign topics."""
     rng = np.random.default_rng(SEED)
-    for rows in _blocks(RESAMPLES, topics):
+    for rows in _split_rows(RESAMPLES, topics):
         bits = np.unpackbits(rng.integers(256, size=(rows, -(-topics // 8)), dtype=np.uint8), axis=1)
         yield bits[:, :topics].astype(np.float64)
 
 
-def bootstrap_intervals(differences: np.ndarray) -> np.ndarray:
+def estimate_intervals(differences: np.ndarray) -> np.ndarray:
     """The intervals that hold the mean differences of 95 % of samples of the topics, drawn with a fixed seed.
 
     Topics are drawn with replacement, as many as there are (the percentile bootstrap).
@@ -84,7 +84,7 @@ def bootstrap_intervals(differences: np.ndarray) -> np.ndarray:
         return np.full((2, comparisons), math.nan)
     rng = np.random.default_rng(SEED)
     means = []
-    for rows in _blocks(BOOTSTRAPS, topics):
+    for rows in _split_rows(BOOTSTRAPS, topics):
         drawn = rng.integers(topics, size=(rows, topics)) + topics * np.arange(rows)[:, None]
         times = np.bincount(drawn.ravel(), minlength=rows * topics).reshape(rows, topics)
         means.append(times.astype(np.float64) @ differences / topics)
@@ -92,7 +92,7 @@ def bootstrap_intervals(differences: np.ndarray) -> np.ndarray:
     return np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0)
 
 
-def _blocks(rows: int, columns: int) -> Iterator[int]:
+def _split_rows(rows: int, columns: int) -> Iterator[int]:
     """The sizes of blocks of rows with at most `BLOCK_CELLS` cells each, or one row."""
     size = max(1, BLOCK_CELLS // columns)
     for start in range(0, rows, size):
@@ -112,7 +112,7 @@ class SystemComparison(NamedTuple):
         p, p_corrected: two-sided, by `test`; the latter by Holm over all systems compared by this measure
         significant: the corrected p is below `LEVEL`
         better, equal, worse: topics
-        low, high: 95 % interval of the difference, see `bootstrap_intervals`; NaN for one topic
+        low, high: 95 % interval of the difference, see `estimate_intervals`; NaN for one topic
         kendall, pearson: correlation of the values per topic (tau-b, r); NaN if either system's values are all equal
         ties: the order of equal scores of all values
     """
@@ -137,7 +137,7 @@ class SystemComparison(NamedTuple):
     ties: str = ""
 
 
-def student_t(differences: np.ndarray) -> np.ndarray:
+def run_student_t(differences: np.ndarray) -> np.ndarray:
     """Two-sided p [P] of Student's paired t test, from differences [T, P]; 1 if no topic differs."""
     from scipy.stats import ttest_1samp
 
@@ -147,10 +147,10 @@ def student_t(differences: np.ndarray) -> np.ndarray:
     return p_values
 
 
-TESTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"randomisation": randomisation, "student": student_t}
+TESTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"randomisation": run_randomisation, "student": run_student_t}
 
 
-def correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
+def compute_correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     """Kendall's tau-b and Pearson's r of two systems' values per topic; NaN if either system's values are all equal."""
     from scipy.stats import kendalltau, pearsonr
 
@@ -159,7 +159,7 @@ def correlations(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float]:
     return float(kendalltau(ours, theirs).statistic), float(pearsonr(ours, theirs).statistic)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def apply_holm(p_values: Sequence[float]) -> list[float]:
     """Holm's step-down correction, in the order of the input.
 
     >>> holm([0.01, 0.04, 0.03])
@@ -184,7 +184,7 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
     ours = values[[(measure, baseline) for measure, _ in pairs]].to_numpy()  # [T, P]
     theirs = values[pairs].to_numpy()  # [T, P]
     p_values = TESTS[test](theirs - ours).tolist()
-    low, high = bootstrap_intervals(theirs - ours).tolist()
+    low, high = estimate_intervals(theirs - ours).tolist()
     rows = []
     columns = zip(pairs, ours.T, theirs.T, p_values, low, high, strict=True)
     for (measure, system), mine, other, p, of_low, of_high in columns:
@@ -192,13 +192,14 @@ def compare(values: pandas.DataFrame, test: str = "randomisation") -> list[Syste
         row = SystemComparison(
             *(system, measure, mean(mine), mean(other), mean(differences), p, p),
             *(int((differences > 0).sum()), int((differences == 0).sum()), int((differences < 0).sum())),
-            *(of_low, of_high, *correlations(other, mine)),
+            *(of_low, of_high, *compute_correlations(other, mine)),
             baseline_system=baseline,
             test=test,
         )
         rows.append(row)
     corrected = {
-        measure: iter(holm([row.p for row in rows if row.measure == measure])) for measure in {m for m, _ in pairs}
+        measure: iter(apply_holm([row.p for row in rows if row.measure == measure]))
+        for measure in {m for m, _ in pairs}
     }
     rows = [row._replace(p_corrected=next(corrected[row.measure])) for row in rows]
     return [row._replace(significant=row.p_corrected < LEVEL) for row in rows]
@@ -220,11 +221,11 @@ def compare_runs(measured: Sequence[Sequence[Measurement]], test: str = "randomi
     names = [rows[0].run for rows in measured]
     if len(set(names)) < len(names):
         raise UsageError(f"two systems of one name ({', '.join(names)}); name each differently")
-    values = by_topic(row for rows in measured for row in rows)
+    values = make_topic_frame(row for rows in measured for row in rows)
     return [row._replace(ties=measured[0][0].ties) for row in compare(values, test)]
 
 
-def differing(
+def find_differing(
     cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]], test: str
 ) -> dict[tuple[str, str], tuple[str, ...]]:
     """The measures by which each run, given by its path and dataset, differs from the first system on that dataset.

@@ -35,33 +35,33 @@ class Preference(NamedTuple):
     largest_id: bool = False
 
 
-def by_rank(hits: Hits) -> Preference:
+def rank_by_run(hits: Hits) -> Preference:
     """The ranks of a topic if they agree with its scores, else the scores."""
-    contradict = np.isin(np.arange(len(hits.query_ids)), contradicting(hits))
+    contradict = np.isin(np.arange(len(hits.query_ids)), find_contradicting(hits))
     return Preference(np.where(contradict[hits.topics()], hits.scores, -hits.ranks.astype(np.float64)))
 
 
-def contradicting(hits: Hits) -> list[int]:
+def find_contradicting(hits: Hits) -> list[int]:
     """The topics (places in `query_ids`) whose ranks are not distinct, or with a score that increases with the rank."""
     ranks, scores, topics = hits.ranks, hits.scores, hits.topics()
     falling = (ranks[1:] > ranks[:-1]) & (scores[1:] <= scores[:-1])
     suspects = np.unique(topics[1:][~falling & (topics[1:] == topics[:-1])])
-    return [t for t in suspects.tolist() if not _agree(ranks[(at := slice(*hits.starts[t : t + 2]))], scores[at])]
+    return [t for t in suspects.tolist() if not _check_order(ranks[(at := slice(*hits.starts[t : t + 2]))], scores[at])]
 
 
-def _agree(ranks: np.ndarray, scores: np.ndarray) -> bool:
+def _check_order(ranks: np.ndarray, scores: np.ndarray) -> bool:
     order = np.argsort(ranks)
     ranks, scores = ranks[order], scores[order]
     return bool((ranks[1:] > ranks[:-1]).all() and (scores[1:] <= scores[:-1]).all())
 
 
-def as_trec_eval(hits: Hits) -> Preference:
+def rank_as_trec_eval(hits: Hits) -> Preference:
     """Scores as trec_eval stores them: float32, infinite above its largest number."""
     with np.errstate(over="ignore"):
         return Preference(hits.scores.astype(np.float32), largest_id=True)
 
 
-TIES: dict[str, Callable[[Hits], Preference]] = {"rank": by_rank, "trec_eval": as_trec_eval}
+TIES: dict[str, Callable[[Hits], Preference]] = {"rank": rank_by_run, "trec_eval": rank_as_trec_eval}
 
 # What each rule does with documents of equal scores, for tables.
 ABOUT = {"rank": "equal scores in the order of the run's ranks", "trec_eval": "equal scores by doc id, descending"}
@@ -73,7 +73,7 @@ def check_ties(ties: str) -> None:
         raise UnknownName("order of ties", ties, TIES)
 
 
-def places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
+def find_places(hits: Hits, preference: Preference, lines: np.ndarray) -> np.ndarray:
     """How many documents of its topic come before each of some lines: int [m], from 0 on."""
     if not len(lines):
         return np.zeros(0, np.int64)
@@ -114,13 +114,13 @@ def checked_hits(run: Iterable[ScoredDoc], name: str) -> Hits:
     hits = hits_of(run)
     if not hits.query_ids:
         raise DataError(f"{name}: the run is empty")
-    if problems := list(_problems(hits)):
+    if problems := list(_find_problems(hits)):
         more = f" (and {len(problems) - SHOWN} more)" if len(problems) > SHOWN else ""
         raise DataError(f"{name}: " + "; ".join(problems[:SHOWN]) + more)
     return hits
 
 
-def _problems(hits: Hits) -> Iterator[str]:
+def _find_problems(hits: Hits) -> Iterator[str]:
     """The errors among hits: documents listed twice in a topic, scores that are not numbers."""
     if distinct(hits.prints) and not np.isnan(hits.scores).any():
         return
@@ -133,15 +133,17 @@ def _problems(hits: Hits) -> Iterator[str]:
         seen.add((topic, doc_id))
 
 
-def strict_order(
+def sort_strictly(
     run: Iterable[ScoredDoc], ties: str = "rank", remove_query: bool = False, name: str = "run"
 ) -> dict[str, list[str]]:
     """A run as doc_ids per topic, best first."""
     check_ties(ties)
     hits = checked_hits(run, name)
     if ties == "rank":
-        report_ranks([hits.query_ids[t] for t in contradicting(hits)], len(hits.query_ids), name)
-    best_first = hits.ids_of(np.lexsort((places(hits, TIES[ties](hits), np.arange(len(hits.ranks))), hits.topics())))
+        report_ranks([hits.query_ids[t] for t in find_contradicting(hits)], len(hits.query_ids), name)
+    best_first = hits.ids_of(
+        np.lexsort((find_places(hits, TIES[ties](hits), np.arange(len(hits.ranks))), hits.topics()))
+    )
     return {
         query_id: [doc_id for doc_id in best_first[start:stop] if not (remove_query and doc_id == query_id)]
         for query_id, start, stop in zip(hits.query_ids, hits.starts, hits.starts[1:], strict=False)
@@ -217,26 +219,26 @@ def find(parts: Iterable[Hits], relevant: Relevant, remove_query: bool = False) 
     documents, placed = [np.zeros(0, np.int64)], {rule: [np.zeros(0, np.int64)] for rule in TIES}
     for hits in parts:
         query_ids += hits.query_ids
-        contradict += [hits.query_ids[topic] for topic in contradicting(hits)]
+        contradict += [hits.query_ids[topic] for topic in find_contradicting(hits)]
         topics, judged = hits.topics(), np.array([relevant.topics.get(topic, -1) for topic in hits.query_ids])
         own = hits.of_queries() if remove_query else np.zeros(0, np.int64)
         lengths = np.diff(hits.starts) - np.bincount(topics[own], minlength=len(judged))
         of_topic[judged[judged >= 0]] = lengths[judged >= 0]
-        lines, numbers = _relevant_lines(hits, relevant, judged)
+        lines, numbers = _find_relevant_lines(hits, relevant, judged)
         others = ~np.isin(lines, own)
         lines = lines[others]
         documents.append(numbers[others])
         for rule, preference_of in TIES.items():
             preference = preference_of(hits)
-            before, own_place = places(hits, preference, lines), np.full(len(judged), len(topics))
-            own_place[topics[own]] = places(hits, preference, own)
+            before, own_place = find_places(hits, preference, lines), np.full(len(judged), len(topics))
+            own_place[topics[own]] = find_places(hits, preference, own)
             placed[rule].append(before - (own_place[topics[lines]] < before))
     return Found(
         query_ids, contradict, of_topic, np.concatenate(documents), {r: np.concatenate(p) for r, p in placed.items()}
     )
 
 
-def _relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The lines with relevant documents, and the numbers of these: both [m]."""
     nothing = np.zeros(0, np.int64)
     numbers = [relevant.numbers[number] if number >= 0 else {} for number in judged.tolist()]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OWN_TERMS = 6
 
 
-def answered_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> CorpusRef:
+def resolve_corpus(run_path: Path, about: Manifest, data_dir: str | None) -> CorpusRef:
     """The dataset that a run answers: by the run's manifest, completed by the index's."""
     known, indexed = describe_run(run_path).corpus, about.corpus.ref
     for field in ("direction", "name", "split"):
@@ -58,7 +58,7 @@ def sample_queries(run_path: Path, count: int) -> list[str]:
     return [answered[(2 * number + 1) * len(answered) // (2 * count)] for number in range(count)]
 
 
-def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]:
+def read_hits(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]:
     """The documents of some topics in a run, best first; an empty list for a topic without hits."""
     hits: dict[str, list[ScoredDoc]] = {query_id: [] for query_id in query_ids}
     for document in read_run(run_path):
@@ -67,14 +67,14 @@ def hits_of(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]:
     return {query_id: in_rank_order(documents) for query_id, documents in hits.items()}
 
 
-def first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> str:
+def describe_first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> str:
     """The rank of the first relevant document among a topic's hits, as a note."""
     ranks = (rank for rank, scored in enumerate(listed, start=1) if scored.doc_id in relevant)
     rank = next(ranks, None)
     return f"relevant at rank {rank}" if rank else f"not among {len(listed)} hits"
 
 
-def item_of(record: Document | Topic) -> Item:
+def make_item(record: Document | Topic) -> Item:
     """A document or topic as it is shown: images under the names of their files."""
     from lexvl_anserini.data.pictures.images import open_image
 
@@ -91,16 +91,16 @@ def own_terms(model: Encoder, documents: Sequence[Document]) -> dict[str, list[s
     return {d.doc_id: [term for term, _ in own] for d, own in zip(documents, terms, strict=True)}
 
 
-def documents_of(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Document]:
+def find_documents(dataset: Dataset, doc_ids: Collection[str]) -> dict[str, Document]:
     """Those of the documents that the dataset contains, by id."""
     return {document.doc_id: document for document in dataset.documents() if document.doc_id in doc_ids}
 
 
-def cell_of(
+def make_cell(
     document: Document, why: Explanation, score: float, relevant: bool, own: Mapping[str, Sequence[str]]
 ) -> Cell:
     """A hit with the terms of its score."""
-    return Cell(item_of(document), score, relevant, why.terms, own[document.doc_id])
+    return Cell(make_item(document), score, relevant, why.terms, own[document.doc_id])
 
 
 class TypedAnswer(NamedTuple):
@@ -121,24 +121,24 @@ def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Seq
 def strips_of_answers(dataset: Dataset, index: Index, model: Encoder, answers: Sequence[TypedAnswer]) -> list[Strip]:
     """Typed queries with the hits that are known already."""
     doc_ids = {why.doc_id for answer in answers for why in answer.hits}
-    documents = documents_of(dataset, doc_ids)
+    documents = find_documents(dataset, doc_ids)
     if missing := sorted(doc_ids - documents.keys()):
         raise DataError(f"{index.path}: {missing[0]!r} is no longer in {dataset.name}; encode and index it again")
     own = own_terms(model, list(documents.values()))
     return [
-        Strip(Item(note, None, text), tuple(cell_of(documents[w.doc_id], w, w.score, False, own) for w in listed))
+        Strip(Item(note, None, text), tuple(make_cell(documents[w.doc_id], w, w.score, False, own) for w in listed))
         for text, listed, note in answers
     ]
 
 
-def strips_of_run(
+def make_run_strips(
     dataset: Dataset, index: Index, model: Encoder, run_path: Path, query_ids: Sequence[str], hits: int
 ) -> list[Strip]:
     """Topics of a run with their first hits there, and the terms of their scores."""
-    lists = hits_of(run_path, query_ids)
+    lists = read_hits(run_path, query_ids)
     topics = {topic.query_id: topic for topic in dataset.topics() if topic.query_id in lists}
     doc_ids = {scored.doc_id for listed in lists.values() for scored in listed[:hits]}
-    documents = documents_of(dataset, doc_ids)
+    documents = find_documents(dataset, doc_ids)
     if missing := sorted((lists.keys() - topics.keys()) | (doc_ids - documents.keys())):
         raise DataError(f"{run_path}: {missing[0]!r} is not in {dataset.name}/{dataset.split}; another dataset's run?")
     relevant: dict[str, set[str]] = defaultdict(set)
@@ -154,10 +154,12 @@ def strips_of_run(
         explanations = explain(index, query, [scored.doc_id for scored in listed])
         warn_of_other_scores(run_path, {scored.doc_id: scored.score for scored in listed}, explanations)
         cells = (
-            cell_of(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
+            make_cell(documents[scored.doc_id], explanation, scored.score, scored.doc_id in relevant[query_id], own)
             for scored, explanation in zip(listed, explanations, strict=True)
         )
-        strips.append(Strip(item_of(topics[query_id]), tuple(cells), first_relevant(every, relevant[query_id])))
+        strips.append(
+            Strip(make_item(topics[query_id]), tuple(cells), describe_first_relevant(every, relevant[query_id]))
+        )
     return strips
 
 

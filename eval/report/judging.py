@@ -62,12 +62,12 @@ class PreferenceQuestion(NamedTuple):
     better: str = ""
 
 
-def terms_to_judge(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> list[JudgedTerm]:
+def list_judged_terms(documents: Iterable[tuple[str, Sequence[DocumentTerm]]]) -> list[JudgedTerm]:
     """The first terms of some documents, for people to judge."""
     return [JudgedTerm(*term) for _, terms in documents for term in terms]
 
 
-def words_to_judge(
+def list_judged_words(
     documents: Iterable[tuple[str, Sequence[DocumentTerm]]], captions: Mapping[str, Sequence[str]]
 ) -> tuple[list[JudgedWord], list[PreferenceQuestion]]:
     """The first terms of some documents beside the first words of their captions, and the questions of preference."""
@@ -89,6 +89,6 @@ def words_to_judge(
     return words, preferences
 
 
-def preferences_path(path: Path) -> Path:
+def place_preferences(path: Path) -> Path:
     """The file of the questions beside that of the words: `labels.preferences.csv`."""
     return path.with_name(f"{path.stem}.preferences{path.suffix}")

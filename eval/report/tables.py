@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import Measurement
 
-from ..measures.averages import HEADINGS, RSUM, rsum
+from ..measures.averages import HEADINGS, RSUM, sum_recalls
 from ..measures.inputs import RunCard
 from ..measures.metrics import means
 from ..measures.significance import LEVEL
@@ -25,8 +25,8 @@ from .render import (
     Column,
     FieldColumn,
     Table,
-    csv_rows,
-    percent,
+    format_csv,
+    format_percent,
     render,
     to_json,
     to_text,
@@ -81,16 +81,16 @@ def format_p(p: float) -> str:
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
-def figures_of(cards: Iterable[RunCard | SystemRow]) -> list[str]:
+def list_figures(cards: Iterable[RunCard | SystemRow]) -> list[str]:
     """The figures of efficiency that any of the runs has, in the order of `EFFICIENCY`."""
     known = [card.efficiency for card in cards]
     return [name for name in EFFICIENCY if any(name in figures for figures in known)]
 
 
-def score_table(measurements: Sequence[Measurement]) -> Table:
+def build_score_table(measurements: Sequence[Measurement]) -> Table:
     """Runs (and topics, if there are any) as rows, measures as columns."""
     measures = list(dict.fromkeys(row.measure for row in measurements))
-    shown = shown_datasets(row.dataset for row in measurements)
+    shown = shorten_datasets(row.dataset for row in measurements)
     with_topics = any(row.query_id != "all" for row in measurements)
     labels = ("run", "dataset", "topic") if with_topics else ("run", "dataset")
     cells: dict[tuple[str, ...], dict[str, float]] = {}
@@ -107,19 +107,19 @@ def score_table(measurements: Sequence[Measurement]) -> Table:
 
 
 SCORE_FORMATS: dict[str, Callable[[Sequence[Measurement]], str]] = {
-    "text": lambda rows: to_text(score_table(rows)),
+    "text": lambda rows: to_text(build_score_table(rows)),
     "json": to_json,
-    "csv": csv_rows,
+    "csv": format_csv,
 }
 
 
 def render_scores(measured: Iterable[Iterable[Measurement]], per_topic: bool, output_format: str) -> str:
-    """The means of several runs in one of `SCORE_FORMATS`, with `per_topic` each topic's value too."""
+    """The means of several runs in one of `SCORE_FORMATS`, with `select_topics` each topic's value too."""
     rows = [row for rows in measured for row in rows if per_topic or row.query_id == "all"]
     return SCORE_FORMATS[output_format](rows)
 
 
-def system_row(
+def make_system_row(
     card: RunCard, measurements: Sequence[Measurement], marks: Mapping[tuple[str, str], tuple[str, ...]] = {}
 ) -> SystemRow:
     """The row of one run; `marks` has the measures that differ, by run and dataset."""
@@ -128,7 +128,7 @@ def system_row(
     return SystemRow(card.system, dataset, first.run, means(measurements), card.efficiency, first.ties, marked)
 
 
-def average_rows(averages: Sequence[Measurement]) -> list[SystemRow]:
+def make_average_rows(averages: Sequence[Measurement]) -> list[SystemRow]:
     """The rows of averages over datasets, one per system."""
     by_system: dict[str, list[Measurement]] = {}
     for row in averages:
@@ -136,12 +136,12 @@ def average_rows(averages: Sequence[Measurement]) -> list[SystemRow]:
     return [SystemRow(rows[0].run, rows[0].dataset, "", means(rows), {}, rows[0].ties) for rows in by_system.values()]
 
 
-def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
+def build_system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
     """Systems as rows; per dataset its measures, then the figures of efficiency that any run has.
 
     Where two rows of one dataset have the same system, its name has that of the run too.
     """
-    shown = shown_datasets(row.dataset for row in rows)
+    shown = shorten_datasets(row.dataset for row in rows)
     names = Counter((row.dataset, row.system) for row in rows)
     rows = [
         row._replace(
@@ -153,14 +153,17 @@ def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
     measures: dict[str, dict[str, None]] = {}
     for row in rows:
         measures.setdefault(row.dataset, {}).update(dict.fromkeys(row.measures))
-    figures = figures_of(rows)
+    figures = list_figures(rows)
     at = {(row.system, row.dataset): row for row in rows}
     systems = list(dict.fromkeys(row.system for row in rows))
     columns = [Column("system", number=False)]
     for dataset, own in measures.items():
         columns += [Column(name, dataset) for name in (*own, *(EFFICIENCY[name].heading for name in figures))]
     cells = tuple(
-        (system, *(cell for name, own in measures.items() for cell in _cells(at.get((system, name)), own, figures)))
+        (
+            system,
+            *(cell for name, own in measures.items() for cell in _format_cells(at.get((system, name)), own, figures)),
+        )
         for system in systems
     )
     best = {
@@ -180,27 +183,27 @@ def system_table(rows: Sequence[SystemRow], test: str = "") -> Table:
     return Table(tuple(columns), cells, frozenset(best), rows[0].ties if rows else "", marked, star)
 
 
-def _cells(row: SystemRow | None, measures: Iterable[str], figures: Sequence[str]) -> Iterable[str]:
+def _format_cells(row: SystemRow | None, measures: Iterable[str], figures: Sequence[str]) -> Iterable[str]:
     for measure in measures:
         yield FOUR_DECIMALS(row.measures[measure]) if row and measure in row.measures else MISSING
     for name in figures:
         yield format_figure(name, row.efficiency.get(name) if row else None)
 
 
-def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> Table:
+def build_caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> Table:
     """One row per run: measures, then the figures of efficiency that any run has.
 
     A system with runs in both directions has another row with its rsum over both, at most 600.
     """
     rows, sums = [], dict[str, dict[str, float]]()
-    figures = figures_of(cards)
-    shown = shown_datasets(measurements[0].dataset for measurements in measured)
+    figures = list_figures(cards)
+    shown = shorten_datasets(measurements[0].dataset for measurements in measured)
     for card, measurements in zip(cards, measured, strict=True):
         values = means(measurements)
-        sums.setdefault(card.system, {})[measurements[0].dataset] = rsum(values)
-        cells = (percent(values[measure]) for measure in HEADINGS)
+        sums.setdefault(card.system, {})[measurements[0].dataset] = sum_recalls(values)
+        cells = (format_percent(values[measure]) for measure in HEADINGS)
         costs = (format_figure(name, card.efficiency.get(name)) for name in figures)
-        rows.append((card.system, shown[measurements[0].dataset], *cells, f"{rsum(values):.1f}", *costs))
+        rows.append((card.system, shown[measurements[0].dataset], *cells, f"{sum_recalls(values):.1f}", *costs))
     for system, by_direction in sums.items():
         if len(by_direction) == 2:
             blanks = (MISSING,) * len(HEADINGS)
@@ -214,8 +217,8 @@ def caption_table(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurem
 def render_comparisons(comparisons: Sequence[SystemComparison], output_format: str) -> str:
     """Comparisons in one of `render.FORMATS`; CSV and JSON have all fields with all their digits."""
     if output_format == "csv":
-        return csv_rows(comparisons)
-    return render(comparison_table(comparisons), comparisons, output_format)
+        return format_csv(comparisons)
+    return render(build_comparison_table(comparisons), comparisons, output_format)
 
 
 COMPARISON = (
@@ -237,7 +240,7 @@ COMPARISON = (
 )
 
 
-def comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
+def build_comparison_table(comparisons: Sequence[SystemComparison]) -> Table:
     """One row per system and measure; a star marks significant differences, the best of each measure is bold."""
     first = comparisons[0]
     place = {column.heading: number for number, column in enumerate(COMPARISON)}
@@ -267,7 +270,7 @@ OF_PRUNING: Mapping[str, str] = {
 }
 
 
-def setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Table:
+def build_setting_table(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Table:
     """Rows that name their columns; `ties` among the names is the rule of the whole table."""
     headings = [name for name in rows[0] if name != "ties"]
 
@@ -284,7 +287,9 @@ RANKING, SYSTEM, DATASET = (FieldColumn(name, name) for name in ("ranking", "sys
 RANK, TERM = FieldColumn("rank", "rank", COUNT), FieldColumn("term", "term")
 IMAGES, CLASSES = FieldColumn("images", "images", COUNT), FieldColumn("classes", "classes", COUNT)
 MEAN_OVER = FieldColumn("mean over", "mean_over")
-TOP_1, TOP_5, TOP_10, TOP_50, TOP_100 = (FieldColumn(f"top {k} %", f"top_{k}", percent) for k in (1, 5, 10, 50, 100))
+TOP_1, TOP_5, TOP_10, TOP_50, TOP_100 = (
+    FieldColumn(f"top {k} %", f"top_{k}", format_percent) for k in (1, 5, 10, 50, 100)
+)
 
 NAMED_WORDS = (RANKING, IMAGES, TOP_1, TOP_5, TOP_10, FieldColumn("of 10", "words_in_10", TWO_DECIMALS))
 CLASS_WORDS = (RANKING, DATASET, IMAGES, CLASSES, TOP_1, TOP_10, TOP_50, TOP_100)
@@ -299,7 +304,7 @@ PROBE_ACCURACIES = (
 COMPLETENESS = (
     *(RANKING, DATASET, IMAGES),
     FieldColumn("pairs", "pairs", COUNT),
-    FieldColumn("complete first %", "complete_first", percent),
+    FieldColumn("complete first %", "complete_first", format_percent),
 )
 DOCUMENT_TERMS = (FieldColumn("document", "document"), RANK, TERM, FieldColumn("weight", "weight", FOUR_DECIMALS))
 MEAN = "{:,.2f}".format
@@ -313,14 +318,14 @@ SPARSITY = (
 )
 
 
-def term_table(profiles: Sequence[TermProfile]) -> Table:
+def build_term_table(profiles: Sequence[TermProfile]) -> Table:
     """One row per term of each corpus, by its mean weight."""
     documents = {profile.shards: profile.documents for profile in profiles}
     columns = (
         FieldColumn("shards", "shards"),
         FieldColumn("rank", "rank", PLAIN),
         TERM,
-        FieldColumn("documents %", lambda term: percent(term.documents / documents[term.shards]), PLAIN),
+        FieldColumn("documents %", lambda term: format_percent(term.documents / documents[term.shards]), PLAIN),
         FieldColumn("mean", "mean", FOUR_DECIMALS),
         FieldColumn("maximum", "maximum", FOUR_DECIMALS),
     )
@@ -336,12 +341,12 @@ def labelled(cards: Sequence[RunCard], labels: Sequence[str] | None) -> list[Run
     return [replace(card, system=label) for card, label in zip(cards, labels, strict=True)]
 
 
-def with_systems(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
+def name_systems(cards: Sequence[RunCard], measured: Sequence[Sequence[Measurement]]) -> list[list[Measurement]]:
     """The measurements of each run under the name of its system."""
     return [[row._replace(run=card.system) for row in rows] for card, rows in zip(cards, measured, strict=True)]
 
 
-def with_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[str] | None) -> list[list[Measurement]]:
+def name_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[str] | None) -> list[list[Measurement]]:
     """The measurements under other names of datasets, if any are given: one per dataset, in order of appearance."""
     if not labels:
         return [list(rows) for rows in measured]
@@ -354,18 +359,18 @@ def with_datasets(measured: Sequence[Sequence[Measurement]], labels: Sequence[st
     return [[row._replace(dataset=names[row.dataset]) for row in rows] for rows in measured]
 
 
-def shown_datasets(datasets: Iterable[str]) -> dict[str, str]:
+def shorten_datasets(datasets: Iterable[str]) -> dict[str, str]:
     """Names of datasets for a table: of a path in one, its last two parts, if the names are still distinct.
 
     >>> shown_datasets(["beir:collections/beir/scifact/test", "beir/nfcorpus/test"])
     {'beir:collections/beir/scifact/test': 'beir:scifact/test', 'beir/nfcorpus/test': 'beir/nfcorpus/test'}
     """
     names = list(dict.fromkeys(datasets))
-    shorter = [_without_folders(name) for name in names]
+    shorter = [_drop_folders(name) for name in names]
     return dict(zip(names, shorter if len(set(shorter)) == len(names) else names, strict=True))
 
 
-def _without_folders(name: str) -> str:
+def _drop_folders(name: str) -> str:
     family, colon, path = name.rpartition(":")
     parts = path.split("/")
     return f"{family}{colon}{'/'.join(parts[-2:])}" if len(parts) > 3 else name

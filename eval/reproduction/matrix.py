@@ -22,19 +22,19 @@ from ..measures.measure_runs import measure_runs
 from ..measures.metrics import means
 from ..measures.names import parse_measure
 from .prepared import (
-    cost_of_classification,
     cost_of_retrieval,
-    needs_of_classification,
-    needs_of_completeness,
+    estimate_classification,
+    list_classification_needs,
+    list_completeness_needs,
+    list_weight_needs,
     needs_of_retrieval,
-    needs_of_weights,
 )
 from .published import PublishedTable
-from .quantities import parts_of
-from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, rows_of
+from .quantities import list_parts
+from .rows import Finding, Need, PartCost, PublishedRow, RowPart, Workplace, list_rows
 
 
-def needed_files(part: RowPart, place: Workplace) -> list[Need]:
+def list_needed_files(part: RowPart, place: Workplace) -> list[Need]:
     """The run of a row and its judgements, in the data folder."""
     assert part.runs is not None, "the table has published runs"
     names = (part.runs.files.format(part.label), part.runs.qrels)
@@ -46,7 +46,7 @@ def measure_published(part: RowPart, place: Workplace) -> Finding:
 
     They are stored as those of runs that this project searches.
     """
-    run, qrels = (data_root(place.data_dir) / need.name for need in needed_files(part, place))
+    run, qrels = (data_root(place.data_dir) / need.name for need in list_needed_files(part, place))
     if not qrels.is_file():
         raise DataError(f"{qrels}: no such judgements")
     card = replace(describe_run(run), system=part.label)
@@ -93,34 +93,34 @@ class TablePlan(NamedTuple):
         return tuple(need for need in self.needs if need.public and not need.here)
 
 
-def plan_of(table: PublishedTable, place: Workplace, pattern: str = "*") -> TablePlan:
+def make_plan(table: PublishedTable, place: Workplace, pattern: str = "*") -> TablePlan:
     """The plan of the rows of a table that match the pattern."""
     counts: Counter[str] = Counter()
     needs: dict[str, Need] = {}
     runnable: list[RowPart] = []
-    for row in rows_of(table, pattern):
-        parts = list(needs_of(row, place))
+    for row in list_rows(table, pattern):
+        parts = list(list_needs(row, place))
         needs |= {need.name: need for _, of_part in parts for need in of_part}
         runnable += [part for part, of_part in parts if all(need.public for need in of_part)]
-        counts.update(kinds_of(row, parts))
+        counts.update(list_kinds(row, parts))
     numbers = (counts.total(), counts["runs"], counts["own"], counts["later"])
-    facts = (tuple(needs.values()), *cost_of(runnable, place), table.missing)
+    facts = (tuple(needs.values()), *estimate_cost(runnable, place), table.missing)
     return TablePlan(table.name, table.title, table.paper, *numbers, *facts)
 
 
-def needs_of(row: PublishedRow, place: Workplace) -> Iterator[tuple[RowPart, list[Need]]]:
+def list_needs(row: PublishedRow, place: Workplace) -> Iterator[tuple[RowPart, list[Need]]]:
     """The parts of a row that this version measures, and what each needs."""
     for part in row.parts():
-        if way := way_of(part):
+        if way := find_way(part):
             yield part, way.needs(part, place)
 
 
-def kinds_of(row: PublishedRow, needs: Sequence[tuple[RowPart, list[Need]]]) -> Iterator[str]:
+def list_kinds(row: PublishedRow, needs: Sequence[tuple[RowPart, list[Need]]]) -> Iterator[str]:
     """What happens to each cell of a row: runs, own, later or others, as in `TablePlan`."""
     public = {(part.task, part.data): all(need.public for need in of_part) for part, of_part in needs}
     measured = {(part.task, part.data, measure) for part, _ in needs for measure in part.measures}
     for cell in row.cells:
-        parts = parts_of(cell.quantity)
+        parts = list_parts(cell.quantity)
         if not row.is_ours:
             yield "others"
         elif not measured.issuperset(parts):
@@ -129,12 +129,12 @@ def kinds_of(row: PublishedRow, needs: Sequence[tuple[RowPart, list[Need]]]) -> 
             yield "runs" if all(public[part.task, part.data] for part in parts) else "own"
 
 
-def cost_of(parts: Iterable[RowPart], place: Workplace) -> tuple[float, float]:
+def estimate_cost(parts: Iterable[RowPart], place: Workplace) -> tuple[float, float]:
     """Bytes and CPU seconds of some parts; documents that several share are counted once."""
     encoded: dict[str, tuple[float, float]] = {}
     topics = 0.0
     for part in parts:
-        way = way_of(part)
+        way = find_way(part)
         if way and (cost := way.cost(part, place)):
             encoded[cost.documents] = (cost.bytes, cost.encoding_s)
             topics += cost.topics_s
@@ -172,16 +172,18 @@ def no_cost(part: RowPart, place: Workplace) -> None:
 
 
 RETRIEVAL = Way(f"{__package__}.retrieval:measure_retrieval", needs_of_retrieval, cost_of_retrieval)
-CLASSIFICATION = Way(f"{__package__}.vectors:measure_classification", needs_of_classification, cost_of_classification)
-PUBLISHED_RUN = Way(f"{__name__}:measure_published", needed_files, no_cost)
+CLASSIFICATION = Way(
+    f"{__package__}.vectors:measure_classification", list_classification_needs, estimate_classification
+)
+PUBLISHED_RUN = Way(f"{__name__}:measure_published", list_needed_files, no_cost)
 SPARSITY = Way(f"{__package__}.vectors:measure_sparsity", needs_of_retrieval, cost_of_retrieval)
 WEIGHTS = Way(
     f"{__package__}.vectors:measure_weights",
-    needs_of_weights,
+    list_weight_needs,
     no_cost,
     lambda part: bool(part.system and (part.system.item or part.system.text)),
 )
-COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", needs_of_completeness, no_cost)
+COMPLETENESS = Way(f"{__package__}.vectors:measure_completeness", list_completeness_needs, no_cost)
 
 # Task -> how it is measured; plug-ins add tasks. A task that is no key is not measured by this installation.
 WAYS: Registry[Way] = Registry(
@@ -203,7 +205,7 @@ WAYS: Registry[Way] = Registry(
 TRAINED = "trained"
 
 
-def way_of(part: RowPart) -> Way | None:
+def find_way(part: RowPart) -> Way | None:
     """How a part is measured; None if this installation does not measure it, or its system is not ours."""
     if part.runs is not None:
         return PUBLISHED_RUN

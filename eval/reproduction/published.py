@@ -255,15 +255,15 @@ class PublishedTable(NamedTuple):
     runs: PublishedRuns | None = None
 
 
-def expected_folder() -> Path:
+def find_expected_folder() -> Path:
     """The folder of the published numbers."""
     return shipped_folder("expected")
 
 
 @cache
-def published_tables() -> Mapping[str, PublishedTable]:
+def load_published_tables() -> Mapping[str, PublishedTable]:
     """All tables by name, such as vdr-table4, in the order of files and of their entries."""
-    return {table.name: table for path in sorted(expected_folder().glob("*.yaml")) for table in read_tables(path)}
+    return {table.name: table for path in sorted(find_expected_folder().glob("*.yaml")) for table in read_tables(path)}
 
 
 def read_tables(path: Path) -> Iterator[PublishedTable]:
@@ -272,7 +272,7 @@ def read_tables(path: Path) -> Iterator[PublishedTable]:
     for key, own in content.tables.items():
         entry = own._replace(source=own.source or content.source)
         name, where = f"{path.stem}-{key}", f"{path.name} (tables: {key})"
-        cells = tuple(_cells(name, entry, where))
+        cells = tuple(_read_cells(name, entry, where))
         if not cells and not entry.missing:
             raise DataError(f"{where}: no numbers; say in `missing` why")
         _check_names(entry, cells, where)
@@ -280,27 +280,27 @@ def read_tables(path: Path) -> Iterator[PublishedTable]:
         yield PublishedTable(name, content.paper, entry.title, entry.protocol, cells, entry.missing, entry.runs)
 
 
-def _cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:
+def _read_cells(name: str, entry: TableEntry, where: str) -> Iterator[PublishedCell]:
     if entry.terms and (entry.rows or entry.columns):
         raise DataError(f"{where}: both rows and terms; make two tables of them")
     across = entry.rows_are == "quantities"
     columns = _read_headings(entry, where)
-    quantities = {} if across else {heading: read_or_refuse(parse_quantity, heading, where) for heading in columns}
+    quantities = {} if across else {heading: read_text(parse_quantity, heading, where) for heading in columns}
     for row, text in entry.rows.items():
         there = f"{where}: {row}"
         numbers = [None if word == "-" else _read_number(word, there) for word in text.split()]
         if len(numbers) != len(columns):
             raise DataError(f"{there}: {len(numbers)} values, expected {len(columns)}, one per column")
-        of_row = read_or_refuse(parse_quantity, row, where) if across else None
+        of_row = read_text(parse_quantity, row, where) if across else None
         for column, number in zip(columns, numbers, strict=True):
             if number:
-                yield _cell(name, entry, (row, column), of_row or quantities[column], number)
+                yield _make_cell(name, entry, (row, column), of_row or quantities[column], number)
     for row, text in entry.terms.items():
         for term, weight in _read_terms(text, f"{where}: {row}").items():
-            yield _cell(name, entry, (row, term), Quantity("weight", entry.data, term), weight)
+            yield _make_cell(name, entry, (row, term), Quantity("weight", entry.data, term), weight)
 
 
-def read_or_refuse(read: Callable[[str], T], text: str, where: str) -> T:
+def read_text(read: Callable[[str], T], text: str, where: str) -> T:
     """What is read from a text of the file, whose place an error names."""
     try:
         return read(text)
@@ -341,7 +341,7 @@ def _read_number(word: str, where: str) -> PrintedNumber:
     return PrintedNumber(float(number[2]), len(number[3] or ""), number[1])
 
 
-def _cell(
+def _make_cell(
     name: str, entry: TableEntry, place: tuple[str, str], quantity: Quantity, number: PrintedNumber
 ) -> PublishedCell:
     row, column = place
@@ -411,4 +411,4 @@ def _check_training(system: PublishedSystem, where: str) -> None:
     _, *options = shlex.split(system.recipe) or ("",)
     if system.checkpoint or not system.recipe or any(word != "--set" for word in options[::2]):
         raise DataError(f"{where}: what is trained has a recipe with options `--set KEY=VALUE`, and no checkpoint")
-    read_or_refuse(check_corpus, system.trained_on, f"{where}: trained_on")
+    read_text(check_corpus, system.trained_on, f"{where}: trained_on")

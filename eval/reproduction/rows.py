@@ -13,7 +13,7 @@ from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.progress import Progress, silent
 
 from .published import PublishedCell, PublishedRuns, PublishedSystem, PublishedTable
-from .quantities import parts_of
+from .quantities import list_parts
 
 # (what is done, how many there are, what is counted) -> a bar that `with` opens.
 Bars = Callable[[str, int | None, str], AbstractContextManager[Progress]]
@@ -60,7 +60,7 @@ class PublishedRow(NamedTuple):
 
     def parts(self) -> Iterator[RowPart]:
         """What measures the cells; a mean over collections needs a run of each."""
-        quantities = dict.fromkeys(part for cell in self.cells for part in parts_of(cell.quantity))
+        quantities = dict.fromkeys(part for cell in self.cells for part in list_parts(cell.quantity))
         measures: dict[tuple[str, str], list[str]] = {}
         for task, data, measure in quantities:
             measures.setdefault((task, data), []).append(measure)
@@ -68,7 +68,7 @@ class PublishedRow(NamedTuple):
             yield RowPart(self.table.name, self.label, self.system, self.table.runs, task, data, tuple(names))
 
 
-def rows_of(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
+def list_rows(table: PublishedTable, pattern: str = "*") -> list[PublishedRow]:
     """The rows of a table whose headings match, in their order; `*` and `?` match other characters."""
     by_label: dict[str, list[PublishedCell]] = {}
     for cell in table.cells:
@@ -156,7 +156,7 @@ class Workplace:
     bars: Bars = no_bars
 
 
-def assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:
+def parse_assignments(texts: list[str], known: set[str], option: str) -> dict[str, str]:
     """`NAME=VALUE` texts as a mapping; a name may have equals signs, because headings do ("VDR k=32")."""
     values: dict[str, str] = {}
     for text in texts:

@@ -19,9 +19,9 @@ from lexvl_anserini.ground.files import exclusive, json_bytes, make_folder, read
 
 from ..measures.result_files import machine
 from ..report.render import MISSING, PLAIN, FieldColumn
-from .matrix import TablePlan, way_of
+from .matrix import TablePlan, find_way
 from .published import PublishedCell
-from .quantities import MEANS, Quantity, combined, parts_of
+from .quantities import MEANS, Quantity, combine_parts, list_parts
 from .rows import Finding, PublishedRow, RowPart, Workplace
 from .sources import UNCONFIRMED
 
@@ -42,19 +42,19 @@ GB, HOUR = 1e9, 3600.0
 LISTED = 3
 
 
-def number_text(decimals: int, value: float | None, sign: str = "") -> str:
+def format_number(decimals: int, value: float | None, sign: str = "") -> str:
     """A measured number with one decimal more than the paper prints, at most four; a dash for none."""
     return MISSING if value is None else f"{value:{sign}.{max(decimals, min(decimals + 1, 4))}f}"
 
 
-def printed(cell: ReproducedCell) -> str:
+def format_printed(cell: ReproducedCell) -> str:
     """A published number as the source prints it; a dash for what it draws without a number."""
     if cell.published is None:
         return MISSING
     return f"{cell.bound}{cell.published:.{cell.decimals}f}"
 
 
-def summary(cells: Iterable[ReproducedCell]) -> str:
+def count_verdicts(cells: Iterable[ReproducedCell]) -> str:
     """How many cells have which verdict, in one line."""
     counts = Counter(cell.verdict for cell in cells)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -62,13 +62,13 @@ def summary(cells: Iterable[ReproducedCell]) -> str:
     return f"{counts.total()} cells: {listed or 'none'}{remedy}"
 
 
-def here(plan: TablePlan) -> str:
+def count_here(plan: TablePlan) -> str:
     """How many of the published checkpoints and corpora of a table are on this machine."""
     public = [need for need in plan.needs if need.public]
     return f"{len(public) - len(plan.lacking)} of {len(public)}" if public else MISSING
 
 
-def listed(plan: TablePlan, kind: str) -> str:
+def name_needs(plan: TablePlan, kind: str) -> str:
     """The first published needs of a kind; all collections of a mean are one name."""
     names = [
         f"{need.name} (unconfirmed)" if need.name in UNCONFIRMED else need.name
@@ -82,21 +82,21 @@ def listed(plan: TablePlan, kind: str) -> str:
     return ", ".join(names[:LISTED]) + more or MISSING
 
 
-def disk(size: float) -> str:
+def format_disk(size: float) -> str:
     """Bytes in GB; a dash for nothing."""
     return MISSING if not size else f"{size / GB:,.1f} GB" if size >= GB / 10 else f"{size * 1000 / GB:,.0f} MB"
 
 
-def cpu_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Seconds in hours or minutes; a dash for nothing."""
     return MISSING if not seconds else f"{seconds / HOUR:,.0f} h" if seconds >= HOUR else f"{seconds / 60:,.0f} min"
 
 
 CELLS = (
     *(FieldColumn(name, name) for name in ("table", "row", "quantity")),
-    FieldColumn("measured", lambda cell: number_text(cell.decimals, cell.measured), PLAIN),
-    FieldColumn("published", printed, PLAIN),
-    FieldColumn("difference", lambda cell: number_text(cell.decimals, cell.difference, "+z"), PLAIN),
+    FieldColumn("measured", lambda cell: format_number(cell.decimals, cell.measured), PLAIN),
+    FieldColumn("published", format_printed, PLAIN),
+    FieldColumn("difference", lambda cell: format_number(cell.decimals, cell.difference, "+z"), PLAIN),
     FieldColumn("verdict", lambda cell: cell.verdict + (f" ({cell.reason})" if cell.reason else "")),
 )
 PLANS = (
@@ -104,11 +104,11 @@ PLANS = (
     FieldColumn("cells", "cells", PLAIN),
     FieldColumn("run", "runs", PLAIN),
     *(FieldColumn(name, name, PLAIN) for name in ("own", "later", "others")),
-    FieldColumn("here", here, PLAIN),
-    FieldColumn("disk", lambda plan: disk(plan.bytes), PLAIN),
-    FieldColumn("CPU time", lambda plan: cpu_time(plan.seconds), PLAIN),
-    FieldColumn("weights", lambda plan: listed(plan, "weights")),
-    FieldColumn("data", lambda plan: listed(plan, "data")),
+    FieldColumn("here", count_here, PLAIN),
+    FieldColumn("disk", lambda plan: format_disk(plan.bytes), PLAIN),
+    FieldColumn("CPU time", lambda plan: format_time(plan.seconds), PLAIN),
+    FieldColumn("weights", lambda plan: name_needs(plan, "weights")),
+    FieldColumn("data", lambda plan: name_needs(plan, "data")),
     FieldColumn("about", lambda plan: plan.title + ("" if plan.cells else f" (no numbers: {plan.missing})")),
 )
 NEEDS = (
@@ -154,20 +154,20 @@ class Unmeasured(NamedTuple):
     reason: str
 
 
-def reproduced_rows(rows: Iterable[PublishedRow], place: Workplace) -> Iterator[list[ReproducedCell]]:
+def reproduce_rows(rows: Iterable[PublishedRow], place: Workplace) -> Iterator[list[ReproducedCell]]:
     """The cells of each row in turn. Weights and data that cannot be had are named in the log and tried once."""
     missing: set[str] = set()
     for row in rows:
         findings: dict[Quantity, Finding | Unmeasured] = {}
         for part in row.parts():
-            finding = finding_of(part, place, missing)
+            finding = measure_part(part, place, missing)
             findings |= {Quantity(part.task, part.data, measure): finding for measure in part.measures}
-        yield [reproduced(cell, [findings[part] for part in parts_of(cell.quantity)]) for cell in row.cells]
+        yield [reproduce_cell(cell, [findings[part] for part in list_parts(cell.quantity)]) for cell in row.cells]
 
 
-def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | Unmeasured:
+def measure_part(part: RowPart, place: Workplace, missing: set[str]) -> Finding | Unmeasured:
     """What a part measures, or why it does not; `missing` gets the names of weights and data that cannot be had."""
-    way = way_of(part)
+    way = find_way(part)
     if way is None:
         return Unmeasured(UNMEASURED, LATER if part.system else OTHERS)
     lacking = [need for need in way.needs(part, place) if not need.here]
@@ -196,7 +196,7 @@ def finding_of(part: RowPart, place: Workplace, missing: set[str]) -> Finding | 
     return finding
 
 
-def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> ReproducedCell:
+def reproduce_cell(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> ReproducedCell:
     """A cell with the findings of the parts that it is computed from."""
     column = cell.row if cell.label == cell.column else cell.column
     facts = (cell.table, cell.label, column, str(cell.quantity), cell.unit, cell.value, cell.decimals)
@@ -204,18 +204,18 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
         parts = f" ({len(without)} of {len(found)} parts)" if len(found) > 1 else ""
         return ReproducedCell(*facts, None, None, without[0].verdict, without[0].reason + parts, cell.bound)
     findings = [finding for finding in found if isinstance(finding, Finding)]
-    names = [part.measure for part in parts_of(cell.quantity)]
+    names = [part.measure for part in list_parts(cell.quantity)]
     scale = SCALES.get(cell.unit, 1.0)
-    measured = scale * combined(
+    measured = scale * combine_parts(
         cell.quantity, [finding.values[name] for finding, name in zip(findings, names, strict=True)]
     )
-    tolerance = cell.tolerance or scale * combined(cell.quantity, [finding.tolerance for finding in findings])
+    tolerance = cell.tolerance or scale * combine_parts(cell.quantity, [finding.tolerance for finding in findings])
     difference = None if cell.value is None else measured - cell.value
     remarks = [cell.uncompared, UNPRINTED if cell.value is None else "", *(finding.remark for finding in findings)]
     if any(remarks):
         verdict = UNCOMPARED
     else:
-        verdict = AGREES if agrees(measured, cell, tolerance) else DIFFERS
+        verdict = AGREES if check_agreement(measured, cell, tolerance) else DIFFERS
         source = cell.source and f"source: {cell.source}"
         remarks = [cell.note, source, *(finding.note for finding in findings)]
     reason = "; ".join(dict.fromkeys(filter(None, remarks)))
@@ -223,7 +223,7 @@ def reproduced(cell: PublishedCell, found: Sequence[Finding | Unmeasured]) -> Re
     return ReproducedCell(*facts, measured, difference, verdict, reason, cell.bound, model)
 
 
-def agrees(measured: float, cell: PublishedCell, tolerance: float) -> bool:
+def check_agreement(measured: float, cell: PublishedCell, tolerance: float) -> bool:
     """True if a value is within the tolerance of the published one; without one, if all printed digits are equal."""
     assert cell.value is not None, "what is only drawn is not compared"
     if cell.bound:
@@ -255,7 +255,7 @@ class RecordedCell(NamedTuple):
     environment: Any
 
 
-def key_of(table: str, row: str, column: str) -> str:
+def make_key(table: str, row: str, column: str) -> str:
     """The key of a cell."""
     return " | ".join((table, row, column))
 
@@ -283,16 +283,16 @@ def write_record(path: Path, cells: Iterable[ReproducedCell]) -> None:
         environment = {name: facts[name] for name in OF_ENVIRONMENT}
         today = datetime.now(UTC).date().isoformat()
         fresh = {
-            key_of(cell.table, cell.row, cell.column): RecordedCell(
+            make_key(cell.table, cell.row, cell.column): RecordedCell(
                 round(cell.measured, 6), cell.verdict, cell.reason, today, cell.model, environment
             )
             for cell in cells
             if cell.measured is not None
         }
-        write_json(path, _content({**read_record(path), **fresh}))
+        write_json(path, _build_content({**read_record(path), **fresh}))
 
 
-def _content(cells: Mapping[str, RecordedCell]) -> dict[str, Any]:
+def _build_content(cells: Mapping[str, RecordedCell]) -> dict[str, Any]:
     digests = {key: sha256(json_bytes(cell.environment)).hexdigest()[:12] for key, cell in cells.items()}
     return {
         "cells": {key: cells[key]._replace(environment=digests[key])._asdict() for key in sorted(cells)},

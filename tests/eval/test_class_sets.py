@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from eval.analyses.classes.class_sets import CLASS_SETS, CLASSES, classes_of, load_labelled, read_sorted_folders
+from eval.analyses.classes.class_sets import CLASS_SETS, CLASSES, load_labelled, read_class_set, read_sorted_folders
 from eval.analyses.classes.labelled import read_classes
 from lexvl_anserini.ground.errors import DataError
 from tests.eval.test_labelled import classes_in, pictures
@@ -39,12 +39,12 @@ def test_every_set_of_the_papers_has_its_classes():
     assert SIZES.keys() == CLASS_SETS.keys()
     assert {path.stem for path in CLASSES.glob("*.json")} == SIZES.keys()
     for name, size in SIZES.items():
-        classes = classes_of(name)
+        classes = read_class_set(name)
         assert len(classes) == size, name
         if name != "imagenet":  # two pairs of its classes have one name; they are known by the order of their folders
             assert len(classes.numbers) == size
-    assert classes_of("imagenet").labels[657] == classes_of("imagenet").labels[744] == "missile"
-    assert len(classes_of("imagenet").templates) == 80
+    assert read_class_set("imagenet").labels[657] == read_class_set("imagenet").labels[744] == "missile"
+    assert len(read_class_set("imagenet").templates) == 80
 
 
 def test_means_over_classes_are_those_of_clip():

@@ -11,7 +11,7 @@ import pytest
 from eval.measures.inputs import JudgementSource, describe_run
 from eval.measures.measure_runs import measure_runs
 from eval.measures.metrics import evaluate, means
-from eval.measures.ties import strict_order
+from eval.measures.ties import sort_strictly
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
 from lexvl_anserini.runs.trec import in_rank_order, read_run
 
@@ -129,6 +129,6 @@ def test_our_order_of_a_published_run_is_the_one_that_search_would_write():
     by_topic: dict[str, list[ScoredDoc]] = {}
     for hit in read_run(path):
         by_topic.setdefault(hit.query_id, []).append(hit)
-    assert strict_order(read_run(path)) == {
+    assert sort_strictly(read_run(path)) == {
         query_id: [hit.doc_id for hit in in_rank_order(hits)] for query_id, hits in by_topic.items()
     }

@@ -12,11 +12,11 @@ from embedding_tables import write_embeddings
 from typer.testing import CliRunner
 
 import eval.coco
-from eval.image_text import with_judgements
+from eval.image_text import choose_judgements
 from eval.measures.averages import HEADINGS
 from eval.measures.inputs import JudgementSource, RunCard
 from eval.measures.measure_runs import Subsets, measure_subsets
-from eval.report.tables import caption_table
+from eval.report.tables import build_caption_table
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.files import write_json
@@ -100,7 +100,7 @@ def test_stored_vectors_have_their_own_judgements(coco, tmp_path):
 def test_other_runs_are_judged_by_the_commands_own_corpus():
     def judged(dataset: str) -> CorpusRef:
         corpus = CorpusRef(dataset, "val", direction="image-to-text")
-        return with_judgements(RunCard(Path("x"), "x", corpus), "coco").corpus
+        return choose_judgements(RunCard(Path("x"), "x", corpus), "coco").corpus
 
     assert judged("coco") == CorpusRef("coco", "val", direction="image-to-text")
     assert judged("") == judged("beir/scifact") == judged("flickr30k") == CorpusRef("coco")
@@ -121,7 +121,7 @@ def test_a_system_with_both_directions_gets_their_sum():
 
     cards = [RunCard(Path("a"), "vdr"), RunCard(Path("b"), "vdr"), RunCard(Path("c"), "other")]
     measured = [run("text-to-image", 0.5), run("image-to-text", 0.25), run("text-to-image", 0.1)]
-    rows = caption_table(cards, measured).rows
+    rows = build_caption_table(cards, measured).rows
     assert [(row[0], row[1], row[-1]) for row in rows] == [
         ("vdr", "coco/test text-to-image", "150.0"),
         ("vdr", "coco/test image-to-text", "75.0"),

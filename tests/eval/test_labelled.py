@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from eval.analyses.classes.labelled import ImageClasses, Labelled, folded, read_classes, read_labelled, with_numbers
+from eval.analyses.classes.labelled import (
+    ImageClasses,
+    Labelled,
+    fold_label,
+    read_classes,
+    read_labelled,
+    resolve_labels,
+)
 from lexvl_anserini.ground.errors import DataError, UsageError
 
 
@@ -30,8 +37,12 @@ def classes_in(folder: Path, **contents: object) -> Path:
 
 
 def test_labels_are_compared_without_case_and_punctuation():
-    assert folded("Apartment_Building/outdoor") == folded(" apartment-building outdoor") == "apartment building outdoor"
-    assert folded("F-16A/B") == "f 16a b" and folded("Hündchen") == "hündchen"
+    assert (
+        fold_label("Apartment_Building/outdoor")
+        == fold_label(" apartment-building outdoor")
+        == "apartment building outdoor"
+    )
+    assert fold_label("F-16A/B") == "f 16a b" and fold_label("Hündchen") == "hündchen"
 
 
 def test_prompts_have_every_name_in_every_template(tmp_path):
@@ -71,9 +82,9 @@ def test_two_classes_of_one_label_are_refused():
     images = [Labelled("x.png", "dog")]
     twice = ImageClasses(("dog", "cat", "Dog"), (("dog",), ("cat",), ("hound",)))
     with pytest.raises(DataError, match="classes 1 and 3 have the same label 'Dog'"):
-        with_numbers("toy", "toy", images, twice)
+        resolve_labels("toy", "toy", images, twice)
     # Where data number the classes, the names may be equal, as two of ImageNet's are.
-    assert with_numbers("toy", "toy", [Labelled("x.png", 2)], twice).labels.tolist() == [2]
+    assert resolve_labels("toy", "toy", [Labelled("x.png", 2)], twice).labels.tolist() == [2]
 
 
 # --- folders and lists ----------------------------------------------------------------------------------------------
@@ -115,7 +126,7 @@ def test_images_of_unknown_classes_are_refused(tmp_path):
     with pytest.raises(DataError, match="2 images of 1 classes .* did you mean 'hound'"):
         read_labelled(root, known)
     with pytest.raises(DataError, match="1 have 7"):
-        with_numbers("toy", "toy", [Labelled("x.png", 7)], known)
+        resolve_labels("toy", "toy", [Labelled("x.png", 7)], known)
 
 
 def test_lists_of_images(tmp_path):

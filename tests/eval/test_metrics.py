@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 
 from eval.measures.metrics import (
     check_levels,
-    compilation_logged,
     evaluate,
     judgements,
+    load_ranx_metrics,
     mean,
     means,
-    per_topic,
-    ranx_metrics,
+    report_compilation,
+    select_topics,
 )
 from eval.measures.names import ALIASES, MEASURES, Definition, Measure, parse_measure, parse_measures
-from eval.measures.ties import relevant_of, strict_order
+from eval.measures.ties import relevant_of, sort_strictly
 from lexvl_anserini.ground.errors import DataError, UnknownName, UsageError
 from lexvl_anserini.ground.records import Measurement, Qrel, ScoredDoc
 
@@ -91,7 +91,7 @@ def test_values_by_hand(measure: str):
     assert [(row.run, row.dataset, row.measure, row.query_id) for row in rows] == [
         ("toy", "hand", measure, query_id) for query_id in ["1", "2", "3", "4", "all"]
     ]
-    assert per_topic(rows, measure) == pytest.approx({"1": BY_HAND[measure], "2": 0, "3": 0, "4": 0}, abs=1e-12)
+    assert select_topics(rows, measure) == pytest.approx({"1": BY_HAND[measure], "2": 0, "3": 0, "4": 0}, abs=1e-12)
     # Every topic of the qrels counts: 4 of them.
     assert means(rows)[measure] == pytest.approx(BY_HAND[measure] / 4, abs=1e-12)
 
@@ -142,20 +142,20 @@ def test_remove_query_frees_its_rank_and_is_idempotent():
     "text", ["1 b 1 5\n1 a 2 5\n1 c 3 6", "1 b 0 5\n1 a 0 5\n1 c 0 6"], ids=["score rises with the rank", "all ranks 0"]
 )
 def test_contradicting_ranks_fall_back_to_scores_and_say_so(text: str, caplog: pytest.LogCaptureFixture):
-    assert strict_order(run_of(text), name="foreign") == {"1": ["c", "a", "b"]}
+    assert sort_strictly(run_of(text), name="foreign") == {"1": ["c", "a", "b"]}
     assert "foreign: ranks contradict scores in 1 of 1 topics ('1')" in caplog.text
 
 
 def test_trec_eval_reads_scores_as_float32_and_breaks_ties_by_doc_id_descending():
     # 2^24 + 1 has no float32.
     run = run_of("1 a 1 16777217\n1 b 2 16777216\n1 c 3 1")
-    assert strict_order(run) == strict_order(run[::-1]) == {"1": ["a", "b", "c"]}
-    assert strict_order(run, ties="trec_eval") == {"1": ["b", "a", "c"]}
+    assert sort_strictly(run) == sort_strictly(run[::-1]) == {"1": ["a", "b", "c"]}
+    assert sort_strictly(run, ties="trec_eval") == {"1": ["b", "a", "c"]}
 
 
 def test_doc_ids_are_ordered_by_code_point():
     run = run_of("1 \U0001f600 1 5\n1 \uff5e 1 5\n1 é 1 5\n1 z 1 5")
-    assert strict_order(run) == {"1": ["z", "é", "\uff5e", "\U0001f600"]}
+    assert sort_strictly(run) == {"1": ["z", "é", "\uff5e", "\U0001f600"]}
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def check(measurements: list[Measurement], run: dict, qrels: dict, relevance_lev
     for measure in measures:
         expected = trec_eval(run, qrels, measure, relevance_level)
         [named] = map(str, parse_measures([measure], relevance_level))
-        assert per_topic(measurements, named) == pytest.approx(expected, abs=1e-9)
+        assert select_topics(measurements, named) == pytest.approx(expected, abs=1e-9)
         assert means(measurements)[named] == pytest.approx(mean(expected.values()), abs=1e-9)
 
 
@@ -307,7 +307,7 @@ def test_strict_order_agrees_with_pytrec_eval(run: dict, qrels: dict, relevance_
         with pytest.raises(DataError, match="share no topic"):
             evaluate(scored(run), rows_of(qrels), ["AP"])
         return
-    order = strict_order(scored(run))
+    order = sort_strictly(scored(run))
     strict = {q: {doc_id: float(len(docs) - i) for i, doc_id in enumerate(docs)} for q, docs in order.items()}
     rows = evaluate(scored(run), rows_of(qrels), list(ORACLE), relevance_level=relevance_level)
     check(rows, strict, qrels, relevance_level, list(ORACLE))
@@ -343,7 +343,7 @@ def test_more_topics_than_a_block():
     topics = [str(i) for i in range(2345)]
     run = [ScoredDoc(q, d, r, 3.0 - r) for q in topics for r, d in enumerate("abc", 1)]
     qrels = [Qrel(q, "abc"[int(q) % 3], 1) for q in topics]
-    values = per_topic(evaluate(run, qrels, ["RR"]), "RR")
+    values = select_topics(evaluate(run, qrels, ["RR"]), "RR")
     assert all(values[q] == 1 / (int(q) % 3 + 1) for q in topics)
 
 
@@ -360,9 +360,9 @@ def test_a_measure_may_be_a_function_of_ours(monkeypatch):
 
     monkeypatch.setitem(MEASURES, "Gain", Definition(gain, True, True, "share of the relevance found"))
     monkeypatch.setitem(ALIASES, "gain", "Gain")
-    assert per_topic(evaluate(RUN, QRELS, ["Gain@3"]), "Gain@3") == {"1": 2 / 4, "2": 0, "3": 0, "4": 0}
-    assert per_topic(evaluate(RUN, QRELS, ["Gain@4"]), "Gain@4")["1"] == 3 / 4
-    assert per_topic(evaluate(RUN, QRELS, ["Gain@4"], relevance_level=2), "Gain(rel=2)@4")["1"] == 1
+    assert select_topics(evaluate(RUN, QRELS, ["Gain@3"]), "Gain@3") == {"1": 2 / 4, "2": 0, "3": 0, "4": 0}
+    assert select_topics(evaluate(RUN, QRELS, ["Gain@4"]), "Gain@4")["1"] == 3 / 4
+    assert select_topics(evaluate(RUN, QRELS, ["Gain@4"], relevance_level=2), "Gain(rel=2)@4")["1"] == 1
 
 
 def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture):
@@ -374,7 +374,7 @@ def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, c
         kernels = module_from_spec(spec)
         spec.loader.exec_module(kernels)
         caplog.clear()
-        with caplog.at_level(logging.INFO, "lexvl_eval"), compilation_logged():
+        with caplog.at_level(logging.INFO, "lexvl_eval"), report_compilation():
             assert (kernels.double(2), kernels.double(2.5)) == (4, 5.0)  # two types, each compiled
         return caplog.text.count("ranx compiles its measures")
 
@@ -388,7 +388,7 @@ def test_compiling_is_logged_and_loading_from_the_cache_is_not(tmp_path: Path, c
 
 def test_ranx_has_the_functions_that_are_loaded_past_its_package():
     """A version of ranx without `ranx.metrics`, or with other parameters there, is named here."""
-    kernels = ranx_metrics()
+    kernels = load_ranx_metrics()
     for name in (row.function for row in MEASURES.values() if isinstance(row.function, str)):
         function = getattr(kernels, name, None)
         assert function, f"this version of ranx has no ranx.metrics.{name}; MEASURES needs another function"

@@ -8,7 +8,15 @@ import pytest
 from shard_folders import jsonl, write_shards
 from typer.testing import CliRunner
 
-from eval.analyses.pruning import Measured, OpenIndex, PruningSetting, command, measure_settings, rows_of, settings_of
+from eval.analyses.pruning import (
+    Measured,
+    OpenIndex,
+    PruningSetting,
+    command,
+    compare_settings,
+    list_settings,
+    measure_settings,
+)
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.records import ImpactQuery, Qrel
@@ -20,7 +28,7 @@ QUERIES = [ImpactQuery("q1", {"a": 4, "b": 3}), ImpactQuery("q2", {"c": 2})]
 
 def test_what_cuts_cost(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", DOCUMENTS)
-    settings = settings_of(
+    settings = list_settings(
         query_terms=[1], first_terms=[1], candidates=3, feedback=[1], document_terms=[1], least_impacts=[2]
     )
     measured = measure_settings(tmp_path / "shards", QUERIES, settings, hits=10, rounds=1)
@@ -28,7 +36,9 @@ def test_what_cuts_cost(tmp_path: Path) -> None:
         ["d1", "d2", "d3", "d4"],
         ["d4"],
     ]
-    rows = {row["setting"]: row for row in rows_of(measured, [Qrel("q1", "d3", 1), Qrel("q2", "d4", 1)], "RR@10")}
+    rows = {
+        row["setting"]: row for row in compare_settings(measured, [Qrel("q1", "d3", 1), Qrel("q2", "d4", 1)], "RR@10")
+    }
     assert (rows["exact"]["overlap@10"], rows["exact"]["speed-up"], rows["exact"]["postings"]) == (1, 1, 7)
     assert rows["exact"]["RR@10"] == pytest.approx((1 / 3 + 1) / 2)
     # q1 by "a" alone finds d1, d2, d4 of four.

@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 
 from eval.reproduction.matrix import WAYS
 from eval.reproduction.prepared import is_file_name
-from eval.reproduction.published import STATUSES, UNITS, PublishedSystem, expected_folder, published_tables, read_tables
-from eval.reproduction.quantities import MEANS, Quantity, parse_quantity, parts_of
+from eval.reproduction.published import (
+    STATUSES,
+    UNITS,
+    PublishedSystem,
+    find_expected_folder,
+    load_published_tables,
+    read_tables,
+)
+from eval.reproduction.quantities import MEANS, Quantity, list_parts, parse_quantity
 from eval.reproduction.rows import Finding
 from eval.reproduction.sources import FILES
-from eval.reproduction.tables import SCALES, reproduced
+from eval.reproduction.tables import SCALES, reproduce_cell
 from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.describing import options_of
@@ -212,7 +219,7 @@ def test_no_quantity(text):
 
 # From here on: the files of the project.
 
-TABLES = published_tables()
+TABLES = load_published_tables()
 CELLS = [cell for table in TABLES.values() for cell in table.cells]
 
 # Tables that have an entry, if only one that says what is missing.
@@ -231,7 +238,7 @@ PROMISED = {
 def test_every_table_has_an_entry():
     assert {f"{paper}-{table}" for paper, tables in PROMISED.items() for table in tables} <= TABLES.keys()
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in TABLES)
-    names = [table.name for path in expected_folder().glob("*.yaml") for table in read_tables(path)]
+    names = [table.name for path in find_expected_folder().glob("*.yaml") for table in read_tables(path)]
     assert sorted(names) == sorted(TABLES), "two tables have one name"
 
 
@@ -351,11 +358,11 @@ def test_every_note_is_read():
     for cell in CELLS:
         if cell.uncompared:
             finding = Finding({cell.quantity.measure: cell.value / SCALES.get(cell.unit, 1)}, 0.003)  # as printed
-            assert reproduced(cell, [finding])[9:11] == ("not compared", cell.uncompared)
+            assert reproduce_cell(cell, [finding])[9:11] == ("not compared", cell.uncompared)
         elif cell.note and cell.value is not None and cell.quantity.task in WAYS:
-            finding = Finding({part.measure: 600.0 for part in parts_of(cell.quantity)}, 0.003)
+            finding = Finding({part.measure: 600.0 for part in list_parts(cell.quantity)}, 0.003)
             reason = "; ".join(filter(None, (cell.note, cell.source and f"source: {cell.source}")))
-            assert reproduced(cell, [finding] * len(parts_of(cell.quantity)))[9:11] == ("differs", reason)
+            assert reproduce_cell(cell, [finding] * len(list_parts(cell.quantity)))[9:11] == ("differs", reason)
 
 
 def test_a_file_name_is_one_model():
@@ -377,7 +384,8 @@ def test_a_recipe_of_a_row_is_read_with_its_options():
         name, *options = shlex.split(text)
         parsed = typer.main.get_command(make_app(train_command)).make_context("train", ["--recipe", name, *options])
         recipe = read_recipe(
-            expected_folder().parent / "recipes" / name, changes_of(parse_settings(parsed.params["settings"] or ()))
+            find_expected_folder().parent / "recipes" / name,
+            changes_of(parse_settings(parsed.params["settings"] or ())),
         )
         assert recipe.model.kind == encoder
 

@@ -17,19 +17,24 @@ from tiny_encoders import WORDPIECES, made_stair
 from typer.testing import CliRunner
 
 from eval.analyses.classes.class_sets import CLASS_SETS, load_labelled
-from eval.analyses.classes.classification import accuracies, class_ranks, class_word_shares, lexical_space
+from eval.analyses.classes.classification import (
+    build_lexical_space,
+    measure_accuracies,
+    measure_class_words,
+    rank_images,
+)
 from eval.measures.metrics import evaluate, means
 from eval.measures.result_files import read_results
 from eval.reproduce import command
 from eval.reproduction import retrieval
-from eval.reproduction.matrix import TablePlan, plan_of
-from eval.reproduction.prepared import document_options, is_file_name, prepare, remarks_on, weights_of
-from eval.reproduction.published import PublishedCell, PublishedSystem, published_tables, read_tables
-from eval.reproduction.quantities import PRIVATE, Quantity, combined, parts_of
-from eval.reproduction.rows import Finding, RowPart, Workplace, assignments, rows_of
+from eval.reproduction.matrix import TablePlan, make_plan
+from eval.reproduction.prepared import is_file_name, prepare, select_document_options, weights_of, write_remarks
+from eval.reproduction.published import PublishedCell, PublishedSystem, load_published_tables, read_tables
+from eval.reproduction.quantities import PRIVATE, Quantity, combine_parts, list_parts
+from eval.reproduction.rows import Finding, RowPart, Workplace, list_rows, parse_assignments
 from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILES, IMAGE_SETS, UNCONFIRMED
-from eval.reproduction.tables import agrees, read_record, reproduced, reproduced_rows
-from eval.reproduction.vectors import some_of
+from eval.reproduction.tables import check_agreement, read_record, reproduce_cell, reproduce_rows
+from eval.reproduction.vectors import choose_images
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import load_dataset
 from lexvl_anserini.data.fetch import BEIR_ARCHIVES
@@ -41,7 +46,7 @@ from lexvl_plugins.bench.search import ratios_of
 from lexvl_plugins.bench.suite import Report
 
 ROOT = Path(__file__).parents[2]
-TABLES = published_tables()
+TABLES = load_published_tables()
 VDR, TINY = "jzhoubu/vdr-msmarco", "splade/ckpt_bert"
 
 # Of a collection in BEIR's layout: six documents and three topics, of words that the tiny tokenizer
@@ -94,39 +99,39 @@ def cells_of(text: str) -> dict[tuple[str, str], dict]:
 
 def test_means_and_sums_have_parts():
     mean = Quantity("text-to-text", "beir-12", "nDCG@10")
-    assert len(parts_of(mean)) == 12 and Quantity("text-to-text", "beir/nq/test", "nDCG@10") in parts_of(mean)
-    assert combined(mean, [0.2] * 6 + [0.4] * 6) == pytest.approx(0.3)
+    assert len(list_parts(mean)) == 12 and Quantity("text-to-text", "beir/nq/test", "nDCG@10") in list_parts(mean)
+    assert combine_parts(mean, [0.2] * 6 + [0.4] * 6) == pytest.approx(0.3)
     rsum = Quantity("captions", "coco/test", "rsum")
-    assert [str(part) for part in parts_of(rsum)] == [
+    assert [str(part) for part in list_parts(rsum)] == [
         f"{direction} coco/test R@{k}" for direction in ("text-to-image", "image-to-text") for k in (1, 5, 10)
     ]
-    assert combined(rsum, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]) == pytest.approx(2.1)
+    assert combine_parts(rsum, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]) == pytest.approx(2.1)
     alone = Quantity("text-to-text", "beir/nq/test", "nDCG@10")
-    assert parts_of(alone) == (alone,) and combined(alone, [0.25]) == 0.25
+    assert list_parts(alone) == (alone,) and combine_parts(alone, [0.25]) == 0.25
 
 
 def test_a_row_has_one_part_per_run():
-    [row] = rows_of(TABLES["vdr-table5"], "K=32")
+    [row] = list_rows(TABLES["vdr-table5"], "K=32")
     measured = {(part.task, part.data): part.measures for part in row.parts()}
     assert measured["text-to-image", "coco/test"] == ("R@1", "R@5", "R@10")
     assert len(measured) == 5 and row.is_ours
-    [mean] = [row for row in rows_of(TABLES["vdr-table3"]) if row.label == "VDR 5"]
+    [mean] = [row for row in list_rows(TABLES["vdr-table3"]) if row.label == "VDR 5"]
     assert len(list(mean.parts())) == 13, "twelve collections of the mean, and MS MARCO"
-    assert [row.label for row in rows_of(TABLES["vdr-table4"], "VDR k=*6*")] == ["VDR k=64", "VDR k=256", "VDR k=768"]
-    assert not any(row.is_ours for row in rows_of(TABLES["limit-table3"]))
-    assert all(row.is_ours for row in rows_of(TABLES["trec-runs-dl19"]))
+    assert [row.label for row in list_rows(TABLES["vdr-table4"], "VDR k=*6*")] == ["VDR k=64", "VDR k=256", "VDR k=768"]
+    assert not any(row.is_ours for row in list_rows(TABLES["limit-table3"]))
+    assert all(row.is_ours for row in list_rows(TABLES["trec-runs-dl19"]))
 
 
 def test_names_may_have_equals_signs():
     known = {"VDR k=32", "VDR k=3", "a/b"}
-    assert assignments(["VDR k=32=x=y", "a/b=c"], known, "--checkpoint") == {"VDR k=32": "x=y", "a/b": "c"}
+    assert parse_assignments(["VDR k=32=x=y", "a/b=c"], known, "--checkpoint") == {"VDR k=32": "x=y", "a/b": "c"}
     for wrong, message in (
         (["VDR=x"], "expected NAME=VALUE with a name of the selected tables: VDR k=3, VDR k=32, a/b"),
         (["a/b="], "no value after 'a/b'"),
         (["a/b=x", "a/b=y"], "two values for 'a/b'"),
     ):
         with pytest.raises(UsageError, match=message):
-            assignments(wrong, known, "--checkpoint")
+            parse_assignments(wrong, known, "--checkpoint")
 
 
 def part_of(system: PublishedSystem, data: str = "beir/scifact/test", task: str = "text-to-text") -> RowPart:
@@ -151,7 +156,7 @@ def test_weights_are_published_or_the_users(tmp_path):
     ):
         weights = weights_of(part_of(system), system, Workplace(tmp_path, checkpoints=given))
         assert weights.reference == reference
-        assert (remarks_on(weights, False), remarks_on(weights, True)) == (remarks, by_word)
+        assert (write_remarks(weights, False), write_remarks(weights, True)) == (remarks, by_word)
     assert weights_of(part_of(PublishedSystem("stair")), PublishedSystem("stair"), Workplace(tmp_path)) is None
 
 
@@ -160,20 +165,20 @@ def test_a_known_digest_is_a_published_checkpoint(tmp_path, monkeypatch):
     system = PublishedSystem("bertlex", "bert-base-uncased")
     place = Workplace(tmp_path, checkpoints={"bert-base-uncased": str(tmp_path)})
     weights = weights_of(part_of(system), system, place)
-    assert remarks_on(weights, False) == ("other weights", "")
+    assert write_remarks(weights, False) == ("other weights", "")
     digest = hashlib.sha256(b"weights").hexdigest()
     monkeypatch.setitem(DIGESTS, "bert-base-uncased", digest)
-    assert remarks_on(weights, False) == ("", "")
+    assert write_remarks(weights, False) == ("", "")
 
 
 def test_a_probe_of_a_set_without_splits_needs_the_users(tmp_path):
     """Three sets of STAIR's table 4 have no split for training; the plan names it, and class folders supply it."""
     place = Workplace(tmp_path / "out", data_dir=str(tmp_path), checkpoints={"STAIR": str(tmp_path)})
-    plan = plan_of(TABLES["stair-table4"], place)
+    plan = make_plan(TABLES["stair-table4"], place)
     needs = [need.name for need in plan.needs if need.name.endswith(", train")]
     assert needs == ["caltech101, train", "eurosat, train", "resisc45, train"]
     (tmp_path / "eurosat/train").mkdir(parents=True)
-    needs = {need.name: need.here for need in plan_of(TABLES["stair-table4"], place).needs}
+    needs = {need.name: need.here for need in make_plan(TABLES["stair-table4"], place).needs}
     assert needs["eurosat, train"] and not needs["resisc45, train"]
 
 
@@ -181,19 +186,24 @@ def test_ids_that_no_source_confirms_are_marked(bare):
     code, text, said = call("vdr-table4", "--dry-run")
     assert code == 0 and "jzhoubu/vdr-msmarco (unconfirmed)" in text, said
     assert "no source confirms the id, its authors publish vsearch/svdr-msmarco" in text
-    parts = [part for table in TABLES.values() for row in rows_of(table) for part in row.parts() if part.system]
+    parts = [part for table in TABLES.values() for row in list_rows(table) for part in row.parts() if part.system]
     used = {part.system.checkpoint_of(part.data) for part in parts}
     assert used & UNCONFIRMED.keys() == {VDR, "lsr42/d2s_flickr30k-blip-dense_q_reg_0.001_d_reg_0.001"}
 
 
 def test_rows_that_differ_in_their_queries_share_documents(tmp_path):
     place = Workplace(tmp_path)
-    rows = {row.label: row for row in rows_of(TABLES["vdr-table4"]) if row.system}
+    rows = {row.label: row for row in list_rows(TABLES["vdr-table4"]) if row.system}
     names = [prepare(next(row.parts()), place).names for row in rows.values()]
     assert {name.documents for name in names} == {"beir-msmarco-dev.vdr.vdr-msmarco"}
     assert len({name.run for name in names}) == 7
-    assert document_options("svdr", {"mode": "alpha"}) == {"mode": "alpha"}, "documents of svdr are bags by default"
-    assert document_options("vdr", {"mode": "beta", "topk": "8", "query_topk": "9"}) == {"mode": "beta", "topk": "8"}
+    assert select_document_options("svdr", {"mode": "alpha"}) == {"mode": "alpha"}, (
+        "documents of svdr are bags by default"
+    )
+    assert select_document_options("vdr", {"mode": "beta", "topk": "8", "query_topk": "9"}) == {
+        "mode": "beta",
+        "topk": "8",
+    }
     limited = prepare(next(rows["VDR k=32"].parts()), Workplace(tmp_path, limit=5)).names
     assert limited.run == "beir-msmarco-dev.first-5.vdr.vdr-msmarco.query_topk-32"
 
@@ -215,19 +225,21 @@ def cell(value: float, decimals: int = 1, unit: str = "%", quantity: str = "text
     ],
 )
 def test_verdicts_have_tolerances(value, tolerance, decimals, measured, same):
-    assert agrees(measured, cell(value, decimals), tolerance) is same
+    assert check_agreement(measured, cell(value, decimals), tolerance) is same
 
 
 def test_a_cell_in_percent_and_as_it_is():
     found = Finding({"nDCG@10": 0.4612}, 0.003)
-    assert reproduced(cell(46.0), [found])[7:10] == (pytest.approx(46.12), pytest.approx(0.12), "agrees")
-    assert reproduced(cell(0.4612, 4, "1"), [found])[7:10] == (0.4612, 0, "agrees")
-    assert reproduced(cell(0.457, 3, "1"), [found]).verdict == "differs"
-    assert reproduced(cell(46.0)._replace(tolerance=0.1), [found]).verdict == "differs", "a stated tolerance decides"
+    assert reproduce_cell(cell(46.0), [found])[7:10] == (pytest.approx(46.12), pytest.approx(0.12), "agrees")
+    assert reproduce_cell(cell(0.4612, 4, "1"), [found])[7:10] == (0.4612, 0, "agrees")
+    assert reproduce_cell(cell(0.457, 3, "1"), [found]).verdict == "differs"
+    assert reproduce_cell(cell(46.0)._replace(tolerance=0.1), [found]).verdict == "differs", (
+        "a stated tolerance decides"
+    )
     six = [Finding({"R@1": 0.1, "R@5": 0.2, "R@10": 0.3}, 0.001)] * 6
-    sums = [reproduced(cell(value, quantity="captions coco/test rsum"), six).verdict for value in (120.6, 120.7)]
+    sums = [reproduce_cell(cell(value, quantity="captions coco/test rsum"), six).verdict for value in (120.6, 120.7)]
     assert sums == ["agrees", "differs"], "a sum has the tolerance of its parts"
-    other = reproduced(cell(46.0), [found._replace(remark="other weights")])
+    other = reproduce_cell(cell(46.0), [found._replace(remark="other weights")])
     assert (other.verdict, other.reason) == ("not compared", "other weights")
 
 
@@ -236,11 +248,11 @@ def test_a_cell_in_percent_and_as_it_is():
 
 def test_a_part_of_a_collection_keeps_relevant_documents(tmp_path):
     whole = load_dataset(f"beir:{write_collection(tmp_path / 'six')}", escape_ids=True)
-    three = retrieval.limited(whole, 3)
+    three = retrieval.limit_dataset(whole, 3)
     assert [d.doc_id for d in three.documents()] == ["d2", "d3", "d4"]
     assert [t.query_id for t in three.topics()] == ["q1", "q2"]
     assert [tuple(q) for q in three.qrels()] == [("q1", "d2", 1), ("q1", "d4", 1), ("q2", "d3", 1)]
-    assert [d.doc_id for d in retrieval.limited(whole, 5).documents()] == ["d1", "d2", "d3", "d4", "d%205"]
+    assert [d.doc_id for d in retrieval.limit_dataset(whole, 5).documents()] == ["d1", "d2", "d3", "d4", "d%205"]
 
 
 def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
@@ -268,7 +280,7 @@ def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
     stored = {one.system: one for one in read_results(out / "results")}
     assert len(stored) == 7 and all(one.dataset == "beir/scifact/test" for one in stored.values())
 
-    monkeypatch.setattr(retrieval, "indexed", None)
+    monkeypatch.setattr(retrieval, "index_part", None)
     assert call(*line)[:2] == (0, text), "finished rows need no step"
     assert call(*line, "--strict")[0] == 1
 
@@ -276,7 +288,7 @@ def test_the_whole_line_and_again(data, golden, tmp_path, monkeypatch, caplog):
 def test_a_killed_line_goes_on(data, tmp_path, monkeypatch):
     line = ["bm25-beir", "--data-dir", data, "--output", tmp_path / "out"]
     with monkeypatch.context() as changed:
-        changed.setattr(retrieval, "searched", None)
+        changed.setattr(retrieval, "search_part", None)
         with pytest.raises(TypeError):
             call(*line)
     assert not list((tmp_path / "out").rglob("*.trec")) and not list((tmp_path / "out/parts").iterdir())
@@ -382,7 +394,7 @@ def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "33.3
     """The command reads tables of stated numbers."""
     (folder / "own.yaml").write_text(OWN.replace("{first}", first).replace("{ratios}", ratios))
     monkeypatch.setattr(
-        "eval.reproduce.published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
+        "eval.reproduce.load_published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
     )
 
 
@@ -419,7 +431,7 @@ def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
 def test_a_family_needs_what_it_trains_on(tmp_path, monkeypatch):
     (tmp_path / "own.yaml").write_text(OWN.replace("{first}", "1").replace("{ratios}", ">4 >2"))
     families = next(read_tables(tmp_path / "own.yaml"))
-    plan = plan_of(families, Workplace(tmp_path, data_dir=str(tmp_path)))
+    plan = make_plan(families, Workplace(tmp_path, data_dir=str(tmp_path)))
     assert [(need.name, need.here) for need in plan.needs] == [("coco/test", False)] and plan.runs == 2
     own_tables(tmp_path, monkeypatch)
     code, text, _ = call("own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--agreeing")
@@ -481,7 +493,7 @@ def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[s
     monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
     (folder / "two.yaml").write_text(TWO.replace("ORDER", ", ".join(f"{name}: '>4'" for name in order)))
     tables = {table.name: table for table in read_tables(folder / "two.yaml")}
-    monkeypatch.setattr("eval.reproduce.published_tables", lambda: tables)
+    monkeypatch.setattr("eval.reproduce.load_published_tables", lambda: tables)
 
 
 @pytest.mark.parametrize("order", [("good", "bad"), ("bad", "good")])
@@ -504,7 +516,9 @@ def test_a_system_that_fails_costs_its_own_cells(order, tmp_path, monkeypatch):
 
 def test_a_table_of_other_systems_has_empty_results(tmp_path):
     results = tmp_path / "cells.jsonl"
-    others = next(table for table in TABLES.values() if rows_of(table) and not any(r.is_ours for r in rows_of(table)))
+    others = next(
+        table for table in TABLES.values() if list_rows(table) and not any(r.is_ours for r in list_rows(table))
+    )
     assert call(others.name, "--output", tmp_path / "out", "--results", results)[0] == 0
     assert results.read_bytes() == b""
 
@@ -541,10 +555,10 @@ def test_images_are_classified(golden, tmp_path):
     cells = {cell["quantity"]: cell for cell in json.loads(text)}
     model = load_encoder("stair", str(weights), device="cpu", prompt="")
     found = load_labelled(str(things))
-    expected = accuracies("stair", found, class_ranks(model, found))[0].top_1
+    expected = measure_accuracies("stair", found, rank_images(model, found))[0].top_1
     assert cells["zero-shot cifar100 top-1"]["measured"] == pytest.approx(100 * expected)
     assert cells["linear-probe cifar100 top-1"]["measured"] == 100, "red and blue are easily told apart"
-    own = class_word_shares("stair", lexical_space(model, 32), found)[0]
+    own = measure_class_words("stair", build_lexical_space(model, 32), found)[0]
     assert cells["words cifar100 top-100"]["measured"] == pytest.approx(100 * own.top_100)
     assert cells["zero-shot imagenet top-1"]["reason"] == "missing: imagenet"
     assert cells["words cifar100 top-1"]["reason"] == "other weights"
@@ -552,8 +566,8 @@ def test_images_are_classified(golden, tmp_path):
 
 def test_some_images_are_of_all_classes(tmp_path):
     found = load_labelled(str(write_things(tmp_path / "things")))
-    assert some_of(found, 4).labels.tolist() == [0, 0, 1, 1]
-    assert some_of(found, None) is found and some_of(found, 10) is found
+    assert choose_images(found, 4).labels.tolist() == [0, 0, 1, 1]
+    assert choose_images(found, None) is found and choose_images(found, 10) is found
 
 
 # --- counts and published runs ----------------------------------------------------------------------------------------
@@ -593,7 +607,7 @@ def test_published_runs_come_out_to_the_last_digit(tmp_path):
     (tmp_path / "theirs/qrels.txt").write_text("q1 0 d1 1\n")
     (tmp_path / "theirs/one.txt").write_text("q1 Q0 d1 1 9 x\nq1 Q0 d2 2 9 x\n")
     place = Workplace(tmp_path / "out", data_dir=str(tmp_path))
-    one, other = reproduced_rows(rows_of(table), place)
+    one, other = reproduce_rows(list_rows(table), place)
     assert [(cell.published, round(cell.measured, 4), cell.verdict) for cell in one] == [
         (0.5, 0.5, "agrees"),
         (0.6309, 0.6309, "agrees"),
@@ -648,11 +662,11 @@ def test_the_weights_of_an_image_come_out(shared, golden, tmp_path):
     )
     [table] = read_tables(tmp_path / "paper.yaml")
     place = Workplace(tmp_path / "out", checkpoints={name: str(shared / "golden/d2s/ckpt")}, as_published=True)
-    [cells] = reproduced_rows(rows_of(table), place)
+    [cells] = reproduce_rows(list_rows(table), place)
     assert [(cell.verdict, cell.reason) for cell in cells] == [("agrees", "--as-published")] * 5 + [
         ("differs", "--as-published")
     ]
-    assert plan_of(table, place).runs == 6 and plan_of(TABLES["d2s-readme"], place).runs == 20
+    assert make_plan(table, place).runs == 6 and make_plan(TABLES["d2s-readme"], place).runs == 20
 
 
 # --- what is needed ---------------------------------------------------------------------------------------------------
@@ -667,7 +681,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def plans() -> list[TablePlan]:
-    return [plan_of(table, Workplace(Path("out"))) for table in TABLES.values()]
+    return [make_plan(table, Workplace(Path("out"))) for table in TABLES.values()]
 
 
 def test_every_table_has_a_plan(bare):
@@ -688,10 +702,10 @@ def test_every_table_has_a_plan(bare):
 
 
 def test_what_is_here_is_seen(data):
-    plan = plan_of(TABLES["bm25-beir"], Workplace(Path("out"), data_dir=str(data)))
+    plan = make_plan(TABLES["bm25-beir"], Workplace(Path("out"), data_dir=str(data)))
     assert {need.name: need.here for need in plan.needs} == {"beir/scifact/test": True, "beir/nfcorpus/test": False}
     given = Workplace(Path("out"), data_dir=str(data), checkpoints={VDR: "minilm"})
-    plan = plan_of(TABLES["vdr-table4"], given, "VDR k=32")
+    plan = make_plan(TABLES["vdr-table4"], given, "VDR k=32")
     assert (plan.needs[0].name, plan.needs[0].here, plan.cells) == ("minilm", True, 14)
 
 
@@ -699,12 +713,12 @@ def test_captions_without_images_are_not_all(tmp_path):
     (tmp_path / "coco").mkdir()
     image = {"filename": "a.png", "imgid": 1, "split": "test", "sentences": [{"raw": "a boat", "sentid": 1}]}
     (tmp_path / "coco/dataset_coco.json").write_text(json.dumps({"images": [image]}))
-    plan = plan_of(TABLES["clip-coco"], Workplace(Path("out"), data_dir=str(tmp_path)))
+    plan = make_plan(TABLES["clip-coco"], Workplace(Path("out"), data_dir=str(tmp_path)))
     assert [need.here for need in plan.needs if need.name == "coco/test"] == [False]
 
 
 def test_facts_cover_what_is_run():
-    parts = [part for table in TABLES.values() for row in rows_of(table) for part in row.parts() if part.system]
+    parts = [part for table in TABLES.values() for row in list_rows(table) for part in row.parts() if part.system]
     retrieved = [part for part in parts if part.task in ("text-to-text", "text-to-image", "image-to-text")]
     trained_on = {part.system.trained_on for part in retrieved if part.system.trained_on}
     assert {part.data for part in retrieved} | trained_on == {*COLLECTIONS, *PRIVATE}

@@ -15,8 +15,16 @@ from ranx import evaluate as ranx_evaluate
 from typer.testing import CliRunner, Result
 
 from eval import results, score, table
-from eval.measures.exchange import by_topic, frame, from_ranx_qrels, from_ranx_run, task_of, to_ranx_qrels, to_ranx_run
-from eval.measures.metrics import evaluate, means, ranx_metrics
+from eval.measures.exchange import (
+    find_task,
+    frame,
+    from_ranx_qrels,
+    from_ranx_run,
+    make_topic_frame,
+    to_ranx_qrels,
+    to_ranx_run,
+)
+from eval.measures.metrics import evaluate, load_ranx_metrics, means
 from eval.measures.result_files import LOG, machine, read_results
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import ArtefactError, DataError, UsageError
@@ -57,11 +65,11 @@ def test_a_frame_has_one_row_per_value():
 
 
 def test_systems_side_by_side():
-    wide = by_topic([*ROWS, *OTHER])
+    wide = make_topic_frame([*ROWS, *OTHER])
     assert list(wide.columns) == [("AP", "x.trec"), ("AP", "y.trec")]
     assert list(wide.index) == ["2", "1"] and wide[("AP", "x.trec")].tolist() == [0.5, 1.0]
     with pytest.raises(DataError, match="y.trec: no AP of a topic that another run has"):
-        by_topic([*ROWS, *OTHER[1:]])
+        make_topic_frame([*ROWS, *OTHER[1:]])
 
 
 def test_a_result_says_what_made_it():
@@ -151,10 +159,10 @@ def test_mteb():
 
 
 def test_tasks_of_mteb():
-    assert task_of("beir/cqadupstack/android/test") == ("CQADupstackAndroidRetrieval", "test")
-    assert task_of("beir/msmarco/dev") == ("MSMARCO", "dev")
-    assert task_of("flickr30k/test image-to-text") == ("Flickr30kI2TRetrieval", "test")
-    assert task_of("beir/limit/test") == ("beir-limit-test", "test")
+    assert find_task("beir/cqadupstack/android/test") == ("CQADupstackAndroidRetrieval", "test")
+    assert find_task("beir/msmarco/dev") == ("MSMARCO", "dev")
+    assert find_task("flickr30k/test image-to-text") == ("Flickr30kI2TRetrieval", "test")
+    assert find_task("beir/limit/test") == ("beir-limit-test", "test")
 
 
 # q1 ties b, a and c at 2; the ranks say b, c, a.
@@ -192,7 +200,7 @@ def test_both_measure_the_same():
 
 
 def test_ranx_has_one_copy_of_its_measures():
-    assert ranx_metrics() is metrics
+    assert load_ranx_metrics() is metrics
 
 
 def test_ranx_s_own_objects_are_read():

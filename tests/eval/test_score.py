@@ -17,7 +17,7 @@ import pyarrow
 import pytest
 
 from eval import beir, compare, demo, flickr8k, msmarco, score, table
-from eval.measures.averages import datasets_of
+from eval.measures.averages import list_datasets
 from eval.measures.inputs import JudgementSource, describe_run
 from eval.measures.measure_runs import measure_runs
 from lexvl_anserini.cli import run as run_command
@@ -163,7 +163,7 @@ def test_a_table_has_averages_or_refuses_them(toy: Path, call: Callable):
     code, _, err = call(table.command, "--run", "a.trec", "--average", "beir-12")
     assert code == 1 and "beir-12 is the mean of 12 datasets, and 12 have no value" in err
     assert call(table.command, "--run", "a.trec", "--average", "beir-21")[0] == 2
-    parts = datasets_of("cqadupstack")
+    parts = list_datasets("cqadupstack")
     for number in range(len(parts)):
         (toy / f"{number}.trec").write_text(RUN)
         data = toy / "beir" / f"toy{number}"

@@ -20,25 +20,25 @@ import lexvl_anserini.searching.shared_terms
 from eval.report import strips
 from eval.report.answers import (
     SIDE,
-    answered_corpus,
-    hits_of,
-    item_of,
+    make_item,
+    make_run_strips,
+    read_hits,
+    resolve_corpus,
     sample_queries,
     strips_of_queries,
-    strips_of_run,
     with_maps,
 )
 from eval.report.strips import (
     Cell,
     Item,
     Strip,
+    compute_layout,
+    convert_colours,
     draw_sheet,
-    fitted,
-    layout,
-    legend_of,
-    of_few_colours,
-    text_width,
-    wrapped,
+    fit_text,
+    measure_text,
+    wrap_text,
+    write_legend,
 )
 from eval.sheet import DEFAULT_HITS, command
 from lexvl_anserini.cli import make_app
@@ -81,7 +81,7 @@ def near(pixel: Any, colour: Any) -> bool:
 
 def test_a_sheet_is_as_wide_as_its_widest_strip():
     five, two = strip(*[cell()] * 5), strip(*[cell()] * 2)
-    sheet = layout([two, five], 5)
+    sheet = compute_layout([two, five], 5)
     # margins 24, the query 202, five times 256 and the gap of 14 before each
     assert sheet.width == 2 * 24 + 202 + 5 * (14 + 256)
     # picture 256, its name 40, five terms of 29, two lines of 24 of its own, and 36 to the next strip
@@ -95,14 +95,14 @@ def test_a_sheet_is_as_wide_as_its_widest_strip():
 
 def test_the_legend_says_what_the_sheet_has():
     plain, judged = [strip(cell(RED))], [strip(cell(RED)), strip(cell(BLUE, relevant=True))]
-    assert strips.legend_of(plain, maps=False) == strips.LEGEND
-    assert strips.legend_of(judged, maps=False) == strips.JUDGED + strips.LEGEND
-    assert strips.legend_of(plain, maps=True) == strips.LEGEND + strips.MAPPED
+    assert strips.write_legend(plain, maps=False) == strips.LEGEND
+    assert strips.write_legend(judged, maps=False) == strips.JUDGED + strips.LEGEND
+    assert strips.write_legend(plain, maps=True) == strips.LEGEND + strips.MAPPED
 
 
 def test_pictures_frames_and_bars_are_where_the_layout_says(tmp_path):
     shown = [strip(cell(RED), cell(BLUE, relevant=True)), strip(cell(BLUE))]
-    sheet = layout(shown, 2, strips.legend_of(shown, maps=False))
+    sheet = compute_layout(shown, 2, strips.write_legend(shown, maps=False))
     seen = drawn(tmp_path, *shown)
     assert seen.shape == (sheet.height, sheet.width, 3)
     middle = 24 + 128
@@ -142,13 +142,13 @@ def test_few_colours_keep_a_rare_one():
     picture[:4, :4] = (128, 0, 128)
     out = io.BytesIO()
     Image.fromarray(picture).save(out, "PNG")
-    few = np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue()))).convert("RGB")).astype(int)
+    few = np.asarray(Image.open(io.BytesIO(convert_colours(out.getvalue()))).convert("RGB")).astype(int)
     assert len(np.unique(few.reshape(-1, 3), axis=0)) <= 256
     assert np.abs(few[0, 0] - (128, 0, 128)).max() < 16
     photo = np.random.default_rng(3).integers(0, 255, (256, 256, 3), dtype=np.uint8)
     out = io.BytesIO()
     Image.fromarray(photo).save(out, "PNG")
-    assert (np.asarray(Image.open(io.BytesIO(of_few_colours(out.getvalue())))) == photo).all(), "photos keep theirs"
+    assert (np.asarray(Image.open(io.BytesIO(convert_colours(out.getvalue())))) == photo).all(), "photos keep theirs"
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -156,33 +156,33 @@ def test_few_colours_keep_a_rare_one():
 
 def test_lines_are_as_wide_as_they_may_be():
     text = "three small crimson vessels sail below a lighthouse on the ocean at dusk"
-    lines = wrapped(text, 200, 24, 20)
+    lines = wrap_text(text, 200, 24, 20)
     assert " ".join(lines) == text
-    assert all(text_width(line, 24) <= 200 for line in lines)
+    assert all(measure_text(line, 24) <= 200 for line in lines)
     for line, after in zip(lines, lines[1:], strict=False):
-        assert text_width(f"{line} {after.split()[0]}", 24) > 200
-    assert wrapped("", 200, 24, 3) == []
+        assert measure_text(f"{line} {after.split()[0]}", 24) > 200
+    assert wrap_text("", 200, 24, 3) == []
 
 
 def test_a_text_with_more_lines_ends_in_an_ellipsis():
     text = "one two three four five six seven eight nine ten eleven twelve"
-    whole = wrapped(text, 120, 24, 99)
-    cut = wrapped(text, 120, 24, 2)
+    whole = wrap_text(text, 120, 24, 99)
+    cut = wrap_text(text, 120, 24, 2)
     assert len(whole) > 2
     assert cut[0] == whole[0]
     assert cut[1].endswith("…") and cut[1].removesuffix("…") in whole[1]
-    assert text_width(cut[1], 24) <= 120
-    assert wrapped(text, 120, 24, len(whole)) == whole
-    assert wrapped(text, 120, 24, 0) == []
+    assert measure_text(cut[1], 24) <= 120
+    assert wrap_text(text, 120, 24, len(whole)) == whole
+    assert wrap_text(text, 120, 24, 0) == []
 
 
 def test_words_wider_than_a_line_go_on_in_the_next():
-    lines = wrapped("a " + "w" * 40 + " b", 100, 24, 99)
+    lines = wrap_text("a " + "w" * 40 + " b", 100, 24, 99)
     assert "".join(lines).replace(" ", "") == "a" + "w" * 40 + "b"
-    assert all(text_width(line, 24) <= 100 for line in lines)
-    assert wrapped("ww", 1, 24, 9) == ["w", "w"], "at least a letter a line"
-    cut = fitted("a very long name of a picture.png", 100, 17)
-    assert cut.endswith("…") and text_width(cut, 17) <= 100 and fitted("w", 1, 17) == "w"
+    assert all(measure_text(line, 24) <= 100 for line in lines)
+    assert wrap_text("ww", 1, 24, 9) == ["w", "w"], "at least a letter a line"
+    cut = fit_text("a very long name of a picture.png", 100, 17)
+    assert cut.endswith("…") and measure_text(cut, 17) <= 100 and fit_text("w", 1, 17) == "w"
 
 
 def test_letters_that_the_font_lacks_are_told_once(tmp_path, caplog):
@@ -194,7 +194,7 @@ def test_letters_that_the_font_lacks_are_told_once(tmp_path, caplog):
 def test_a_long_query_stays_in_its_strip(tmp_path):
     long = Item("q", Image.new("RGB", (9, 9), RED), "word " * 500)
     seen = drawn(tmp_path, strip(cell(), query=long), strip(cell()))
-    sheet = layout([strip(cell())], 2)
+    sheet = compute_layout([strip(cell())], 2)
     between = seen[sheet.top(0) + sheet.content + 4 : sheet.top(1) - strips.SPACE * 6 // 10 - 2, : strips.QUERY]
     assert (between == 255).all()
 
@@ -217,21 +217,21 @@ def test_topics_are_taken_evenly(tmp_path):
 
 def test_hits_of_topics_with_and_without(tmp_path):
     run = write_run_lines(tmp_path / "r", "q1 Q0 b 2 5 t", "q1 Q0 a 1 9 t", "q2 Q0 c 1 3 t")
-    found = hits_of(run, ["q1", "q3"])
+    found = read_hits(run, ["q1", "q3"])
     assert [d.doc_id for d in found["q1"]] == ["a", "b"]
     assert found["q3"] == []
     with pytest.raises(DataError, match="an MS MARCO run holds no scores, write it with --output-format trec"):
-        hits_of(write_run_lines(tmp_path / "three", "q1\ta\t1"), ["q1"])
+        read_hits(write_run_lines(tmp_path / "three", "q1\ta\t1"), ["q1"])
 
 
 def test_items(tmp_path):
     Image.new("RGB", (2, 2), RED).save(tmp_path / "a.png")
-    picture = item_of(Document("d", image=str(tmp_path / "a.png")))
+    picture = make_item(Document("d", image=str(tmp_path / "a.png")))
     assert picture.name == "a.png" and picture.image is not None
-    assert item_of(Document("d", title="T", text="x")) == Item("d", None, "T x")
-    assert item_of(Topic("q", "x")) == Item("q", None, "x")
+    assert make_item(Document("d", title="T", text="x")) == Item("d", None, "T x")
+    assert make_item(Topic("q", "x")) == Item("q", None, "x")
     with pytest.raises(DataError, match=r"none\.png: cannot be read"):
-        item_of(Document("d", image=str(tmp_path / "none.png")))
+        make_item(Document("d", image=str(tmp_path / "none.png")))
 
 
 def manifest_of(direction: str, split: str = "test") -> Manifest:
@@ -248,11 +248,11 @@ def manifest_of(direction: str, split: str = "test") -> Manifest:
 )
 def test_a_run_over_another_index_is_refused(tmp_path, monkeypatch, about, told):
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 a 1 9 t")
-    assert answered_corpus(run, about, None).direction == about.corpus.ref.direction, "without a manifest, the index's"
+    assert resolve_corpus(run, about, None).direction == about.corpus.ref.direction, "without a manifest, the index's"
     known = SimpleNamespace(corpus=CorpusRef("demo", "test", direction="text-to-image"))
     monkeypatch.setattr("eval.report.answers.describe_run", lambda path: known)
     with pytest.raises(UsageError, match=told):
-        answered_corpus(run, about, None)
+        resolve_corpus(run, about, None)
 
 
 # --- from an index --------------------------------------------------------------------------------------------------
@@ -285,17 +285,20 @@ DATASET = Dataset(
 
 def test_topics_hits_and_their_terms(tmp_path, index, caplog):
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 10 t", "q1 Q0 d2 2 3 t")
-    [first, second] = strips_of_run(DATASET, index, ToySheet(), run, ["q1", "q2"], DEFAULT_HITS)
+    [first, second] = make_run_strips(DATASET, index, ToySheet(), run, ["q1", "q2"], DEFAULT_HITS)
     assert [(c.item.name, c.score, c.relevant) for c in first.cells] == [("d1", 10.0, False), ("d2", 3.0, True)]
     assert first.cells[0].terms == (SharedTerm("dog", 1, 9, 9), SharedTerm("cat", 1, 1, 1))
     assert first.cells[1].own == ["Ein", "Boot,", "ein", "Hündchen", "—", "犬"]
     assert first.rank_note == "relevant at rank 2"
     assert second == Strip(Item("q2", None, "zebra"), (), "not among 0 hits")
     assert not caplog.records
-    [only] = strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 1)
+    [only] = make_run_strips(DATASET, index, ToySheet(), run, ["q1"], 1)
     assert len(only.cells) == 1 and only.rank_note == "relevant at rank 2", "also of a hit that is not shown"
     draw_sheet([first, second], tmp_path / "sheet.png", 5)
-    assert Image.open(tmp_path / "sheet.png").width == layout([first], 5, strips.legend_of([first], maps=False)).width
+    assert (
+        Image.open(tmp_path / "sheet.png").width
+        == compute_layout([first], 5, strips.write_legend([first], maps=False)).width
+    )
 
 
 def test_queries_that_were_typed(tmp_path, index):
@@ -319,7 +322,7 @@ def test_a_run_or_queries(index, given):
 
 def test_scores_of_another_index_are_told(tmp_path, index, caplog):
     run = write_run_lines(tmp_path / "r.trec", "q1 Q0 d1 1 99 t")
-    strips_of_run(DATASET, index, ToySheet(), run, ["q1"], 5)
+    make_run_strips(DATASET, index, ToySheet(), run, ["q1"], 5)
     assert "1 of 1 documents have another score there (d1: 99, here 10)" in caplog.text
 
 
@@ -333,7 +336,7 @@ def test_scores_of_another_index_are_told(tmp_path, index, caplog):
 def test_runs_of_another_data_set(tmp_path, index, line, asked, told):
     run = write_run_lines(tmp_path / "r.trec", line)
     with pytest.raises(DataError, match=told):
-        strips_of_run(DATASET, index, ToySheet(), run, [asked], 5)
+        make_run_strips(DATASET, index, ToySheet(), run, [asked], 5)
 
 
 def colours(grid=2):
@@ -392,7 +395,7 @@ def test_the_command_draws_maps(tmp_path):
         assert done.exit_code == 0, done.output
     plain, maps = (Image.open(sheet).convert("RGB") for sheet in sheets)
     strips = [Strip(Item("", None, ""), [hit(None, "boat")])]
-    assert maps.width == layout(strips, 5, legend_of(strips, maps=True)).width > plain.width
+    assert maps.width == compute_layout(strips, 5, write_legend(strips, maps=True)).width > plain.width
     left, top = 24 + 202 + 14, 24  # of the hit; its image fills the middle half of the square's height
     boxes = [np.asarray(sheet)[top + 70 : top + 180, left + 5 : left + 250] for sheet in (plain, maps)]
     assert saturation(boxes[1]).sum() < saturation(boxes[0]).sum()

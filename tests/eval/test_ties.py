@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from eval import beir, compare, demo, msmarco, score, table
 from eval.measures.inputs import RunCard, describe_run
-from eval.measures.measure_runs import common_ties
+from eval.measures.measure_runs import choose_ties
 from eval.measures.metrics import evaluate
 from eval.measures.significance import compare_runs
 from eval.measures.ties import find, relevant_of
@@ -102,11 +102,11 @@ def test_one_table_has_one_rule(caplog: pytest.LogCaptureFixture):
 
 def test_the_rule_of_some_runs():
     ours, theirs = RunCard(Path("a"), "a", ties="rank"), RunCard(Path("b"), "b")
-    assert (common_ties([ours, ours]), common_ties([theirs])) == ("rank", "trec_eval")
-    assert common_ties([ours, theirs], "rank") == "rank"
-    assert common_ties([ours, theirs]) == common_ties([theirs, ours]) == "trec_eval"
+    assert (choose_ties([ours, ours]), choose_ties([theirs])) == ("rank", "trec_eval")
+    assert choose_ties([ours, theirs], "rank") == "rank"
+    assert choose_ties([ours, theirs]) == choose_ties([theirs, ours]) == "trec_eval"
     with pytest.raises(UnknownName, match="did you mean 'trec_eval'"):
-        common_ties([ours], "trec-eval")
+        choose_ties([ours], "trec-eval")
 
 
 def test_every_format_names_the_rule():

@@ -19,7 +19,15 @@ from lexvl_anserini.data.dataset import data_root
 from lexvl_anserini.ground.errors import DataError
 from lexvl_anserini.ground.user_folders import expanded_path
 
-from .labelled import ImageClasses, Labelled, LabelledImages, class_folders, read_classes, read_labelled, with_numbers
+from .labelled import (
+    ImageClasses,
+    Labelled,
+    LabelledImages,
+    read_class_folders,
+    read_classes,
+    read_labelled,
+    resolve_labels,
+)
 
 CLASSES = Path(__file__).parent / "assets"
 
@@ -65,16 +73,16 @@ def load_labelled(
     if known not in CLASS_SETS:
         return read_labelled(expanded_path(name), classes)
     where = expanded_path(folder) if folder else data_root(data_dir) / known
-    images = _images_of(known, where, split)
-    return with_numbers(known, str(where), images, classes or classes_of(known), CLASS_SETS[known].per_class)
+    images = _read_images(known, where, split)
+    return resolve_labels(known, str(where), images, classes or read_class_set(known), CLASS_SETS[known].per_class)
 
 
-def classes_of(name: str) -> ImageClasses:
+def read_class_set(name: str) -> ImageClasses:
     """The classes of a set of `CLASS_SETS`."""
     return read_classes(CLASSES / f"{name}.json")
 
 
-def _images_of(name: str, where: Path, split: str) -> Iterator[Labelled]:
+def _read_images(name: str, where: Path, split: str) -> Iterator[Labelled]:
     """The images of a split."""
     row = CLASS_SETS[name]
     patterns = row.files.get(split, ())
@@ -83,7 +91,7 @@ def _images_of(name: str, where: Path, split: str) -> Iterator[Labelled]:
             return row.read(files, base, split)
     for folder in (where / part for part in SPLIT_FOLDERS[split]):
         if folder.is_dir():
-            return class_folders(folder)
+            return read_class_folders(folder)
     if not patterns:
         raise DataError(f"{name} has no split {split!r}; make a folder or a list of its images, and name that")
     raise DataError(
@@ -116,12 +124,12 @@ def read_lines(files: Sequence[Path], base: Path, split: str, line: str, image: 
 
 def read_folders(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelled]:
     """Images of one folder of class folders."""
-    return class_folders(files[0])
+    return read_class_folders(files[0])
 
 
 def read_sorted_folders(files: Sequence[Path], base: Path, split: str, count: int) -> Iterator[Labelled]:
     """Images of one folder of class folders whose names, in order, are those of the classes."""
-    folders = list(class_folders(files[0]))
+    folders = list(read_class_folders(files[0]))
     numbers = {label: number for number, label in enumerate(sorted({str(item.label) for item in folders}))}
     if len(numbers) != count:
         raise DataError(
@@ -145,7 +153,7 @@ def read_cifar(files: Sequence[Path], base: Path, split: str, labels: int) -> It
             yield Labelled(PIL.Image.fromarray(np.ascontiguousarray(planes.transpose(1, 2, 0))), int(row[labels - 1]))
 
 
-def _matlab(path: Path, *keys: str) -> list[Any]:
+def _read_matlab(path: Path, *keys: str) -> list[Any]:
     """Variables of a MATLAB file."""
     from scipy.io import loadmat
 
@@ -158,15 +166,15 @@ def _matlab(path: Path, *keys: str) -> list[Any]:
 
 def read_cars(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelled]:
     """Images of Stanford Cars: annotations with the file and the class, from 1, of each."""
-    [rows] = _matlab(files[0], "annotations")
+    [rows] = _read_matlab(files[0], "annotations")
     for row in np.atleast_1d(rows):
         yield Labelled(str(base / f"cars_{split}" / str(row["fname"])), int(row["class"]) - 1)
 
 
 def read_flowers(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelled]:
     """Images of Oxford Flowers: the numbers of a split's images, and the class, from 1, of every image."""
-    [labels] = _matlab(base / "imagelabels.mat", "labels")
-    for numbers in _matlab(files[0], *FLOWER_SPLITS[split]):
+    [labels] = _read_matlab(base / "imagelabels.mat", "labels")
+    for numbers in _read_matlab(files[0], *FLOWER_SPLITS[split]):
         for number in np.atleast_1d(numbers).tolist():
             yield Labelled(str(base / "jpg" / f"image_{number:05d}.jpg"), int(labels[number - 1]) - 1)
 
@@ -175,7 +183,7 @@ def read_svhn(files: Sequence[Path], base: Path, split: str) -> Iterator[Labelle
     """Images of SVHN's cropped digits, [32, 32, 3, n]; label 10 is the digit 0."""
     import PIL.Image
 
-    pixels, labels = _matlab(files[0], "X", "y")
+    pixels, labels = _read_matlab(files[0], "X", "y")
     for number, label in enumerate(np.atleast_1d(labels).tolist()):
         yield Labelled(PIL.Image.fromarray(np.ascontiguousarray(pixels[..., number])), int(label) % 10)
 

@@ -58,7 +58,7 @@ class ClassAccuracy(NamedTuple):
     top_5: float
 
 
-def class_vectors(
+def encode_classes(
     tower: Tower, prompts: Sequence[Sequence[str]], batch_size: int = 32, progress: Progress = silent
 ) -> Vectors:
     """One unit vector per class, from its prompts: CSR [C, V] of a lexical tower, float32 [C, D] of a dense one."""
@@ -75,7 +75,7 @@ def class_vectors(
     return sparse.vstack(means, format="csr") if sparse.issparse(means[0]) else np.concatenate(means)
 
 
-def ranks_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def rank_classes(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """The rank, from 1, of each row's own column, int64 [n]; of equal scores the first column comes first."""
     own = scores[np.arange(len(labels)), labels][:, None]
     earlier = np.arange(scores.shape[1]) < labels[:, None]
@@ -83,7 +83,7 @@ def ranks_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where(np.isneginf(own[:, 0]), NO_ANSWER, ranks)
 
 
-def similarities(images: Vectors, classes: Vectors) -> np.ndarray:
+def compute_similarities(images: Vectors, classes: Vectors) -> np.ndarray:
     """Inner products, [n, C]; of lexical vectors minus infinity where they share no term."""
     products = images @ classes.T
     if isinstance(products, np.ndarray):
@@ -92,7 +92,7 @@ def similarities(images: Vectors, classes: Vectors) -> np.ndarray:
     return np.where(dense > 0, dense, -np.inf)
 
 
-def in_pieces(
+def encode_pieces(
     model: Encoder, images: Sequence[Any], batch_size: int, progress: Progress = silent, on_error: OnError = FAIL
 ) -> Iterator[tuple[np.ndarray, Vectors]]:
     """Positions of images, int64 [n], with their vectors; skipped images are in no piece, and the log names some."""
@@ -108,7 +108,7 @@ def in_pieces(
         log.warning("%d of %d images cannot be read and do not count: %s", len(on_error.skipped), len(images), reasons)
 
 
-def class_ranks(
+def rank_images(
     model: Encoder,
     labelled: LabelledImages,
     batch_size: int = 32,
@@ -116,14 +116,14 @@ def class_ranks(
     on_error: OnError = FAIL,
 ) -> np.ndarray:
     """The rank, from 1, of each image's class among all classes, int64 [n]; 0 for skipped images."""
-    classes = class_vectors(model.query, labelled.classes.prompts(), batch_size, progress)
+    classes = encode_classes(model.query, labelled.classes.prompts(), batch_size, progress)
     ranks = np.zeros(len(labelled.images), dtype=np.int64)
-    for positions, vectors in in_pieces(model, labelled.images, batch_size, progress, on_error):
-        ranks[positions] = ranks_of(similarities(vectors, classes), labelled.labels[positions])
+    for positions, vectors in encode_pieces(model, labelled.images, batch_size, progress, on_error):
+        ranks[positions] = rank_classes(compute_similarities(vectors, classes), labelled.labels[positions])
     return ranks
 
 
-def accuracies(system: str, labelled: LabelledImages, ranks: np.ndarray) -> list[ClassAccuracy]:
+def measure_accuracies(system: str, labelled: LabelledImages, ranks: np.ndarray) -> list[ClassAccuracy]:
     """The shares over images and over classes, first the mean that papers print; skipped images (0) do not count."""
     counted = ranks > 0
     if not counted.any():
@@ -175,7 +175,7 @@ class WordSpace(NamedTuple):
     terms: Sequence[str] = ()
 
 
-def label_ranks(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndarray:
+def rank_words(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndarray:
     """The rank, from 1, of each image's label among the whole vocabulary, int64 [n].
 
     A label of several tokens has the largest of their weights. Terms of equal weight do not come before it.
@@ -188,7 +188,7 @@ def label_ranks(weights: np.ndarray, tokens: Sequence[Sequence[int]]) -> np.ndar
     return np.where(np.isneginf(own), NO_ANSWER, 1 + (weights > own[:, None]).sum(axis=1))
 
 
-def lexical_space(model: Encoder, batch_size: int) -> WordSpace:
+def build_lexical_space(model: Encoder, batch_size: int) -> WordSpace:
     """The terms of a lexical encoder."""
     from lexvl_anserini.encoders.parts.images.grounding import own_terms
 
@@ -201,7 +201,7 @@ def lexical_space(model: Encoder, batch_size: int) -> WordSpace:
     return WordSpace(weights, partial(own_terms, model), tower.vocabulary.terms)
 
 
-def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
+def build_dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
     """The words of a tokenizer, encoded as texts by a dense encoder; a piece `##ing` is the text `ing`."""
     from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
     from lexvl_anserini.encoders.parts.tokens import columns_from, first_word_id, load_tokenizer, whole_encodings
@@ -220,14 +220,14 @@ def dense_space(model: Encoder, vocabulary: str, batch_size: int, progress: Prog
     return WordSpace(weights, words, tuple(columns.vocabulary))
 
 
-def word_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
+def build_word_space(model: Encoder, vocabulary: str, batch_size: int, progress: Progress = silent) -> WordSpace:
     """The terms of a lexical encoder, or the words of a vocabulary by a dense one."""
     if model.kind == "impact":
-        return lexical_space(model, batch_size)
-    return dense_space(model, vocabulary, batch_size, progress)
+        return build_lexical_space(model, batch_size)
+    return build_dense_space(model, vocabulary, batch_size, progress)
 
 
-def class_word_shares(
+def measure_class_words(
     name: str, space: WordSpace, labelled: LabelledImages, progress: Progress = silent
 ) -> list[ClassWordShares]:
     """The rows of a model and of its mean over all images."""
@@ -237,10 +237,10 @@ def class_word_shares(
     own, ranks, total = [tokens[label] for label in labelled.labels], [], np.zeros(1)
     for start in range(0, len(labelled.images), WEIGHTED_AT_ONCE):
         weights = space.weights(labelled.images[start : start + WEIGHTED_AT_ONCE])
-        ranks.append(label_ranks(weights, own[start : start + WEIGHTED_AT_ONCE]))
+        ranks.append(rank_words(weights, own[start : start + WEIGHTED_AT_ONCE]))
         total = total + np.where(np.isneginf(weights), 0, weights).sum(axis=0, dtype=np.float64)
         progress(len(weights))
-    of_classes = label_ranks(np.tile(np.where(total == 0, -np.inf, total), (len(tokens), 1)), tokens)
+    of_classes = rank_words(np.tile(np.where(total == 0, -np.inf, total), (len(tokens), 1)), tokens)
     return [
         ClassWordShares(ranking, labelled.name, len(own), len(tokens), *(float((of <= k).mean()) for k in WORD_CUTS))
         for ranking, of in ((name, np.concatenate(ranks)), ("mean of the images", of_classes[labelled.labels]))

@@ -65,12 +65,12 @@ class LabelledImages(NamedTuple):
 
 def read_labelled(where: Path, classes: ImageClasses | None = None) -> LabelledImages:
     """Reads a folder (or tar) of class folders, or a list of images."""
-    labelled = list(read_list(where) if where.suffix.lower() in LISTS else class_folders(where))
+    labelled = list(read_list(where) if where.suffix.lower() in LISTS else read_class_folders(where))
     classes = classes or ImageClasses.of_folders(sorted({str(item.label) for item in labelled}))
-    return with_numbers(where.stem, str(where), labelled, classes)
+    return resolve_labels(where.stem, str(where), labelled, classes)
 
 
-def with_numbers(
+def resolve_labels(
     name: str, where: str, items: Iterable[Labelled], classes: ImageClasses, per_class: bool = False
 ) -> LabelledImages:
     """Images with the numbers of their classes."""
@@ -81,7 +81,7 @@ def with_numbers(
     unknown = Counter(item.label for item in items if numbers[item.label] is None)
     if unknown:
         [(label, count), *_] = unknown.most_common(1)
-        near = get_close_matches(folded(str(label)), map(folded, classes.labels), n=1, cutoff=0.5)
+        near = get_close_matches(fold_label(str(label)), map(fold_label, classes.labels), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise DataError(
             f"{where}: {unknown.total():,} images of {len(unknown)} classes that are not among the {len(classes)} "
@@ -91,7 +91,7 @@ def with_numbers(
     return LabelledImages(name, [item.image for item in items], labels, classes, per_class)
 
 
-def class_folders(where: Path) -> Iterator[Labelled]:
+def read_class_folders(where: Path) -> Iterator[Labelled]:
     """Streams the images below a folder or in a tar; the first folder of an image's path is its class."""
     classes = set()
     for document in load_pictures(CorpusRef(f"folder:{where}", escape_ids=True)).documents():
@@ -182,16 +182,16 @@ class ImageClasses:
         """Folded label -> class."""
         number_of: dict[str, int] = {}
         for number, label in enumerate(self.labels):
-            if number_of.setdefault(folded(label), number) != number:
+            if number_of.setdefault(fold_label(label), number) != number:
                 raise DataError(
-                    f"classes {number_of[folded(label)] + 1} and {number + 1} have the same label {label!r}"
+                    f"classes {number_of[fold_label(label)] + 1} and {number + 1} have the same label {label!r}"
                 )
         return number_of
 
     def number_of(self, label: str | int) -> int | None:
         """The class of a label; None if there is none."""
         if isinstance(label, str):
-            return self.numbers.get(folded(label))
+            return self.numbers.get(fold_label(label))
         return label if 0 <= label < len(self) else None
 
     def prompts(self) -> list[list[str]]:
@@ -201,7 +201,7 @@ class ImageClasses:
         ]
 
 
-def folded(label: str) -> str:
+def fold_label(label: str) -> str:
     """A label for comparison: lower case, and a blank for whatever is neither letter nor digit.
 
     >>> folded("apartment_building/outdoor")
@@ -221,10 +221,10 @@ def read_classes(path: Path) -> ImageClasses:
         raise DataError(f"{path}: key {strange[0]!r}, expected {' and '.join(KEYS)}")
     classes = content.get("classes")
     if isinstance(classes, list):
-        names = [_names(path, name) for name in classes]
+        names = [_read_names(path, name) for name in classes]
         labels = [own[0] for own in names]
     elif isinstance(classes, dict):
-        labels, names = list(classes), [_names(path, name) for name in classes.values()]
+        labels, names = list(classes), [_read_names(path, name) for name in classes.values()]
     else:
         raise DataError(f"{path}: no list or object `classes`")
     if not labels:
@@ -235,7 +235,7 @@ def read_classes(path: Path) -> ImageClasses:
     return ImageClasses(tuple(labels), tuple(names)).with_templates(templates)
 
 
-def _names(path: Path, entry: Any) -> tuple[str, ...]:
+def _read_names(path: Path, entry: Any) -> tuple[str, ...]:
     """The names of one class."""
     names = entry if isinstance(entry, list) else [entry]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
