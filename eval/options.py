@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CUTS = (1, 5, 10, 20, 100, 1000)
 
 
-def list_measures() -> list[str]:
+def measure_names() -> list[str]:
     """What the shell completes after --measure: every measure with the usual cuts, and without one where it may be."""
     whole = [name for name, measure in MEASURES.items() if not measure.needs_cut]
     return [*whole, *(f"{name}@{cut}" for name in MEASURES for cut in CUTS)]
@@ -58,7 +58,7 @@ Measures = Annotated[
         "--measure",
         help="nDCG@k, RR@k, Recall@k, HitRate@k, AP@k, P@k, AP(rel=2)@k; trec_eval's and ir_measures' names too; "
         "repeat for several.",
-        autocompletion=list_measures,
+        autocompletion=measure_names,
     ),
 ]
 Labels = Annotated[

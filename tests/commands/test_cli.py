@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import lexvl_anserini
 from eval.measures.names import parse_measure
-from eval.options import list_measures
+from eval.options import measure_names
 from lexvl_anserini import cli
 from lexvl_anserini.cli import SECTIONS, Command, expanded, guarded, make_app, quiet_libraries
 from lexvl_anserini.encoders.cards import CARDS
@@ -258,7 +258,7 @@ def test_completed_names_are_names() -> None:
     offered = {name for name in cli.corpus_names() if "/" not in name}
     assert offered == {f"{family}:" if row.has_path else family for family, row in CORPORA.items()}
     assert {"coco", "demo", "folder:"} <= offered
-    assert len({str(parse_measure(name)) for name in list_measures()}) == len(list_measures())
+    assert len({str(parse_measure(name)) for name in measure_names()}) == len(measure_names())
 
 
 def test_no_room_for_standard_output_is_one_line(capsys):

@@ -25,11 +25,11 @@ from eval.analyses.classes.labelled import ImageClasses, LabelledImages
 from eval.analyses.interpretability import (
     NamedWords,
     collect_caption_words,
+    collect_words,
     command,
     compare_rankings,
     find_frequent_words,
     take_first_terms,
-    words_of,
 )
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.data.dataset import Dataset
@@ -64,10 +64,10 @@ def documents(vectors=VECTORS):
 
 
 def test_words_are_letters_in_lower_case_without_function_words():
-    assert words_of("A man's dog, 2 dogs on the SAND; skate-board über") == frozenset(
+    assert collect_words("A man's dog, 2 dogs on the SAND; skate-board über") == frozenset(
         ["man", "dog", "dogs", "sand", "skate", "board", "über"]
     )
-    assert words_of("") == words_of("the of 3 !") == frozenset()
+    assert collect_words("") == collect_words("the of 3 !") == frozenset()
 
 
 def test_the_words_of_all_relevant_captions():
