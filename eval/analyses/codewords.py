@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from lexvl_anserini.cli import DataDir, Style, Verbose, corpus_names, expanded, print_rows, progress_bar, run
+from lexvl_anserini.cli import DataDir, Style, Verbose, corpus_names, expanded, print_rows, run
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.progress import Progress, silent
+from lexvl_anserini.ground.progress import Progress, progress_bar, silent
 from lexvl_anserini.ground.records import Document
 
 from .. import options
@@ -79,7 +79,7 @@ def build_term_strips(
     model: Encoder, dataset: Dataset, terms: Sequence[str], images: int, progress: Progress = silent
 ) -> list[Strip]:
     """One strip per term: its first tokens, and the images where it is strongest, with their maps."""
-    from lexvl_anserini.encoders.parts.images.grounding import image_side, overlay, patch_logits
+    from lexvl_anserini.encoders.parts.images.grounding import compute_patch_logits, image_side, overlay
 
     dims, tower = find_dimensions(model, terms), image_side(model)
     documents = list(islice((document for document in dataset.documents() if document.image), images))
@@ -88,7 +88,7 @@ def build_term_strips(
     heaviest: list[list[tuple[float, int, np.ndarray]]] = [[] for _ in dims]
     for start in range(0, len(documents), IMAGES_AT_ONCE):
         piece = [tower.read(document) for document in documents[start : start + IMAGES_AT_ONCE]]
-        maps = patch_logits(tower, piece, dims)  # [n, grid, grid, terms]
+        maps = compute_patch_logits(tower, piece, dims)  # [n, grid, grid, terms]
         for column, best in enumerate(heaviest):
             values = maps[..., column].max(axis=(1, 2))
             best.extend((float(value), start + n, maps[n, ..., column]) for n, value in enumerate(values))
@@ -124,11 +124,11 @@ def collect_captions(dataset: Dataset, documents: Iterable[Document]) -> list[st
 
 def find_strongest_tokens(model: Encoder, texts: Sequence[str], dims: Sequence[int]) -> list[list[str]]:
     """Per dimension, the tokens of the texts with its largest values, each token once."""
-    from lexvl_anserini.encoders.parts.images.grounding import token_logits
+    from lexvl_anserini.encoders.parts.images.grounding import compute_token_logits
 
     best: list[dict[str, float]] = [{} for _ in dims]
     for start in range(0, len(texts), TEXTS_AT_ONCE):
-        for token, values in token_logits(model, texts[start : start + TEXTS_AT_ONCE], dims):
+        for token, values in compute_token_logits(model, texts[start : start + TEXTS_AT_ONCE], dims):
             for own, value in zip(best, values.tolist(), strict=True):
                 if value > own.get(token, -np.inf):
                     own[token] = value

@@ -26,11 +26,11 @@ from lexvl_anserini.cli import (
     parse_settings,
     run,
 )
-from lexvl_anserini.encoders.cards import default_encoder, direction_option, natural_direction
+from lexvl_anserini.encoders.cards import choose_encoder, choose_natural_direction, make_direction_option
 from lexvl_anserini.encoders.encoder import as_lexical
 from lexvl_anserini.ground.manifest import expect_lexical
 from lexvl_anserini.ground.records import Qrel, ScoredDoc
-from lexvl_anserini.runs.order import top_positions
+from lexvl_anserini.runs.order import select_top_positions
 
 from .. import options
 from ..measures.metrics import evaluate, means, measure_overlap
@@ -95,9 +95,9 @@ def command(
     from lexvl_anserini.ground.quantise import Quantiser
 
     quantisers = {b: Quantiser.named(quantiser, b, query_bits, scale, percentile) for b in bits}
-    dataset = load_dataset(corpus, split, data_dir, direction=natural_direction(encoder, direction))
-    name, default_checkpoint = default_encoder(corpus, dataset.direction, encoder)
-    encoder_options = direction_option(name, dataset.direction) | parse_settings(settings or ())
+    dataset = load_dataset(corpus, split, data_dir, direction=choose_natural_direction(encoder, direction))
+    name, default_checkpoint = choose_encoder(corpus, dataset.direction, encoder)
+    encoder_options = make_direction_option(name, dataset.direction) | parse_settings(settings or ())
     model = load_encoder(name, checkpoint or default_checkpoint, device=device, **encoder_options)
     losses = measure_losses(dataset, model, quantisers.values(), measure, batch_size)
     rows: list[dict[str, Any]] = [
@@ -187,7 +187,7 @@ def search_exactly(
     for start in range(0, len(query_ids), step):
         block = (queries[start : start + step].astype(exact) @ terms).toarray()  # [step, N]
         for query_id, scores in zip(query_ids[start : start + step], block, strict=True):
-            for rank, place in enumerate(top_positions(scores, k), 1):
+            for rank, place in enumerate(select_top_positions(scores, k), 1):
                 yield ScoredDoc(query_id, doc_ids[order[place]], rank, scores[place].item())
 
 

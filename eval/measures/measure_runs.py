@@ -21,7 +21,7 @@ import numpy as np
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import CorpusRef
 from lexvl_anserini.ground.records import Measurement, Qrel
-from lexvl_anserini.runs.columns import over_run
+from lexvl_anserini.runs.columns import map_run
 from lexvl_anserini.runs.trec import lists_of
 
 from .inputs import Judgements, JudgementSource, RunCard, choose_source, read_judgements
@@ -79,7 +79,7 @@ def measure_runs(
         how = MeasuringRules(chosen_ties, next(removal for removal in removals if removal is not None))
         relevant = relevant_of(judgements(judged.qrels, judged.label))
         check_levels(relevant, parsed, judged.label)
-        places = over_run(card.path, partial(find, relevant=relevant, remove_query=how.remove_query))
+        places = map_run(card.path, partial(find, relevant=relevant, remove_query=how.remove_query))
         rows = measure(places, relevant, parsed, how, str(card.path), judged.label)
         report_unjudged(card.path, judged, places, relevant, how)
         if results:
@@ -103,7 +103,7 @@ def report_unjudged(path: Path, judged: Judgements, found: Found, relevant: Rele
     levels = {
         query_id: dict.fromkeys(documents, 1) for query_id, documents in judgements(judged.qrels, judged.label).items()
     }
-    of_first = share(over_run(path, partial(find, relevant=relevant_of(levels), remove_query=rules.remove_query)))
+    of_first = share(map_run(path, partial(find, relevant=relevant_of(levels), remove_query=rules.remove_query)))
     if of_first >= FEW_JUDGED:
         return
     log.warning(

@@ -17,7 +17,7 @@ import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UnknownName
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.runs.columns import Hits, distinct, fingerprints, hits_of, text_array
+from lexvl_anserini.runs.columns import Hits, build_text_array, distinct, fingerprints, hits_of
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ def _find_relevant_lines(hits: Hits, relevant: Relevant, judged: np.ndarray) -> 
     """The lines with relevant documents, and the numbers of these: both [m]."""
     nothing = np.zeros(0, np.int64)
     numbers = [relevant.numbers[number] if number >= 0 else {} for number in judged.tolist()]
-    texts = text_array([doc_id for topic in numbers for doc_id in topic])
+    texts = build_text_array([doc_id for topic in numbers for doc_id in topic])
     prints = np.sort(fingerprints(texts, np.repeat(np.arange(len(numbers)), list(map(len, numbers)))))
     if not len(prints):
         return nothing, nothing

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_anserini.ground.manifest import CorpusRef, Manifest
+from lexvl_anserini.ground.manifest import CorpusRef, Manifest, read_run_manifest
 from lexvl_anserini.ground.records import Document, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import read_run_manifest
-from lexvl_anserini.queries.query_source import typed_topic
+from lexvl_anserini.queries.query_source import build_typed_topic
 from lexvl_anserini.runs.order import RankedList
-from lexvl_anserini.runs.trec import in_rank_order, read_run
+from lexvl_anserini.runs.trec import read_run, sort_by_rank
 from lexvl_anserini.searching.index import Index
 from lexvl_anserini.searching.shared_terms import Explanation, encoded, explain, warn_of_other_scores, with_cuts
 
@@ -64,7 +63,7 @@ def read_hits(run_path: Path, query_ids: Sequence[str]) -> dict[str, RankedList]
     for document in read_run(run_path):
         if document.query_id in hits:
             hits[document.query_id].append(document)
-    return {query_id: in_rank_order(documents) for query_id, documents in hits.items()}
+    return {query_id: sort_by_rank(documents) for query_id, documents in hits.items()}
 
 
 def describe_first_relevant(listed: Sequence[ScoredDoc], relevant: Collection[str]) -> str:
@@ -113,7 +112,7 @@ class TypedAnswer(NamedTuple):
 
 def strips_of_queries(dataset: Dataset, index: Index, model: Encoder, texts: Sequence[str], hits: int) -> list[Strip]:
     """Typed queries with their first hits, none of which is known to be relevant."""
-    queries = [encoded(typed_topic(text, None), model, index.manifest) for text in texts]
+    queries = [encoded(build_typed_topic(text, None), model, index.manifest) for text in texts]
     answers = [TypedAnswer(text, explain(index, query, None, hits)) for text, query in zip(texts, queries, strict=True)]
     return strips_of_answers(dataset, index, model, answers)
 
@@ -179,12 +178,12 @@ def with_maps(strips: Sequence[Strip], model: Encoder) -> list[Strip]:
 
 def with_map(cell: Cell, tower: ImageTower) -> Cell:
     """A hit with the map of its shared terms; a hit that shares none is pale."""
-    from lexvl_anserini.encoders.parts.images.grounding import contributions, overlay
+    from lexvl_anserini.encoders.parts.images.grounding import compute_contributions, overlay
 
     if cell.item.image is None:
         return cell
     weights = {term.term: term.weight for term in cell.terms}
-    grid = contributions(tower, cell.item.image, weights) if weights else np.zeros((1, 1))
+    grid = compute_contributions(tower, cell.item.image, weights) if weights else np.zeros((1, 1))
     small = cell.item.image.copy()
     small.thumbnail((SIDE, SIDE))
     return cell._replace(item=cell.item._replace(image=overlay(small, tower.pixels.region(small.size), grid)))

@@ -10,16 +10,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lexvl_anserini.data.corpora.beir import find_beir
-from lexvl_anserini.data.dataset import data_root, dataset_of
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES, find_beir
+from lexvl_anserini.data.dataset import data_root, load_reference
 from lexvl_anserini.encoders.cards import CARDS, PACKAGED
-from lexvl_anserini.encoders.checkpoints.filenames import WEIGHT_SUFFIXES, model_files
-from lexvl_anserini.encoders.checkpoints.hub import cached, content_sha256, names_in
+from lexvl_anserini.encoders.checkpoints.find import (
+    WEIGHT_SUFFIXES,
+    compute_sha256,
+    find_cached,
+    list_model_files,
+    list_names,
+)
 from lexvl_anserini.ground.errors import LexvlError
-from lexvl_anserini.ground.installed import package_folder
+from lexvl_anserini.ground.machine import expand_path, find_package
 from lexvl_anserini.ground.manifest import CorpusRef
-from lexvl_anserini.ground.user_folders import expanded_path
 
 from ..analyses.classes.class_sets import CLASS_SETS
 from ..measures.result_files import make_slug
@@ -196,11 +199,11 @@ def write_remarks(weights: Weights, as_published: bool) -> tuple[str, str]:
 
 def is_published(place: str, name: str) -> bool:
     """True for a folder or file whose weights have the known digest of a published checkpoint."""
-    path = expanded_path(place)
+    path = expand_path(place)
     if name not in DIGESTS or not path.exists():
         return False
-    files = [path] if path.is_file() else [path / name for name in model_files(names_in(path), True)]
-    return DIGESTS[name] in {content_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
+    files = [path] if path.is_file() else [path / name for name in list_model_files(list_names(path), True)]
+    return DIGESTS[name] in {compute_sha256(file) for file in files if file.suffix in WEIGHT_SUFFIXES}
 
 
 def needed_weights(part: RowPart, place: Workplace) -> list[Need]:
@@ -226,7 +229,7 @@ def describe_checkpoint(reference: str) -> Need:
     """Whether a checkpoint is on this machine, without asking the hub."""
     if reference in PACKAGED:
         packaged = PACKAGED[reference]
-        here = package_folder(packaged.module) is not None
+        here = find_package(packaged.module) is not None
         source = f"pip: the extra [{packaged.extra}]" if packaged.extra else "the package"
         return Need("weights", reference, here, source)
     if is_place(reference):
@@ -235,15 +238,15 @@ def describe_checkpoint(reference: str) -> Need:
         origin = FILES.get(reference, "no such file or folder")
         return Need("weights", reference, False, f"{origin}; --checkpoint '{reference}'=FILE names it")
     name, _, revision = reference.partition("@")
-    folder = cached(name, revision or None)
-    here = folder is not None and bool(model_files(names_in(folder), True))
+    folder = find_cached(name, revision or None)
+    here = folder is not None and bool(list_model_files(list_names(folder), True))
     origin = f"{HUB}; no source confirms the id, {UNCONFIRMED[name]}" if name in UNCONFIRMED else HUB
     return Need("weights", reference, here, origin, fetchable=True)
 
 
 def is_place(reference: str) -> bool:
     """True for a folder or file that exists."""
-    return expanded_path(reference).exists()
+    return expand_path(reference).exists()
 
 
 def is_file_name(reference: str) -> bool:
@@ -298,7 +301,7 @@ def list_completeness_needs(part: RowPart, place: Workplace) -> list[Need]:
 
 def find_picture(system: PublishedSystem, folder: str) -> Path | None:
     """The picture of an item in the user's folder: the file with its name and any suffix; None if it is not there."""
-    return next((path for path in sorted(expanded_path(folder).glob("*")) if path.stem == system.item), None)
+    return next((path for path in sorted(expand_path(folder).glob("*")) if path.stem == system.item), None)
 
 
 def needed_corpus(part: RowPart, place: Workplace) -> Need:
@@ -313,7 +316,7 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
         return Need("data", f"vectors of {part.data}", False, origin, public=False)
     if ref.name.startswith(STORED):
         where = ref.name.removeprefix(STORED).partition(",")[0]
-        here = expanded_path(where).is_dir()
+        here = expand_path(where).is_dir()
         return Need("data", ref.name, here, HUB, fetchable=not where.startswith(("/", ".", "~")))
     if ref.name.startswith("beir/"):
         name = ref.name.removeprefix("beir/")
@@ -328,7 +331,7 @@ def needed_corpus(part: RowPart, place: Workplace) -> Need:
 def check_readable(ref: CorpusRef) -> bool:
     """True if the first document and the first topic of a corpus are here; either may be an image."""
     try:
-        dataset = dataset_of(ref)
+        dataset = load_reference(ref)
         return all(next(stream(), None) is not None for stream in (dataset.documents, dataset.topics))
     except LexvlError:
         return False
@@ -355,7 +358,7 @@ def list_classification_needs(part: RowPart, place: Workplace) -> list[Need]:
     """The weights and the images of a part; a linear probe needs a split for training, which not every set has."""
     name = place.corpora.get(part.data, part.data)
     where = Path(name.partition(":")[2] or name) if part.data in place.corpora else data_root(place.data_dir) / name
-    where = expanded_path(where)
+    where = expand_path(where)
     needs = [*needed_weights(part, place), Need("data", name, where.exists(), ARCHIVE)]
     if part.task == "linear-probe" and "train" not in CLASS_SETS[part.data].files:
         how = "its authors fix no split; class folders in `train` and `test` of its folder are yours"

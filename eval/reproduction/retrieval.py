@@ -20,16 +20,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.data.dataset import Dataset, data_root, dataset_of
-from lexvl_anserini.encoders.cards import direction_option
-from lexvl_anserini.encoders.checkpoints.find import find_checkpoint
-from lexvl_anserini.encoders.loading import digest_of, load_encoder, other_parts
-from lexvl_anserini.ground.claims import same_request
+from lexvl_anserini.data.dataset import Dataset, data_root, load_reference
+from lexvl_anserini.encoders.cards import make_direction_option
+from lexvl_anserini.encoders.checkpoints.find import combine_digests, find_checkpoint, find_parts
+from lexvl_anserini.encoders.loading import load_encoder
+from lexvl_anserini.ground.claims import compare_requests
 from lexvl_anserini.ground.errors import CheckpointError
 from lexvl_anserini.ground.files import atomic_write, disk_errors, exclusive, make_folder, read_json, write_json
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import RunManifest, read_manifest
 from lexvl_anserini.ground.records import Document, Qrel, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.queries.query_source import TopicSource
 from lexvl_anserini.runs.trec import DEFAULT_HITS, ensure_run, lists_of, write_run
 from lexvl_anserini.searching.building import build_index
@@ -126,7 +125,7 @@ def choose_order(part: RowPart) -> str | None:
 
 def dataset_for(part: RowPart, work: Prepared, place: Workplace) -> Dataset:
     """The collection of a part, with as many documents as are encoded."""
-    dataset, limit = dataset_of(work.corpus), find_limit(part, place)
+    dataset, limit = load_reference(work.corpus), find_limit(part, place)
     return limit_dataset(dataset, limit) if limit else dataset
 
 
@@ -137,7 +136,7 @@ def encoded(work: Prepared, dataset: Dataset, place: Workplace) -> Path:
 
     name, options = work.system.encoder, select_document_options(work.system.encoder, work.weights.options)
     model = load_encoder(
-        name, work.weights.reference, device=place.device, **direction_option(name, dataset.direction), **options
+        name, work.weights.reference, device=place.device, **make_direction_option(name, dataset.direction), **options
     )
     shards, layout = place.output / "impacts" / work.names.documents, Layout("parquet", SHARD_SIZE)
     with place.bars(f"encode {shards.name}", None, "documents") as progress:
@@ -160,7 +159,7 @@ def search_part(index: Index, work: Prepared, dataset: Dataset, place: Workplace
     search = IndexSearch(
         index, EncoderChanges(options=changes, device=place.device), SearchSettings(batch_size=place.batch_size)
     )
-    source = TopicSource.of(dataset)
+    source = TopicSource.take_dataset(dataset)
     hits = DEFAULT_HITS if dataset.direction == "text-to-text" else CAPTION_HITS
     run = place.output / "runs" / f"{work.names.run}{'.found' if work.system.rerank else ''}.trec"
     request = search.run_manifest(source, hits, source.remove_query, strict_scores=False, output_format="trec")
@@ -177,7 +176,7 @@ def rerank_part(found: Path, work: Prepared, dataset: Dataset, place: Workplace)
     """The run with the first documents of each list scored again by the complete vectors."""
     manifest = manifest_of_run(found)
     model = reranking_encoder(manifest, None, None, place.device, {})
-    request = reranked_manifest(found, TopicSource.of(dataset), model, work.system.rerank)
+    request = reranked_manifest(found, TopicSource.take_dataset(dataset), model, work.system.rerank)
     run = place.output / "runs" / f"{work.names.run}.trec"
 
     def write() -> RunManifest:
@@ -232,7 +231,7 @@ def make_request(part: RowPart, work: Prepared, place: Workplace) -> dict[str, A
     of_twin = {"dense": make_request(twin, dense, place)} if twin and dense else {}
     return {
         "encoder": work.system.encoder,
-        "checkpoint_digest": digest_of(checkpoint, other_parts(options)),
+        "checkpoint_digest": combine_digests(checkpoint, find_parts(options)),
         "options": options,
         "rerank": work.system.rerank,
         "data_dir": str(data_root(place.data_dir).resolve()),
@@ -248,4 +247,4 @@ def find_result(path: Path, request: dict[str, Any], part: RowPart) -> dict[str,
     """A finished result; None if it is not there, of another request, or lacks a measure of the part."""
     content = read_json(path, "result") if path.is_file() else {}
     complete = "quantised" in content and {*part.measures} <= {*content.get("values", ())}
-    return content if complete and same_request(request, content.get("request") or {}) else None
+    return content if complete and compare_requests(request, content.get("request") or {}) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from lexvl_anserini.encoders.describing import options_of
+from lexvl_anserini.encoders.describing import list_options
 from lexvl_anserini.encoders.encoder import Encoder, as_lexical
 from lexvl_anserini.encoders.loading import load_encoder
 from lexvl_anserini.ground.errors import DataError
@@ -70,10 +70,10 @@ def measure_completeness(part: RowPart, work: Prepared, place: Workplace) -> dic
 
 def find_image(work: Prepared) -> str:
     """What the document tower reads of an item: the reference of a stored vector, or the path of a picture."""
-    from lexvl_anserini.data.corpora.embeddings import image_reference
+    from lexvl_anserini.data.corpora.embeddings import find_image_reference
 
     if work.corpus.name.startswith(STORED):
-        return image_reference(work.corpus, work.system.item)
+        return find_image_reference(work.corpus, work.system.item)
     path = find_picture(work.system, work.corpus.name)
     if path is None:
         raise DataError(f"{work.corpus.name}: no picture of the name {work.system.item}")
@@ -94,7 +94,7 @@ def measure_classification(part: RowPart, work: Prepared, place: Workplace) -> d
         return choose_images(load_labelled(work.corpus.name, None, place.data_dir, split), place.limit)
 
     settings = {"direction": "text-to-image"}
-    if "prompt" in {option.name for option in options_of(work.system.encoder)}:
+    if "prompt" in {option.name for option in list_options(work.system.encoder)}:
         settings["prompt"] = ""  # that of a published row is for captions; a class has prompts of its own
     model, images, size = load_part_encoder(work, place, **settings), load("test"), place.batch_size
     row: Any

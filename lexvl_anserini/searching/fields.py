@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from lexvl_anserini.encoders.encoder import Encoder
-from lexvl_anserini.encoders.families.plain_text import BM25Settings
+from lexvl_anserini.encoders.families.bm25 import BM25Settings
 from lexvl_anserini.encoders.loading import load_encoder_of
-from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField, field_options, weight_of
+from lexvl_anserini.encoders.parts.fields import FieldsTower, QueryField, read_weight, split_field_options
 from lexvl_anserini.engines.analysis import word_analysis
 from lexvl_anserini.ground.errors import UsageError
 from lexvl_anserini.ground.manifest import FIELDS, EncoderRef, FieldEntry
@@ -28,7 +28,7 @@ def load_fields(ref: EncoderRef, changes: Mapping[str, Any], device: str = "auto
         UsageError: no such field or option, or all weights are 0.
     """
     entries, options = ref.fields, {**ref.options, **changes}
-    by_field = field_options([entry.name for entry in entries], options)
+    by_field = split_field_options([entry.name for entry in entries], options)
     fields = tuple(load_field(entry, by_field[entry.name], device) for entry in entries)
     tower = FieldsTower(fields)
     if not any(field.weight for field in fields):
@@ -40,7 +40,7 @@ def reweighted(model: Encoder, weights: Mapping[str, Any]) -> Encoder:
     """The encoder of an index of several fields with other weights, `{"text.weight": 2}`."""
     assert isinstance(model.query, FieldsTower)
     fields = tuple(
-        replace(field, weight=weight_of(field.name, weights.get(f"{field.name}.weight", field.weight)))
+        replace(field, weight=read_weight(field.name, weights.get(f"{field.name}.weight", field.weight)))
         for field in model.query.fields
     )
     tower = FieldsTower(fields)
@@ -49,7 +49,7 @@ def reweighted(model: Encoder, weights: Mapping[str, Any]) -> Encoder:
 
 def load_field(entry: FieldEntry, options: dict[str, Any], device: str) -> QueryField:
     """The query side of a field; one of weight 0 loads no encoder."""
-    weight = weight_of(entry.name, options.pop("weight"))
+    weight = read_weight(entry.name, options.pop("weight"))
     if not weight:
         return QueryField(entry.name, 0)
     if entry.kind == "text":

@@ -2,7 +2,7 @@
 
     w(d, t) = ln(1 + (N - df + 0.5) / (df + 0.5)) x tf / (tf + k1 (1 - b + b |d| / avgdl))
 
-The symbols are those of `encoders.families.plain_text`; |d| is exact here. A query weighs each of its words by the
+The symbols are those of `encoders.families.bm25`; |d| is exact here. A query weighs each of its words by the
 number of times that it has the word. N, df and avgdl are of the whole corpus, so that no encoder could compute the
 vector of one document: the weights are computed of all texts that `encode --encoder bm25` wrote.
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lexvl_anserini.ground.quantise import Quantiser, SideQuantiser
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.records import Vocabulary
 
 if TYPE_CHECKING:
     from scipy import sparse

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hostile import changed
 from rounds import Rounds
-from tiny_encoders import TINY_ENCODERS
+from tiny_encoders import TINY_ENCODERS  # noqa: F401  the table that `models` reads
 
 pytestmark = [pytest.mark.heavy, pytest.mark.attack(share=3)]
 
@@ -103,16 +103,18 @@ class Loader:
 
 
 @pytest.fixture(scope="module")
-def models(golden: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Request]:
-    """True checkpoints: encoder, folder or file, options. Those beside the checkout are used if they are there."""
+def models(
+    request: pytest.FixtureRequest, golden: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory
+) -> list[Request]:
+    """True checkpoints of the module's table: encoder, folder or file, options; beside the checkout if it is there."""
     made = tmp_path_factory.mktemp("made")
 
     def place(name: str) -> str:
         return str(shared.parent / name if name.startswith("shared/") else golden / name)
 
     found = []
-    for tiny in TINY_ENCODERS.values():
-        if tiny.checkpoint is None or tiny.vectors or (tiny.needs_shared and not shared.is_dir()):
+    for tiny in request.module.TINY_ENCODERS.values():
+        if tiny.checkpoint is None or tiny.vectors or (tiny.marks and not shared.is_dir()):
             continue
         options = {
             key: place(value.removeprefix("path:")) if str(value).startswith("path:") else value

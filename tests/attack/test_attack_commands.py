@@ -18,8 +18,6 @@ from rounds import Rounds
 from small_disks import mounted, resize
 from worlds import World, contents
 
-# Commands that take long enough, most of them in Java.
-AT_A_MOMENT = ("index", "index again", "merge", "append", "replace", "delete", "train", "search", "photos")
 # Room that a command has, in KiB: pages of files and folders. Most of the tasks need between 10 and 100.
 ROOM = (4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
 
@@ -72,7 +70,8 @@ def test_a_failing_call(rounds: Rounds, world: World) -> None:
 def test_killed_at_a_moment(rounds: Rounds, world: World) -> None:
     """Also within Java, and twice in a row."""
     for _seed, random, home in rounds:
-        name, folder = random.choice(AT_A_MOMENT), home / "killed"
+        name = random.choice([name for name, task in world.tasks.items() if task.takes_long])
+        folder = home / "killed"
         arguments = world.prepare(name, folder)
         for _ in range(random.randint(1, 2)):
             child = world.commands.start(arguments, folder)

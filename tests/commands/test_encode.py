@@ -23,17 +23,16 @@ from PIL import Image
 from lexvl_anserini import cli
 from lexvl_anserini.cli import parse_settings
 from lexvl_anserini.data.checks import CorpusSummary
-from lexvl_anserini.data.dataset import dataset_of, load_dataset
+from lexvl_anserini.data.dataset import load_dataset, load_reference
 from lexvl_anserini.encode import command, estimate
-from lexvl_anserini.encoders.cards import CARDS, default_encoder, length_options
+from lexvl_anserini.encoders.cards import CARDS, choose_encoder, make_length_options
 from lexvl_anserini.encoders.loading import load_encoder, load_encoder_of
 from lexvl_anserini.ground.errors import ArtefactError, UsageError
 from lexvl_anserini.ground.files import write_json
-from lexvl_anserini.ground.manifest import read_manifest
+from lexvl_anserini.ground.manifest import name_manifest, read_manifest
 from lexvl_anserini.ground.quantise import Quantiser
 from lexvl_anserini.ground.records import Document, Topic
-from lexvl_anserini.ground.run_manifest import manifest_path
-from lexvl_anserini.queries.query_vectors import encode_queries, finished_queries
+from lexvl_anserini.queries.query_vectors import encode_queries, find_finished_queries
 from lexvl_anserini.shards.layout import SHARD_WRITERS, Layout
 from lexvl_anserini.shards.writing import write_impacts
 from tests.invoking import invoked
@@ -112,7 +111,7 @@ def test_texts_in_passages(encode, beir, caplog):
     assert ids == [f"{name}#{n}" for name, words in texts.items() for n in range(max(1, -(-(len(words) - 5) // 3) + 1))]
     assert manifest.corpus.passages == "5:3" and manifest.documents == len(ids)
     assert f"beir:{beir}: 40 documents in {len(ids)} passages" in caplog.messages
-    again = dataset_of(manifest.corpus.ref)
+    again = load_reference(manifest.corpus.ref)
     assert [document.doc_id for document in again.documents()] == ids
     code, _, err = encode("--passages", "5", encoder="bag-of-tokens", output="out")
     assert code == 1 and 'holds shards of another request (corpus.passages: "5:3" found, "5" requested; ' in one_line(
@@ -162,10 +161,10 @@ def test_options_reach_the_encoder(encode):
 )
 def test_lengths_go_by_the_name_that_the_encoder_has_for_them(encoder, direction, lengths, expected):
     if expected is not None:
-        assert length_options(encoder, direction, *lengths) == expected
+        assert make_length_options(encoder, direction, *lengths) == expected
         return
     with pytest.raises(UsageError, match="reads all texts to one length; give it by --max-length alone"):
-        length_options(encoder, direction, *lengths)
+        make_length_options(encoder, direction, *lengths)
 
 
 @pytest.mark.shared
@@ -291,7 +290,7 @@ def test_parts_of_a_corpus(encode, beir):
     ],
 )
 def test_encoders_when_none_is_named(corpus, direction, encoder, expected):
-    assert default_encoder(corpus, direction, encoder) == expected
+    assert choose_encoder(corpus, direction, encoder) == expected
 
 
 @pytest.mark.shared
@@ -353,12 +352,12 @@ def test_topics_for_an_index_that_has_greater_impacts_now(tmp_path):
     """They may need fewer bits; a file of an older version does not say for which impacts it was made."""
     output, made = tmp_path / "q.jsonl", {"encoder": {"name": "x"}, "topics": {}, "topics_sha256": "0"}
     output.write_text("")
-    write_json(manifest_path(output), {**made, "contents": True, "max_impact": 9, "counts": {"topics": 2}})
-    assert finished_queries(output, {**made, "contents": True, "max_impact": 9}, False) == 2
+    write_json(name_manifest(output), {**made, "contents": True, "max_impact": 9, "counts": {"topics": 2}})
+    assert find_finished_queries(output, {**made, "contents": True, "max_impact": 9}, False) == 2
     with pytest.raises(ArtefactError, match="max_impact: 9 found, 10 requested"):
-        finished_queries(output, {**made, "contents": True, "max_impact": 10}, False)
-    write_json(manifest_path(output), {**made, "contents": True, "counts": {"topics": 2}})
-    assert finished_queries(output, {**made, "contents": True, "max_impact": 10}, False) == 2
+        find_finished_queries(output, {**made, "contents": True, "max_impact": 10}, False)
+    write_json(name_manifest(output), {**made, "contents": True, "counts": {"topics": 2}})
+    assert find_finished_queries(output, {**made, "contents": True, "max_impact": 10}, False) == 2
 
 
 def test_topics_are_not_overwritten_unless_told(encode, tmp_path):

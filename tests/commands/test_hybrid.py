@@ -29,8 +29,10 @@ from lexvl_anserini.searching.rescoring import (
     hybrid_manifest,
     topics_of_run,
 )
-from lexvl_plugins.train.objectives.joint_losses import MIXES
 from tests.encoders.test_d2s import measured
+
+# The published weights of Joint over ALBEF on COCO.
+DENSE, LEXICAL = 0.2, 0.5
 
 
 class Tower:
@@ -119,10 +121,9 @@ def load_joint(shared, joint, vectors):
 def test_mixed_scores_measure_as_the_reference(shared, joint):
     """`dense_single` of the last validation: w1 x cosine + w2 x lexical, without the temperature."""
     dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
-    mix = MIXES["albef-coco"]
     parts = [
         WeightedEncoder(load_joint(shared, joint, vectors), weight, dataset.documents)
-        for vectors, weight in (("dense", mix.w1), ("sparse", mix.w2))
+        for vectors, weight in (("dense", DENSE), ("sparse", LEXICAL))
     ]
     topics, doc_ids = list(dataset.topics()), [d.doc_id for d in dataset.documents()]
     lists = list(hybrid_lists(topics, {topic.query_id: doc_ids for topic in topics}, parts))
@@ -135,9 +136,10 @@ def test_mixed_scores_measure_as_the_reference(shared, joint):
 @pytest.mark.shared
 def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     """Both runs of one checkpoint, then their mixture; the same command again has nothing to do."""
-    from lexvl_anserini import build_index, write_impacts
     from lexvl_anserini.runs.trec import read_run
     from lexvl_anserini.search import command as search
+    from lexvl_anserini.searching.building import build_index
+    from lexvl_anserini.shards.writing import write_impacts
 
     dataset = load_dataset(f"embeddings:{joint / 'tiny'},before_proj_albef")
     app, runs = Typer(), []
@@ -149,12 +151,12 @@ def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
         runs.append(tmp_path / f"{vectors}.trec")
         options = ["--index", str(tmp_path / "index" / vectors), "--output", str(runs[-1]), "--device", "cpu"]
         assert not (done := CliRunner().invoke(app, ["search", *options])).exit_code, done.output
-    mixed, mix = tmp_path / "mixed.trec", MIXES["albef-coco"]
-    options = ["--run", str(runs[0]), "--run", str(runs[1]), "--weight", str(mix.w2), "--weight", str(mix.w1)]
+    mixed = tmp_path / "mixed.trec"
+    options = ["--run", str(runs[0]), "--run", str(runs[1]), "--weight", str(LEXICAL), "--weight", str(DENSE)]
     asked = ["hybrid", *options, "--output", str(mixed), "--device", "cpu"]
     assert not (done := CliRunner().invoke(app, asked)).exit_code, done.output
     topics = list(dataset.topics())
-    parts = [encoder_of_run(run, weight, None, "cpu") for run, weight in zip(runs, (mix.w2, mix.w1), strict=True)]
+    parts = [encoder_of_run(run, weight, None, "cpu") for run, weight in zip(runs, (LEXICAL, DENSE), strict=True)]
     expected = [hit for hits in hybrid_lists(topics, candidates_of(runs, 100), parts) for hit in hits]
     assert [(h.query_id, h.doc_id, h.rank) for h in read_run(mixed)] == [
         (h.query_id, h.doc_id, h.rank) for h in expected
@@ -163,7 +165,7 @@ def test_the_command_mixes_an_inverted_index_and_faiss(shared, joint, tmp_path):
     assert not CliRunner().invoke(app, asked).exit_code and mixed.stat().st_mtime_ns == before
     other = CliRunner().invoke(app, [*asked, "--candidates", "3"])
     assert isinstance(other.exception, ArtefactError) and "another request (encoder.options." in str(other.exception)
-    about = hybrid_manifest(runs, [1.0, 1.0], 100, 10, TopicSource.of(dataset))
+    about = hybrid_manifest(runs, [1.0, 1.0], 100, 10, TopicSource.take_dataset(dataset))
     assert about.encoder["name"] == "joint+joint" and about.dataset == dataset.name
     assert [topic.query_id for topic in topics_of_run(about, None, None).stream()] == [
         topic.query_id for topic in topics

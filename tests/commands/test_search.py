@@ -27,13 +27,11 @@ from typer.testing import CliRunner
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.encoders.encoder import read_image_of, read_topic
 from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
-from lexvl_anserini.ground.files import file_sha256, packed, read_json, write_json
-from lexvl_anserini.ground.manifest import Manifest, read_manifest
-from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path, read_run_manifest
-from lexvl_anserini.ground.vocabulary import Vocabulary
+from lexvl_anserini.ground.files import compute_sha256, packed, read_json, write_json
+from lexvl_anserini.ground.manifest import Manifest, RunManifest, name_manifest, read_manifest, read_run_manifest
+from lexvl_anserini.ground.records import DenseQuery, ImpactQuery, ScoredDoc, Topic, Vocabulary
 from lexvl_anserini.queries.clauses import Term, TreeQuery
-from lexvl_anserini.queries.query_source import TopicSource, topic_source
+from lexvl_anserini.queries.query_source import TopicSource, find_topic_source
 from lexvl_anserini.runs.trec import is_finished, read_run, write_run
 from lexvl_anserini.search import FeedbackOptions, RefinementOptions, RM3Options, TwoPhaseOptions, command
 from lexvl_anserini.searching import retrieval, searcher
@@ -151,9 +149,9 @@ def test_a_run_of_an_older_rule_is_another_request(index: Path, beir: Path, tmp_
     for _ in range(2):
         with pytest.raises(ArtefactError, match="remove_query: true found, false requested"):
             invoke(*arguments)
-        about = json.loads(manifest_path(run).read_text())
+        about = json.loads(name_manifest(run).read_text())
         older = {key: value for key, value in about.items() if key != "left_out"} | {"index": "index"}
-        manifest_path(run).write_text(json.dumps(older))
+        name_manifest(run).write_text(json.dumps(older))
     invoke(*arguments, "--overwrite")
     assert run.read_text().startswith("q1 Q0 q1 1 18 toy\n")
 
@@ -199,7 +197,7 @@ def test_finished_and_other_runs(index: Path, beir: Path, tmp_path: Path, monkey
     assert run.read_bytes() == before
     invoke(*arguments, "--hits", 1, "--overwrite")
     assert len(list(read_run(run))) == 2
-    manifest_path(run).unlink()
+    name_manifest(run).unlink()
     with pytest.raises(ArtefactError, match="exists without toy.trec.manifest.json; --overwrite replaces it"):
         invoke(*arguments, "--hits", 1)
 
@@ -238,15 +236,15 @@ def test_a_run_is_of_what_the_index_held(index: Path, tmp_path: Path, caplog: py
     with pytest.raises(ArtefactError, match="a run of another request .index: "):
         found()
     # A run of an older version has the name alone.
-    about = read_json(manifest_path(run), "manifest")
+    about = read_json(name_manifest(run), "manifest")
     assert about["index"].startswith("index@")
-    write_json(manifest_path(run), {**about, "index": "index"})
+    write_json(name_manifest(run), {**about, "index": "index"})
     caplog.set_level("INFO", "lexvl_anserini")
     assert found() == ["q1", "d1", "d2"] and run.stat().st_mtime_ns != written
     assert f"{run}: an older version wrote it, without a digest of what the index held; making it again" in caplog.text
     with pytest.raises(ArtefactError, match="a run of another request .hits: "):
         found("--hits", "1")
-    write_json(manifest_path(run), {**about, "index": "index"})
+    write_json(name_manifest(run), {**about, "index": "index"})
     with pytest.raises(ArtefactError, match="a run of another request .hits: [^;]*;"):
         found("--hits", "1")
 
@@ -305,8 +303,8 @@ def test_a_dataset_whose_topics_changed_is_another_request(
     (beir / "queries.jsonl").write_text(queries.replace("zebra", "dog"))
     with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
         invoke("--index", index, "--output", run)
-    about = read_json(manifest_path(run), "manifest")
-    write_json(manifest_path(run), {**about, "topics_sha256": ""})
+    about = read_json(name_manifest(run), "manifest")
+    write_json(name_manifest(run), {**about, "topics_sha256": ""})
     caplog.set_level("INFO", "lexvl_anserini")
     invoke("--index", index, "--output", run)
     assert f"{run}: an older version wrote it, without a digest of its topics" in caplog.messages
@@ -354,7 +352,7 @@ def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, capl
     manifest = read_manifest(INDEX)
 
     def planned(name: Path = topics) -> RunManifest:
-        source = topic_source(str(name), INDEX, manifest, None, None)
+        source = find_topic_source(str(name), INDEX, manifest, None, None)
         return RunManifest("t", "", "", None, {}, {"name": "x"}, {}, "i", 9, False, topics_sha256=source.noted())  # type: ignore[arg-type]
 
     write_run(run, [[]], planned())
@@ -363,13 +361,13 @@ def test_a_file_of_topics_covers_the_pixels_of_its_pictures(tmp_path: Path, capl
     with pytest.raises(ArtefactError, match="another request .topics_sha256: "):
         is_finished(run, planned(), False)
     # A run of an older version, and a file of texts, have the digest of the file alone.
-    write_run(run, [[]], replace(planned(), topics_sha256=file_sha256(topics)))
+    write_run(run, [[]], replace(planned(), topics_sha256=compute_sha256(topics)))
     caplog.set_level("INFO", "lexvl_anserini")
     assert is_finished(run, planned(), False)
     assert "whose digest does not cover the pictures of its topics" in caplog.text
     texts = tmp_path / "t.tsv"
     texts.write_text("q\tdog\n")
-    assert planned(texts).topics_sha256 == file_sha256(texts)
+    assert planned(texts).topics_sha256 == compute_sha256(texts)
 
 
 def test_a_split_of_a_folder(index: Path, beir: Path, tmp_path: Path) -> None:

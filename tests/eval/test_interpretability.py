@@ -115,7 +115,7 @@ def test_an_image_without_terms_names_nothing():
 
 def test_the_command_reads_stored_impacts(tmp_path, monkeypatch):
     write_shards(tmp_path / "shards", VECTORS, terms=TERMS)
-    monkeypatch.setattr("lexvl_anserini.data.dataset.dataset_of", lambda ref: dataset())
+    monkeypatch.setattr("lexvl_anserini.data.dataset.load_reference", lambda ref: dataset())
     invoke = partial(CliRunner().invoke, make_app(command), catch_exceptions=False)
     done = invoke(["--shards", str(tmp_path / "shards")])
     assert done.exit_code == 0

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,14 +24,9 @@ from eval.reproduction.quantities import MEANS, Quantity, list_parts, parse_quan
 from eval.reproduction.rows import Finding
 from eval.reproduction.sources import FILES
 from eval.reproduction.tables import SCALES, reproduce_cell
-from lexvl_anserini.cli import make_app, parse_settings
 from lexvl_anserini.encoders.cards import CARDS
-from lexvl_anserini.encoders.describing import options_of
+from lexvl_anserini.encoders.describing import list_options
 from lexvl_anserini.ground.errors import DataError, UsageError
-from lexvl_plugins.bench.systems import SEARCHERS
-from lexvl_plugins.bench.vectors import SHAPES
-from lexvl_plugins.train.command import command as train_command
-from lexvl_plugins.train.recipe import changes_of, read_recipe
 
 PAPER = """\
 paper: A et al., B, C 2024
@@ -376,20 +369,6 @@ def test_a_file_name_is_one_model():
             assert cell.quantity.data in ("", trained_on[name.partition("/")[0].rpartition("-")[2]]), cell
 
 
-def test_a_recipe_of_a_row_is_read_with_its_options():
-    """Every `recipe` is a file and options of `train`, whose kind is the encoder of the row."""
-    recipes = {cell.system.recipe: cell.system.encoder for cell in CELLS if cell.system and cell.system.recipe}
-    assert len(recipes) >= 8
-    for text, encoder in recipes.items():
-        name, *options = shlex.split(text)
-        parsed = typer.main.get_command(make_app(train_command)).make_context("train", ["--recipe", name, *options])
-        recipe = read_recipe(
-            find_expected_folder().parent / "recipes" / name,
-            changes_of(parse_settings(parsed.params["settings"] or ())),
-        )
-        assert recipe.model.kind == encoder
-
-
 def test_captions_have_the_prompt_of_the_protocol():
     cells = [cell for cell in CELLS if "a photo of" in cell.protocol and cell.system]
     prompted = [cell for cell in cells if cell.quantity.task in ("text-to-image", "image-to-text")]
@@ -411,22 +390,12 @@ def test_doubtful_numbers_stay_as_printed_with_a_note():
 def test_systems_have_options_that_their_encoders_take():
     systems = {cell.table: cell.system for cell in CELLS if cell.system and cell.system.options}
     for name in {system.encoder for system in systems.values()}:
-        known = {option.name for option in options_of(name)}
+        known = {option.name for option in list_options(name)}
         for cell in CELLS:
             if cell.system and cell.system.encoder == name:
                 assert cell.system.options.keys() <= known, cell
                 assert "direction" not in cell.system.options, "the task has the direction"
     assert {cell.system.encoder for cell in CELLS if cell.system and not cell.system.suite} <= CARDS.keys()
-
-
-def test_suites_name_systems_and_ratios_that_are_measured():
-    """Each ratio is one of two systems of its suite, a task and a number of hits that the suite measures."""
-    cells = [cell for cell in CELLS if cell.system and cell.system.suite]
-    assert len(cells) >= 4 and {cell.quantity.task for cell in cells} == {"speed"}
-    for cell in cells:
-        ratio = re.fullmatch(r"(\S+) / (\S+): (single query|batch of queries), CPU, k=(10|1000)", cell.quantity.measure)
-        assert ratio and {ratio[1], ratio[2]} <= {*cell.system.suite.system} <= SEARCHERS.keys(), cell
-        assert cell.system.suite.shape in SHAPES and cell.bound == ">", cell
 
 
 PAPERS = {"vdr": "vdr_appendix.txt", "stair": "stair.txt", "fdt": "fdt.txt"}

@@ -36,14 +36,12 @@ from eval.reproduction.sources import COLLECTIONS, DIGESTS, DOCUMENT_COSTS, FILE
 from eval.reproduction.tables import check_agreement, read_record, reproduce_cell, reproduce_rows
 from eval.reproduction.vectors import choose_images
 from lexvl_anserini.cli import make_app
+from lexvl_anserini.data.corpora.beir import BEIR_ARCHIVES
 from lexvl_anserini.data.dataset import load_dataset
-from lexvl_anserini.data.fetch import BEIR_ARCHIVES
 from lexvl_anserini.encoders.cards import CARDS
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import ArtefactError, DataError, LexvlError, UsageError
+from lexvl_anserini.ground.errors import DataError, LexvlError, UsageError
 from lexvl_anserini.runs.trec import read_run
-from lexvl_plugins.bench.search import ratios_of
-from lexvl_plugins.bench.suite import Report
 
 ROOT = Path(__file__).parents[2]
 TABLES = load_published_tables()
@@ -370,149 +368,6 @@ def test_what_is_no_record_is_named(tmp_path):
 
 # --- this project's own numbers ---------------------------------------------------------------------------------------
 
-OWN = """\
-paper: A
-tables:
-  families:
-    title: a family
-    tolerance: 1.5
-    columns: ["text-to-image coco/test [R@1, R@5]"]
-    rows: {A family: {first} 100.0}
-    systems:
-      A family: {encoder: stair, trained_on: coco/test, recipe: stair-small.yaml --set seed=7}
-  speeds:
-    title: ratios
-    unit: x
-    columns: ["speed stock / ours: batch of queries, CPU, [k=10, k=1000]"]
-    rows: {Some terms: "{ratios}"}
-    systems:
-      Some terms: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
-"""
-
-
-def own_tables(folder: Path, monkeypatch: pytest.MonkeyPatch, first: str = "33.3", ratios: str = ">4 >2.5") -> None:
-    """The command reads tables of stated numbers."""
-    (folder / "own.yaml").write_text(OWN.replace("{first}", first).replace("{ratios}", ratios))
-    monkeypatch.setattr(
-        "eval.reproduce.load_published_tables", lambda: {t.name: t for t in read_tables(folder / "own.yaml")}
-    )
-
-
-def test_a_family_is_trained_and_then_measured(golden, tmp_path, monkeypatch):
-    """The weights are what `train` makes of the recipe; another seed is another training, and a moved number is red."""
-    coloured_coco(tmp_path)
-    trained = []
-
-    def train(recipe, output, data_dir, device, overwrite, cache):
-        trained.append((recipe.seed, recipe.data.corpus, recipe.data.split, output.name, cache.name))
-        if not (output / "model").exists():
-            output.mkdir(parents=True)
-            made_stair(golden, tmp_path).rename(output / "model")
-
-    monkeypatch.setattr("lexvl_plugins.train.loop.train", train)
-    own_tables(tmp_path, monkeypatch)
-    line = ["own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--record", tmp_path / "record.json"]
-    code, text, said = call(*line, "--format", "json", "--agreeing")
-    first, fifth = json.loads(text)
-    assert trained == [(7, "coco", "test", "A-family", "cache")], said
-    assert fifth["measured"] == 100 and fifth["verdict"] == "agrees", "three images are among the first five"
-    assert 0.06 * first["measured"] == pytest.approx(round(0.06 * first["measured"])), "so many of six captions"
-    digests = {cell.model for cell in read_record(tmp_path / "record.json").values()}
-    assert len(digests) == 1 and re.fullmatch("[0-9a-f]{64}", digests.pop())
-
-    for moved, expected in ((1.4, 0), (1.6, 1)):
-        own_tables(tmp_path, monkeypatch, first=f"{first['measured'] + moved:.6f}")
-        assert call(*line, "--agreeing")[0] == expected
-    given = ["--checkpoint", f"A family={made_stair(golden, tmp_path)}"]
-    code, text, said = call(*line[:-2], *given)
-    assert code == 0 and text.count("not compared (other weights)") == 2 and len(trained) == 3, said
-
-
-def test_a_family_needs_what_it_trains_on(tmp_path, monkeypatch):
-    (tmp_path / "own.yaml").write_text(OWN.replace("{first}", "1").replace("{ratios}", ">4 >2"))
-    families = next(read_tables(tmp_path / "own.yaml"))
-    plan = make_plan(families, Workplace(tmp_path, data_dir=str(tmp_path)))
-    assert [(need.name, need.here) for need in plan.needs] == [("coco/test", False)] and plan.runs == 2
-    own_tables(tmp_path, monkeypatch)
-    code, text, _ = call("own-families", "--data-dir", tmp_path, "--output", tmp_path / "out", "--agreeing")
-    assert code == 0 and text.count("skipped (missing: coco/test") == 2
-
-
-def test_a_ratio_below_its_bound_is_red(tmp_path, monkeypatch):
-    """2 / 0.4 = 5 is above 4; 1 / 0.4 = 2.5 is not above 2.5. The suite gets the row's options."""
-    called = []
-
-    def measure(options):
-        called.append((options.documents, options.shape, options.system, options.repeats, options.query_terms))
-        answers = {
-            (name, "batch", k): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
-            for name, k, seconds in (("stock", 10, 2.0), ("ours", 10, 0.4), ("stock", 1000, 1.0), ("ours", 1000, 0.4))
-        }
-        return Report(ratios=ratios_of(answers, (10, 1000), 1), machine={"load_average": [3.5, 2, 1]})
-
-    monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
-    own_tables(tmp_path, monkeypatch)
-    record = tmp_path / "record.json"
-    code, text, said = call("own-speeds", "--output", tmp_path / "out", "--record", record, "--agreeing")
-    assert (code, said) == (1, "1 of 2 cells differ (--agreeing)") and called == [
-        ([300], ["splade"], ["ours", "stock"], 2, None)
-    ]
-    assert re.search(r"k=10 +5\.0 +>4 +\+1\.0  agrees \(2 rounds in turns; load 3\.5\)", text), text
-    assert re.search(r"k=1000 +2\.50 +>2\.5 +\+0\.00  differs", text), text
-    assert [(cell.measured, cell.model) for cell in read_record(record).values()] == [(5.0, ""), (2.5, "")]
-    own_tables(tmp_path, monkeypatch, ratios=">4 >2.4")
-    assert call("own-speeds", "--output", tmp_path / "out", "--agreeing")[0] == 0
-
-
-TWO = """\
-paper: A
-tables:
-  speeds:
-    title: ratios
-    unit: x
-    columns: ["speed stock / ours: batch of queries, CPU, [k=10]"]
-    rows: {ORDER}
-    systems:
-      good: {suite: {documents: 300, shape: splade, system: [ours, stock], repeats: 2}}
-      bad: {suite: {documents: 200, shape: splade, system: [ours, stock], repeats: 2}}
-"""
-
-
-def failing_speeds(folder: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[str, ...], error: BaseException) -> None:
-    """A table of two rows in an order: `good` has the ratio 5, and `bad` raises the error."""
-
-    def measure(options):
-        if options.documents == [200]:
-            raise error
-        answers = {
-            (name, "batch", 10): [{"wall_s": 9.0, "cpu_s": seconds, "read_s": 0.0}]
-            for name, seconds in (("stock", 2.0), ("ours", 0.4))
-        }
-        return Report(ratios=ratios_of(answers, (10,), 1), machine={"load_average": [0, 0, 0]})
-
-    monkeypatch.setattr("lexvl_plugins.bench.search.measure", measure)
-    (folder / "two.yaml").write_text(TWO.replace("ORDER", ", ".join(f"{name}: '>4'" for name in order)))
-    tables = {table.name: table for table in read_tables(folder / "two.yaml")}
-    monkeypatch.setattr("eval.reproduce.load_published_tables", lambda: tables)
-
-
-@pytest.mark.parametrize("order", [("good", "bad"), ("bad", "good")])
-def test_a_system_that_fails_costs_its_own_cells(order, tmp_path, monkeypatch):
-    """The other row is measured and recorded; the exit code is 1 without any option. So does an end at a later row."""
-    failing_speeds(tmp_path, monkeypatch, order, ArtefactError("worker ours: ended"))
-    record, results = tmp_path / "record.json", tmp_path / "cells.jsonl"
-    code, text, said = call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)
-    assert (code, said) == (1, "1 of 2 cells: their systems failed (worker ours: ended)")
-    assert text.count("agrees") == 1 and text.count("failed (worker ours: ended)") == 1
-    assert [cell.measured for cell in read_record(record).values()] == [5.0]
-    assert [json.loads(line)["verdict"] for line in results.read_text().splitlines()] == [
-        {"good": "agrees", "bad": "failed"}[name] for name in order
-    ]
-    failing_speeds(tmp_path, monkeypatch, ("good", "bad"), KeyboardInterrupt())
-    assert call("two-speeds", "--output", tmp_path / "out", "--record", record, "--results", results)[0] != 0
-    assert [cell.measured for cell in read_record(record).values()] == [5.0]
-    assert [json.loads(line)["measured"] for line in results.read_text().splitlines()] == [5.0]
-
 
 def test_a_table_of_other_systems_has_empty_results(tmp_path):
     results = tmp_path / "cells.jsonl"
@@ -521,13 +376,6 @@ def test_a_table_of_other_systems_has_empty_results(tmp_path):
     )
     assert call(others.name, "--output", tmp_path / "out", "--results", results)[0] == 0
     assert results.read_bytes() == b""
-
-
-def test_ratios_are_measured_on_linux_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr("lexvl_plugins.bench.processes.STATUS", tmp_path / "none")
-    own_tables(tmp_path, monkeypatch)
-    code, text, _ = call("own-speeds", "--output", tmp_path / "out", "--agreeing")
-    assert code == 0 and text.count("run it on Linux)") == 2
 
 
 # --- classification ---------------------------------------------------------------------------------------------------
@@ -571,18 +419,6 @@ def test_some_images_are_of_all_classes(tmp_path):
 
 
 # --- counts and published runs ----------------------------------------------------------------------------------------
-
-
-def test_parameters_are_counted_without_weights(tmp_path):
-    """STAIR's table 1 and the size of D2S's head."""
-    code, text, said = call("stair-table1", "d2s-head", "--strict", "--output", tmp_path / "out")
-    assert code == 0, said
-    assert re.findall(r"(\S+) +\S+ +\S+  agrees", text) == ["53.79", "23.670"]
-    assert re.search(r"86.82 +86.8 +\S+  not compared \(equation 4 does not say", text), text
-    # FDT's codebook and query maps beside CLIP's 151 million parameters, in the recipes of three image encoders.
-    code, text, said = call("fdt-section4-3", "--output", tmp_path / "out")
-    assert re.search(r"model additional parameters +6.4 +6 +\S+  agrees", text), text
-    assert code == 0 and not (tmp_path / "out").exists()
 
 
 PUBLISHED_RUN = """\

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from corpus_folders import COLOURS, coloured_coco
 from PIL import Image
-from tiny_encoders import made_stair, made_twin
+from tiny_encoders import made_stair
 
 from eval.report.render import Table, to_text
 from eval.reproduction.matrix import make_plan
@@ -19,10 +19,6 @@ from eval.reproduction.published import PublishedTable, load_published_tables, r
 from eval.reproduction.rows import Workplace, list_rows
 from eval.reproduction.tables import CELLS, ReproducedCell, check_agreement, reproduce_rows
 from lexvl_anserini.encoders.loading import load_encoder
-from lexvl_anserini.ground.errors import DataError
-from lexvl_plugins.bench import protocols
-from lexvl_plugins.bench.processes import Outcome
-from lexvl_plugins.bench.suite import Options, Ratio, Report
 
 
 def table_of(tmp_path: Path, text: str) -> PublishedTable:
@@ -123,84 +119,6 @@ def test_weights_of_the_users_pictures_and_of_texts(golden, tmp_path):
     (data / "coco/images/red.png").unlink()
     [need] = [need for need in make_plan(table, place).needs if need.kind == "data"]
     assert (need.here, need.origin) == (False, "--corpus our-pictures names the folder")
-
-
-LATENT = """\
-    columns: ["latency coco/test [queries per second, ms per query, dense ms per query, times faster, times smaller]"]
-    unit: ms
-    rows: {STAIR: "14.1 ? ? ? ?"}
-    uncompared: {"latency coco/test queries per second": another machine}
-    systems: {STAIR: {encoder: stair, protocol: vdr-g, dense: {encoder: dense-crossmodal, weights: twin}}}
-"""
-
-
-def test_latency_beside_the_dense_twin(golden, tmp_path, monkeypatch):
-    """The protocol gets the vectors of both models over the same documents, at most as many as the paper has."""
-    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
-    calls = []
-
-    def measured(options: Options) -> Report:
-        calls.append(options)
-        rows = ({"queries_per_s": 20.0, "total_ms": 50.0, "items": 3}, {"total_ms": 75.0})
-        ratios = [("in all, per query", 1.5), ("index bytes", 4.0)]
-        return Report(rows=rows, ratios=tuple(Ratio(f"dense / lexical: {what}", n, n, n, 1) for what, n in ratios))
-
-    monkeypatch.setattr("lexvl_plugins.bench.reproduction.measure", measured)
-    table = table_of(tmp_path, LATENT)
-    one = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights)})
-    assert [need.name for need in make_plan(table, one).needs] == [str(weights), "twin", "coco/test"]
-    assert {cell.reason for cell in cells_of(table, one)} == {"missing: twin"}
-    place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
-    cells = cells_of(table, place)
-    assert [cell.measured for cell in cells] == [20.0, 50.0, 75.0, 1.5, 4.0]
-    assert cells[0].reason == "another machine; other weights" and cells[1].published is None
-    assert cells_of(table, place) == cells and len(calls) == 1, "the second call finds the result"
-    assert calls[0].protocol == "vdr-g" and calls[0].shards.is_dir() and calls[0].dense_shards.is_dir()
-    assert "first-100000" in calls[0].shards.name, "appendix G has 100,000 documents"
-
-
-class Here:
-    """A worker of a protocol in this process."""
-
-    def __init__(self, function: str, environ: object, **arguments: object):
-        self.facts, self.request = protocols.answer(**arguments)
-        self.peak_bytes = 0
-
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def test_the_protocol_runs_over_the_encoded_documents(golden, tmp_path, monkeypatch):
-    """Both models answer the captions of the collection, from indexes of the documents that the row encodes."""
-    weights, twin, data = made_stair(golden, tmp_path), made_twin(golden, tmp_path), coloured_coco(tmp_path / "data")
-    monkeypatch.setattr(protocols, "Worker", Here)
-    monkeypatch.setattr(protocols, "run_once", lambda _, **paths: Outcome(protocols.build(**paths), 0, 0, 0))
-    place = Workplace(tmp_path / "out", str(data), checkpoints={"STAIR": str(weights), "twin": str(twin)})
-    per_second, lexical, dense, faster, smaller = [
-        cell.measured for cell in cells_of(table_of(tmp_path, LATENT), place)
-    ]
-    assert per_second == pytest.approx(1000 / lexical, rel=0.01) and min(lexical, dense, faster) > 0
-    assert smaller is not None, "of a few kB it is 0: sizes are in hundredths of a megabyte"
-    [stored] = [json.loads(path.read_text()) for path in (tmp_path / "out/parts").glob("*.json")]
-    assert stored["documents"] == 3 and stored["request"]["dense"]["encoder"] == "dense-crossmodal"
-
-
-@pytest.mark.parametrize(
-    "old,new,message",
-    [
-        ("protocol: vdr-g", "protocol: vdr-h", "unknown protocol"),
-        ("dense-crossmodal", "dense-crosmodal", "unknown encoder"),
-        ("weights: twin", "checkpoint: twin", "unknown checkpoint"),
-        ("ms per query,", "s per query,", "unknown measure"),
-    ],
-)
-def test_a_mistake_is_one_line(tmp_path, old, new, message):
-    with pytest.raises(DataError, match=message) as caught:
-        table_of(tmp_path, LATENT.replace(old, new, 1))
-    assert "\n" not in str(caught.value)
 
 
 PROBE = """\

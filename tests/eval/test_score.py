@@ -21,8 +21,8 @@ from eval.measures.averages import list_datasets
 from eval.measures.inputs import JudgementSource, describe_run
 from eval.measures.measure_runs import measure_runs
 from lexvl_anserini.cli import run as run_command
+from lexvl_anserini.ground.manifest import RunManifest, name_manifest
 from lexvl_anserini.ground.records import ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest, manifest_path
 from lexvl_anserini.runs.trec import write_run
 
 # Topic 1 finds its document at rank 2 behind itself; topic 2 finds its document at rank 1.
@@ -59,7 +59,7 @@ def write_manifest(run: Path, **changes: object) -> None:
         "remove_query": True,
     }  # fmt: skip
     manifest = RunManifest(**{**fields, **changes})  # type: ignore[arg-type]
-    manifest_path(run).write_text(json.dumps(manifest.to_json()))
+    name_manifest(run).write_text(json.dumps(manifest.to_json()))
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_the_manifest_knows_the_data_set_and_its_rule(toy: Path, call: Callable,
     assert (code, row["dataset"], row["value"]) == (0, "beir/toy/test", 1)
     assert call(score.command, "--run", "a.trec", "--measure", "Recall@100")[0] == 0
     assert "a.trec: holds 10 hits per topic; Recall@100 cannot see more" in caplog.text
-    manifest_path(toy / "b.trec").write_text("{}")
+    name_manifest(toy / "b.trec").write_text("{}")
     assert "not a run's manifest" in call(score.command, "--run", "b.trec", "--qrels", "qrels.tsv")[2]
     _, out, _ = call(score.command, "--run", "a.trec", "--measure", "RR@1", "--format", "json", "--keep-query")
     assert json.loads(out)[0]["value"] == 1 / 2

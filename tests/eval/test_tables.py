@@ -27,8 +27,8 @@ from eval.report.tables import (
 )
 from lexvl_anserini.cli import make_app
 from lexvl_anserini.ground.errors import UsageError
+from lexvl_anserini.ground.manifest import RunManifest
 from lexvl_anserini.ground.records import Measurement, ScoredDoc
-from lexvl_anserini.ground.run_manifest import RunManifest
 from lexvl_anserini.runs.trec import write_run
 
 ROWS = [

@@ -48,11 +48,11 @@ def test_a_file_that_is_skipped_as_a_whole_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_the_rest_is_what_earlier_runs_did_not_pass(tmp_path: Path) -> None:
-    """Tests of doors run again; without an earlier run there is no rest."""
+    """Tests of plug-ins run again; without an earlier run there is no rest."""
     (tmp_path / "pytest.ini").touch()
     (tmp_path / "test_some.py").write_text(TESTS + "def test_other():\n    pass\n")
-    (tmp_path / "tests/doors").mkdir(parents=True)
-    (tmp_path / "tests/doors/test_door.py").write_text("def test_open():\n    pass\n")
+    (tmp_path / "tests/plugins").mkdir(parents=True)
+    (tmp_path / "tests/plugins/test_plugin.py").write_text("def test_open():\n    pass\n")
     refused = run(tmp_path, "--rest", most=None)
     assert refused.returncode == 4 and "--rest: no earlier run" in refused.stderr, refused.stdout + refused.stderr
     runs = [run(tmp_path, *arguments, most=None) for arguments in (["-k", "not other"], ["--rest"], ["--rest"])]

@@ -125,15 +125,20 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, li
 def calls(folder: Path, golden: Path, exports: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The main calls by name, each after those that it needs."""
     from corpus_folders import beir_folder, json_lines
-    from tests.training.test_texts import recipe_of
     from tiny_encoders import BERT, made_dense
-    from tiny_training import write_pairs, write_plain_squares
 
     from eval.measures.metrics import evaluate
-    from lexvl_anserini import Searcher, build_index, load_dataset, load_encoder, search_index, write_impacts
+    from lexvl_anserini.data.dataset import load_dataset
+    from lexvl_anserini.encoders.loading import load_encoder
     from lexvl_anserini.ground.records import Qrel, Topic
+    from lexvl_anserini.searching.building import build_index
     from lexvl_anserini.searching.rescoring import rerank_lists
+    from lexvl_anserini.searching.retrieval import search_index
+    from lexvl_anserini.searching.searcher import Searcher
+    from lexvl_anserini.shards.writing import write_impacts
     from lexvl_plugins.train.loop import train
+    from tests.plugins.train.test_texts import recipe_of
+    from tests.plugins.train.tiny_training import write_pairs, write_plain_squares
 
     texts = {f"d{number}": f"a red boat number {number} on the sea" for number in range(20)}
     corpus = load_dataset(f"beir:{beir_folder(folder / 'beir', json_lines(texts))}")

@@ -6,13 +6,13 @@ import json
 from math import log2
 
 import pytest
-from page_tables import page, write_tables
-from v_splade_folders import write_export
 
 from eval.measures.averages import VIDORE_2
 from eval.reproduce import command as reproduce
 from lexvl_plugins.pages.vidore import command
 from tests.invoking import invoked
+from tests.plugins.pages.page_tables import page, write_tables
+from tests.plugins.pages.v_splade_folders import write_export
 
 
 def test_the_mean_of_the_second_version_has_a_verdict(tmp_path, monkeypatch):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tiny_training import write_pairs, write_plain_squares
+
+from tests.plugins.train.tiny_training import write_pairs, write_plain_squares
 
 
 @pytest.fixture(scope="session")
@@ -24,5 +25,5 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
 def undrawn() -> Iterator[None]:
     """An empty file instead of the curve; `test_watching.py` draws it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lexvl_plugins.train.saving.draw_curve", lambda log, path: path.touch())
+        patch.setattr("lexvl_plugins.train.watching.draw_curve", lambda log, path: path.touch())
         yield

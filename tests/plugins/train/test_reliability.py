@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import resource
 from pathlib import Path
 
 import pytest
-from attack.faults import Ended, faults
+import torch
+from accelerate import Accelerator
+from faults import Ended, faults
 from small_disks import mounted, resize
-from tests.commands.test_train import corpus, recipe_of, trained  # noqa: F401
-from tiny_training import same_weights
+from tiny_encoders import Runs
 
-from lexvl_anserini.ground.errors import ArtefactError
+from lexvl_anserini.ground.errors import ArtefactError, LexvlError
 from lexvl_plugins.train.loop import train
+from lexvl_plugins.train.recipe import read_recipe
+from lexvl_plugins.train.run_folder import TrainingState, resume, save_state
+from tests.plugins.train.test_train import corpus, recipe_of, trained  # noqa: F401
+from tests.plugins.train.tiny_training import same_weights
 
 
 def test_a_full_disk_ends_training_in_one_line(corpus: str, trained: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -73,3 +79,32 @@ def test_a_limit_of_file_sizes_ends_training_in_one_line(
             train(recipe_of(corpus), tmp_path / "run", device="cpu")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def test_a_recipe_is_data(tmp_path):
+    """YAML may name Python objects; an objective of a recipe is a row of a table."""
+    for text in (f"!!python/object/apply:os.mkdir [{tmp_path / 'ran'}]", "objective: {name: 'os:mkdir'}"):
+        (tmp_path / "recipe.yaml").write_text(text)
+        with pytest.raises(LexvlError) as caught:
+            read_recipe(tmp_path / "recipe.yaml")
+        assert "recipe.yaml" in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("file", ["optimizer.bin", "random_states_0.pkl"])
+def test_the_state_of_a_training_is_data(tmp_path, file):
+    """A run folder from elsewhere, resumed: accelerate reads pickles."""
+    accelerator = Accelerator(cpu=True)
+    model = torch.nn.Linear(2, 2)
+    accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    save_state(accelerator, tmp_path, TrainingState())
+    (tmp_path / "state/digests.json").unlink()  # as a state of an older version, or with digests of its maker
+    with open(tmp_path / "state" / file, "wb") as out:
+        pickle.dump({"state": Runs(os.mkdir, str(tmp_path / "ran"))}, out, 2)
+    if file == "optimizer.bin":  # accelerate goes on without random states
+        with pytest.raises(ArtefactError, match=r"a damaged state \(UnpicklingError: more than plain data") as caught:
+            resume(lambda _: accelerator, tmp_path)
+        assert "weights_only" not in str(caught.value) and "\n" not in str(caught.value)
+    else:
+        resume(lambda _: accelerator, tmp_path)
+    assert not (tmp_path / "ran").exists()
