@@ -69,6 +69,8 @@ def option_lines(command: Command) -> list[str]:
         default = "required" if option.required else f"default {option.default!r}"
         names = " ".join((*option.opts, *option.secondary_opts))
         shown = inspect.formatannotation(kind).replace("pathlib._local.", "pathlib.")  # its home from Python 3.13 on
+        shown = re.sub(r"(typing\.)?Literal\[[^]]*\]", "str", shown)  # some texts instead of any
+        shown = re.sub(r"(typing\.)?Optional\[str\]", "str | None", shown)
         lines.append(f"{names}: {shown}{limits}, {default}")
     return lines
 
@@ -232,8 +234,8 @@ def completed(shell: str, line: str) -> tuple[list[str], set[str]]:
 @pytest.mark.parametrize(
     "shell,line,expected",
     [
-        ("bash", "lexvl s", ["search", "score", "sheet", "score-demo", "sparsity", "serve"]),
-        ("zsh", "lexvl s", ["search", "score", "sheet", "score-demo", "sparsity", "serve"]),
+        ("bash", "lexvl s", ["search", "score", "sheet", "score-demo", "serve"]),
+        ("zsh", "lexvl s", ["search", "score", "sheet", "score-demo", "serve"]),
         ("bash", "lexvl encode --encoder sp", ["splade"]),
         ("bash", "lexvl encode --describe vdr", ["vdr", "vdr-crossmodal"]),
         ("bash", "lexvl encode --corpus f", ["flickr30k", "flickr8k", "folder:"]),
