@@ -34,7 +34,7 @@ def command(
 ) -> None:
     """Train logistic regression on vectors of training images, and classify images by it.
 
-    Example: python -m eval.analyses.linear_probe --images photos/test --train photos/train
+    Example: python -m eval.analyses.linear_probe --images pictures/test --train pictures/train
     """
     check_format(output_format)
     policy = OnError(on_error)

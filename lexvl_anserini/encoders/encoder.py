@@ -44,7 +44,7 @@ REMEDIES: Mapping[str, str] = {
     "convert_to_sparse_tensor": "tensors of lexical encoders are sparse; .to_dense() of torch gives the other form",
     "save_to_cpu": "vectors are on the CPU",
     "normalize_embeddings": "the encoder's own scores need its own lengths",
-    "pool": "lexvl encode --runner ray --workers encodes in several processes",
+    "pool": "several processes encode parts of a corpus: docs/scale.md",
     "chunk_size": "batch_size is the number of inputs of a forward pass",
 }
 

@@ -7,7 +7,7 @@ The result is always RGB, 8 bits, upright:
 - Pillow converts palettes, CMYK and other modes; an animation gives its first frame.
 - 16-bit greyscale keeps its upper eight bits; 32-bit integers count as 16-bit if one is above 255, floats as 0 to 255.
 
-HEIC, in which many phones store photos, is read where the package pillow-heif is installed.
+HEIC, in which many phones store pictures, is read where the package pillow-heif is installed.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def open_image(reference: Reference, max_pixels: int = MAX_PIXELS) -> Image:
     """Decodes an image to an upright PIL image, mode RGB.
 
     Args:
-        reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`a.pdf#3`), or a PIL image (which is
+        reference: a path, `archive.tar::member`, `table.parquet::row`, a page (`a.tif#3`), or a PIL image (which is
             not changed).
         max_pixels: width times height above which an image raises an error; pages are rendered to a size of their own.
     """

@@ -1,4 +1,4 @@
-"""References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `a.pdf#3`, `scan.tif#2`."""
+"""References of pictures: a path, `archive.tar::member` or `table.parquet::row`; of a page, `scan.tif#3`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class PageReference(NamedTuple):
 def page_of(reference: str) -> PageReference | None:
     """The page that a reference names; None for a whole file.
 
-    >>> page_of("reports/a.pdf#3")
-    PageReference(file='reports/a.pdf', page=3)
+    >>> page_of("reports/a.tif#3")
+    PageReference(file='reports/a.tif', page=3)
     """
     match = _PAGE.fullmatch(reference)
     return PageReference(match["file"], int(match["page"])) if match else None
