@@ -57,11 +57,6 @@ def test_exports_are_what_type_checkers_see():
     assert homes == lexvl_anserini._HOMES
 
 
-def test_no_export_hides_a_submodule():
-    submodules = {name.rsplit(".", 1)[-1] for name in modules(lexvl_anserini)}
-    assert not submodules & set(lexvl_anserini.__all__)
-
-
 def test_a_shell_completes_exported_names():
     completer = rlcompleter.Completer({"lexvl_anserini": lexvl_anserini})
     assert completer.attr_matches("lexvl_anserini.load_") == [
@@ -69,11 +64,6 @@ def test_a_shell_completes_exported_names():
         "lexvl_anserini.load_encoder(",
     ]
     assert set(lexvl_anserini.__all__) < set(dir(lexvl_anserini))
-
-
-def test_unknown_names_are_attribute_errors():
-    with pytest.raises(AttributeError, match="no attribute 'encode_all'"):
-        lexvl_anserini.encode_all  # noqa: B018
 
 
 def loaded_by(module, names):
@@ -123,17 +113,13 @@ def test_rows_resolve(table, name):
     assert all(import_home(home) for home in homes)
 
 
-@pytest.mark.parametrize("name", CARDS)
-def test_encoders_are_documented(name):
-    """`--list-encoders` prints the first line of a module; option names come from the loader's signature."""
-    module = importlib.import_module(CARDS[name].loader.partition(":")[0])
-    assert len(module.__doc__.splitlines()[0]) > 20
-    assert import_home(CARDS[name].loader).__doc__
-
-
-def test_commands_are_modules_with_a_command():
-    for module in COMMANDS.values():
-        assert callable(importlib.import_module(module).command)
+def test_encoders_are_documented():
+    """`--describe` prints the first line of a family's module, its equation; options come from the loader."""
+    homes = {card.loader.partition(":")[0]: card.loader for card in CARDS.values()}
+    assert len(homes) == len(CARDS)
+    for module, loader in homes.items():
+        assert len(importlib.import_module(module).__doc__.splitlines()[0]) > 20
+        assert import_home(loader).__doc__
 
 
 def test_packaging():
@@ -170,10 +156,6 @@ def test_no_file_names_a_place_on_a_machine():
             assert not match, f"{path.relative_to(ROOT)} line {number}: {line.strip()}"
 
 
-def test_golden_files_stay_small():
-    assert sum(path.stat().st_size for path in (ROOT / "tests/golden").rglob("*") if path.is_file()) <= 10 << 20
-
-
 # The rooms of the library in import order: a module imports its own room and those before it.
 ROOMS = ("ground", "data", "encoders", "shards", "queries", "runs", "engines", "searching")
 
@@ -199,11 +181,6 @@ def climbs(module, other):
 def test_rooms_import_only_rooms_before_them():
     wrong = [f"{module} imports {other}" for module in sorted(GRAPH) for other in sorted(GRAPH[module])]
     assert [line for line in wrong if climbs(*line.split(" imports "))] == []
-
-
-def test_imports_of_the_evaluation_count():
-    assert climbs("lexvl_anserini.runs.fusion", "lexvl_eval.measures.names"), "no room imports the evaluation"
-    assert climbs("lexvl_anserini.runs.fusion", "lexvl_plugins.photos.demo")
 
 
 # The floors inside a package, the lowest first; what is named nowhere is above them all, and a longer name goes before.
@@ -360,28 +337,6 @@ def test_functions_have_few_parameters():
 
 # Modules that forward to commands of plug-ins, `python -m lexvl_anserini.train`.
 FORWARDERS = {"train.py", "photos.py", "mine.py", "demo.py"}
-
-# Modules that lie in a folder itself. New ideas get rooms of their own.
-MOST_LOOSE = 15
-# Beside commands, only these lie in the folder of the package.
-BESIDE_COMMANDS = {"cli", "stock", "train", "photos", "mine", "demo"}
-
-
-def test_rooms_have_few_loose_modules():
-    folders = defaultdict(set)
-    for path in (path for home in PACKAGES.values() for path in home.rglob("*.py")):
-        if path.stem not in ("__init__", "__main__"):
-            folders[path.parent.relative_to(ROOT).as_posix()].add(path.stem)
-    commands = {name.removeprefix("lexvl_anserini.") for name in COMMANDS.values()}
-    assert folders["lexvl_anserini"] - BESIDE_COMMANDS <= commands
-    assert {folder: len(names) for folder, names in folders.items() if len(names) > MOST_LOOSE} == {}
-
-
-def test_every_encoder_has_an_equation_of_its_own():
-    """`--describe` and model cards print the first line of the docstring of its family's module."""
-    homes = [card.loader.partition(":")[0] for card in CARDS.values()]
-    assert len(set(homes)) == len(homes)
-    assert all(ast.get_docstring(SOURCES[home]) for home in homes)
 
 
 def test_text_is_plain_english():
