@@ -141,7 +141,6 @@ BAD = {
         "      VDR: {",
         "systems has 'VDR', which is no cell's; did you mean 'VDR",
     ),
-    "unknown encoder": ("crossmodal,", "cross,", "K=32: unknown encoder 'vdr-cross'; did you mean 'vdr-crossmodal'"),
     "unknown checkpoint": ("vsearch/v", "v", "VDR K=32: unknown checkpoint 'vdr-cross-modal'; did you mean 'vsearch/"),
     "no reason": ("missing: it prints", "protocol: it prints", r"figure2\): no numbers; say in `missing` why"),
     "no tolerance": (
